@@ -19,15 +19,14 @@ from longrm.cli.synthesize import command as synthesize
 from longrm.config import Config, groups_of, to_toml
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.scoring.scored_file import ScoreSettings
-from longrm.training.losses import LossSettings
-from longrm.training.objectives import OBJECTIVES
+from longrm.training.losses import LOSSES
+from longrm.training.settings import LossSettings, TrainingSettings
 
 PAGE = Path(__file__).with_name("cli.md")
 INTRODUCTION = """# The command line
 
 `make docs` writes this page from the `--help` texts and the docstrings of the settings.
 """
-TRAININGS = {f"train {name.replace('_', '-')}": spec.settings for name, spec in OBJECTIVES.items()}
 DATA = {
     f"synthesize {name}": import_module(f"longrm.synthesis.recipes.{name.replace('-', '_')}").RECIPE
     for name in synthesize.commands
@@ -36,7 +35,7 @@ SETTINGS: dict[str, type[Config]] = {
     "evaluate": Evaluation,
     "score": ScoreSettings,
     "attribute": AttributionSettings,
-    **TRAININGS,
+    "train": TrainingSettings,
     **DATA,
     "audit": AuditSettings,
 }
@@ -141,7 +140,7 @@ def given(settings: type[Config], name: str) -> str:
         return ""
     notes = []
     if name == "kind" and issubclass(settings, LossSettings):
-        return losses(settings)
+        return losses()
     if values := ", ".join(shown(choice) for choice in choices(field.annotation)):
         notes.append(f"a list of some of {values}" if is_list(field.annotation) else f"one of {values}")
     if field.is_required():
@@ -151,13 +150,16 @@ def given(settings: type[Config], name: str) -> str:
     return f" *({'; '.join(notes)})*" if notes else ""
 
 
-def losses(settings: type[LossSettings]) -> str:
-    """The losses that an objective has, with what each compares and its own defaults."""
-    text = f" *(one of these; default {shown(settings.model_fields['kind'].default)})*"
-    for name, spec in settings.kinds().items():
-        options = ", ".join(f"{option} {shown(default)}" for option, default in spec.options.items())
-        text += f'\n    - "{name}": {spec.title}, {spec.card_text}{options and f"; {options}"}'
-    return text
+def losses() -> str:
+    """The losses, with their objectives, what each compares and its own defaults."""
+    listed = " *(one of these)*"
+    for name, loss in LOSSES.items():
+        options = ", ".join(
+            option if default is None else f"{option} {shown(default)}"
+            for option, default in loss.options.items()
+        )
+        listed += f'\n    - "{name}" ({loss.objective}): {loss.title}, {loss.description}{options and f"; {options}"}'
+    return listed
 
 
 def shown(value: object) -> str:

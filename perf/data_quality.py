@@ -9,6 +9,7 @@ judge is, this does not tell: it tells from which gap on the recipe pays, for mo
 import argparse
 import asyncio
 import json
+import os
 import re
 import sys
 import time
@@ -28,7 +29,7 @@ from longrm.clients import Completion
 from longrm.data import write
 from longrm.data.chunking import approximate_tokens
 from longrm.data.formats import from_native_row
-from longrm.demo.trainings import FOLDER
+from longrm.demo import RECIPES
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.estimates import paired_difference
 from longrm.evaluation.evaluation_run import Evaluation
@@ -40,7 +41,7 @@ from longrm.synthesis.documents import Candidate, Document
 from longrm.synthesis.models import TaskRequest
 from longrm.synthesis.pipeline import InputOutcome
 from longrm.synthesis.recipes.short_to_long import JudgeLabeling, ShortToLongRecipe
-from longrm.training.objectives import OBJECTIVES
+from longrm.training.settings import TrainingSettings
 from longrm.training.train import MODEL, train
 from longrm.types import Comparison, Outcome, message_text, text_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
@@ -239,7 +240,7 @@ def label_error(sources: Sequence[Document], rows: Sequence[Comparison]) -> floa
 def start_of(seed: int, out: Path) -> Path:
     """Trains the starting model on contexts of up to 128 tokens, as the demo's first stage is."""
     changes = {"seed": seed, "data.world.seed": 10 * seed}
-    train(OBJECTIVES["bradley_terry"].settings.resolve(FOLDER / "short.toml", changes), out / "start")
+    train(TrainingSettings.resolve(RECIPES / "short.toml", changes), out / "start")
     return out / "start" / MODEL
 
 
@@ -264,10 +265,13 @@ def trained(arm: Arm, seed: int, out: Path) -> dict[str, Any]:
     folder = out / arm.label
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / "rows.jsonl", rows)
-    source = {"path": str(folder / "rows.jsonl"), "cache": str(out / "tokens")}
+    source = {"path": str(folder / "rows.jsonl")}
+    os.environ["LONGRM_CACHE"] = str(out / "tokens")
     given = {"model": {"path": str(start)}, "data": source}
     settings = RECIPE | {name: RECIPE[name] | value for name, value in given.items()} | {"seed": seed}
-    summary = train(OBJECTIVES["bradley_terry"].settings.model_validate(settings), folder / "training")
+    summary = train(
+        TrainingSettings.model_validate({"objective": "bradley_terry"} | settings), folder / "training"
+    )
     accuracy = examined(folder / "training" / MODEL, seed, folder / "exam")
     return {
         "kind": "training",

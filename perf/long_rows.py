@@ -29,24 +29,20 @@ from torch.nn import functional
 from longrm.data import read, read_demonstrations
 from longrm.data.joining import Encoded
 from longrm.data.tokenizing import Tokenizer
+from longrm.training import losses
 from longrm.training.batches import Batches, Example
 from longrm.training.initial_model import initial_model
-from longrm.training.losses import likelihood_losses, ranking_losses
-from longrm.training.objectives import OBJECTIVES
-from longrm.training.objectives.bradley_terry import BradleyTerryObjective, RankingLossSettings
-from longrm.training.objectives.preference import PreferenceLossSettings, PreferenceObjective
-from longrm.training.objectives.sft import SFTObjective
-from longrm.training.objectives.spec import Objective
+from longrm.training.objectives import SFT, BradleyTerry, Objective, Preference
+from longrm.training.settings import LossSettings, TrainingSettings
 from longrm.training.sources import open_source
 from longrm.training.train import train
-from longrm.training.training_settings import TrainingSettings
 from longrm.types import text_of
 
-LOGO = PreferenceLossSettings(kind="logo", rejected=2, beta=2.5, gamma=0.5, nll=0.05)
+LOGO = LossSettings(kind="logo", rejected=2, beta=2.5, gamma=0.5, nll=0.05)
 TRAINED: dict[str, tuple[str, dict[str, Any], Objective]] = {
-    "bradley_terry": ("bradley_terry", {}, BradleyTerryObjective(RankingLossSettings())),
-    "sft": ("sft", {}, SFTObjective()),
-    "logo": ("preference", {"loss": LOGO.to_dict()}, PreferenceObjective(LOGO)),
+    "bradley_terry": ("bradley_terry", {}, BradleyTerry(LossSettings(kind="bradley_terry"))),
+    "sft": ("sft", {}, SFT(LossSettings(kind="sft"))),
+    "logo": ("preference", {"loss": LOGO.to_dict()}, Preference(LOGO)),
 }
 """What `--objective` takes -> the recipe's objective, its own settings, and the objective."""
 
@@ -92,7 +88,7 @@ def separate_step(model: Any, objective: Objective, example: Example) -> Tensor:
     for response in responses:
         ids = torch.tensor([[*prompt, *response]])
         states = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
-        if isinstance(objective, BradleyTerryObjective):
+        if isinstance(objective, BradleyTerry):
             values.append(model.score(states[-1])[0])
         else:
             logits = model.lm_head(states[len(prompt) - 1 : -1])
@@ -101,13 +97,13 @@ def separate_step(model: Any, objective: Objective, example: Example) -> Tensor:
 
 
 def _loss(objective: Objective, values: list[Tensor], example: Example) -> Tensor:
-    if isinstance(objective, BradleyTerryObjective):
-        return ranking_losses.bradley_terry(torch.stack(values), [example.ranks])[0]
-    if isinstance(objective, SFTObjective):
-        return likelihood_losses.sft(torch.cat(values))[0]
+    if isinstance(objective, BradleyTerry):
+        return losses.bradley_terry(torch.stack(values), [example.ranks])[0]
+    if isinstance(objective, SFT):
+        return losses.sft(torch.cat(values))[0]
     assert LOGO.beta is not None
     assert LOGO.gamma is not None
-    return likelihood_losses.logo(values, [len(values)], beta=LOGO.beta, gamma=LOGO.gamma, nll=LOGO.nll)[0]
+    return losses.logo(values, [len(values)], beta=LOGO.beta, gamma=LOGO.gamma, nll=LOGO.nll)[0]
 
 
 def _backward(model: Any, loss: Tensor) -> Tensor:
@@ -123,7 +119,7 @@ ARMS: dict[str, Callable[[Any, Objective, Example], Tensor]] = {
 
 
 def make_arm(recipe: TrainingSettings, objective: Objective, name: str) -> Callable[[Example], Tensor]:
-    kind: Any = "scorer" if isinstance(objective, BradleyTerryObjective) else "language_model"
+    kind: Any = "scorer" if isinstance(objective, BradleyTerry) else "language_model"
     model = initial_model(recipe, kind).model
     if name == "separate":
         model.set_attn_implementation("sdpa")
@@ -136,7 +132,7 @@ def shortest(recipe: TrainingSettings, objective: Objective, count: int) -> list
         recipe.data,
         Tokenizer.load(recipe.model.new.tokenizer),
         recipe.seed,
-        kind="demonstration" if isinstance(objective, SFTObjective) else "comparison",
+        kind="demonstration" if isinstance(objective, SFT) else "comparison",
         limit=recipe.model.new.shape().max_positions,
     )
     selected = map(objective.select, source.examples())
@@ -190,11 +186,11 @@ def make_recipe(options: argparse.Namespace, scratch: Path) -> TrainingSettings:
         "max_tokens": options.max_tokens,
         "too_long": "skip",
         "per_step": options.per_step,
-        "cache": str(scratch / "cache"),
     }
+    os.environ["LONGRM_CACHE"] = str(scratch / "cache")
     optimizer = {"epochs": 1, "learning_rate": 1e-4}
     settings = {"model": {"new": model}, "data": data, "optimizer": optimizer, **own}
-    return OBJECTIVES[named].settings.model_validate(settings)
+    return TrainingSettings.model_validate({"objective": named} | settings)
 
 
 def main() -> None:

@@ -17,13 +17,12 @@ import torch
 from measuring import circumstances
 
 from longrm.benchmarks import Probe, ProbeCell
-from longrm.errors import ConfigError, LongRMError
+from longrm.errors import LongRMError
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.modeling.saving import merge
-from longrm.reading import read_toml
 from longrm.reward_models import JudgeSettings
 from longrm.runs.progress import Progress
-from longrm.training.objectives import OBJECTIVES
+from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "smollm2"
@@ -136,7 +135,7 @@ def trained(
         # Drawn apart: no two arms and no two seeds read the same contexts.
         "data.world.seed": 100 * options.seed + list(ARMS).index(name),
     }
-    settings = OBJECTIVES[read_toml(file, ConfigError)["objective"]].settings.resolve(file, changes)
+    settings = TrainingSettings.resolve(file, changes)
     run = folder_of(options, name) / "training"
     train(settings, run, progress=progress)
     merge(run / "model", merged)

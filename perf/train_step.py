@@ -39,14 +39,13 @@ from torch.nn import functional
 
 from longrm.data.joining import Encoded
 from longrm.training.batches import Batches, Example
-from longrm.training.objectives.bradley_terry import BradleyTerryObjective, RankingLossSettings
-from longrm.training.objectives.preference import PreferenceLossSettings, PreferenceObjective
-from longrm.training.objectives.spec import Objective
+from longrm.training.objectives import BradleyTerry, Objective, Preference
+from longrm.training.settings import LossSettings
 
 BETA, GAMMA = 2.5, 0.5
 OBJECTIVES: dict[str, Objective] = {
-    "bradley_terry": BradleyTerryObjective(RankingLossSettings()),
-    "simpo": PreferenceObjective(PreferenceLossSettings(kind="simpo", beta=BETA, gamma=GAMMA, nll=0.0)),
+    "bradley_terry": BradleyTerry(LossSettings(kind="bradley_terry")),
+    "simpo": Preference(LossSettings(kind="simpo", beta=BETA, gamma=GAMMA, nll=0.0)),
 }
 AGREEMENT = 1e-4
 """Largest difference between two arms' losses, relative."""

@@ -27,8 +27,8 @@ from longrm.modeling.shapes import ModelShape
 from longrm.reward_models import pinned
 from longrm.runs.folder import read_manifest
 from longrm.scoring.scored_file import ScoreSettings, score_file
-from longrm.training.objectives import OBJECTIVES
-from longrm.training.plan.model_sizes import sizes_of
+from longrm.training.plan.workload import sizes_of
+from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
@@ -178,13 +178,13 @@ def test_scores_of_one_file_are_of_one_commit(publish: Publish, pairs: Path, tmp
 def recipe(pairs: Path, tmp_path: Path, objective: str = "bradley_terry", **model: Any) -> Any:
     settings = {
         "model": {"path": "acme/base", **model},
-        "data": {"path": str(pairs), "cache": str(tmp_path / "cache")},
+        "data": {"path": str(pairs)},
         "optimizer": {"steps": 2, "learning_rate": 1e-2},
         "checkpoint": {"every": 1},
     }
     if objective == "preference":
         settings["loss"] = {"kind": "dpo"}
-    return OBJECTIVES[objective].settings.model_validate(settings)
+    return TrainingSettings.model_validate({"objective": objective} | settings)
 
 
 @pytest.mark.usefixtures("bases")
@@ -204,7 +204,7 @@ def test_a_training_goes_on_from_the_commit_that_it_began_with(
     train(settings, tmp_path / "run")
     card = (tmp_path / "run/model/README.md").read_text()
     assert f"`acme/base` at commit `{OLD}`" in card
-    assert 'base_model: "acme/base"' in card
+    assert "base_model: acme/base" in card
 
 
 @pytest.mark.usefixtures("bases")

@@ -13,7 +13,7 @@ from longrm.data import write
 from longrm.modeling.loading import new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
-from longrm.training.objectives.bradley_terry import BradleyTerrySettings
+from longrm.training.settings import TrainingSettings
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -92,14 +92,14 @@ def test_the_commands_work(user_folder, capsys):
 
 def test_the_training_example_has_valid_settings(user_folder):
     (user_folder / "mine.toml").write_text(recipe("mine.toml"))
-    settings = BradleyTerrySettings.resolve(user_folder / "mine.toml")
+    settings = TrainingSettings.resolve(user_folder / "mine.toml")
     assert settings.optimizer.epochs == 1
 
 
 def test_the_arms_of_the_demo_differ_in_their_lengths_alone():
     folder = Path(__file__).parents[1] / "src/longrm/recipes/demo"
     long, control = (
-        BradleyTerrySettings.resolve(folder / f"{name}.toml", {"model.path": "short"})
+        TrainingSettings.resolve(folder / f"{name}.toml", {"model.path": "short"})
         for name in ("long", "control")
     )
     assert long.curriculum != control.curriculum

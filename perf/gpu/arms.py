@@ -14,7 +14,7 @@ from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import Packed, pack, scores
-from longrm.training.losses.ranking_losses import bradley_terry
+from longrm.training.losses import bradley_terry
 
 
 @dataclass(frozen=True, slots=True)

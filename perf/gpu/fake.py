@@ -32,9 +32,9 @@ from transformers import Qwen3Config
 
 from longrm.modeling.attention_cuda import TorchKernel
 from longrm.modeling.attention_varlen import Attended, SequenceBounds, plan_calls, varlen_attention
-from longrm.training.objectives.bradley_terry import BradleyTerrySettings
-from longrm.training.plan.peak_memory import PeakMemory
-from longrm.training.plan.training_plan import plan_training
+from longrm.training.plan.memory import PeakMemory
+from longrm.training.plan.plan import plan_training
+from longrm.training.settings import TrainingSettings
 
 DEVICE, HOST = "cpu", "meta"
 """The devices of fake tensors that stand for a GPU's memory and for the CPU's."""
@@ -210,7 +210,9 @@ def planned(model: str, work: Work, *, tiled: bool = False, offload: bool = Fals
             ],
         },
     }
-    return plan_training(BradleyTerrySettings.model_validate(recipe), "h200-141gb").memory
+    return plan_training(
+        TrainingSettings.model_validate({"objective": "bradley_terry"} | recipe), "h200-141gb"
+    ).memory
 
 
 def line_of(model: str, work: Work, switches: dict[str, bool]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.metrics import METRICS
 from longrm.evaluation.summaries import read_summary, summary_schema
 from longrm.report import build
-from longrm.training.training_settings import EvaluationSettings
+from longrm.training.settings import EvaluationSettings
 
 FILE = '''
 from longrm.evaluation.metrics.metric import EvaluationMetric

@@ -19,16 +19,11 @@ from longrm.synthesis import long_context
 from longrm.synthesis.chunks import DistractorPool
 from longrm.synthesis.documents import Document
 from longrm.synthesis.long_context import find_evidence
-from longrm.training.initial_model import _loaded, _new
-from longrm.training.model_card import CardFacts, write_card
-from longrm.training.objectives import objective_named_in
-from longrm.training.objectives.bradley_terry import RankingLossSettings
-from longrm.training.objectives.preference import PreferenceLossSettings
-from longrm.training.objectives.sft import SFTSettings
-from longrm.training.plan.training_plan import plan_training
+from longrm.training.model_card import CardContext, write_card
+from longrm.training.plan.plan import plan_training
+from longrm.training.settings import LossSettings, MemorySettings, ParallelSettings, TrainingSettings
 from longrm.training.sources import source_of
 from longrm.training.train import train
-from longrm.training.training_settings import MemorySettings, ParallelSettings
 from longrm.training.world_judgments import JudgmentWriter
 from longrm.types import Comparison, Outcome, Span
 from longrm.worlds import words_tokenizer
@@ -60,45 +55,28 @@ def records(**fields):
     ]
 
 
-@pytest.mark.parametrize("settings", [PreferenceLossSettings, RankingLossSettings])
-def test_losses(settings):
-    assert settings.kinds()
-    for kind in settings.kinds():
-        assert settings(kind=kind).spec.load()
-    with pytest.raises(ValueError, match="no such loss; known"):
-        settings(kind=OTHER)
-    with pytest.raises(KeyError, match=OTHER):
-        settings.model_construct(kind=OTHER).options()
+def test_losses():
+    with pytest.raises(ValueError, match=OTHER):
+        LossSettings(kind=OTHER)
 
 
 def test_objectives(tmp_path):
-    settings = SFTSettings.model_construct(objective=OTHER, data=None, seed=0)
+    settings = TrainingSettings.model_construct(objective=OTHER, data=None, seed=0)
     for use in (
         lambda: train(settings, tmp_path / "run"),
         lambda: plan_training(
             settings.model_copy(update={"parallel": ParallelSettings(), "memory": MemorySettings()}), "cpu"
         ),
-        lambda: write_card(None, CardFacts(settings, {})),
+        lambda: write_card(None, CardContext(settings, {})),
         lambda: source_of(settings, None, limit=1),
     ):
         with pytest.raises(KeyError, match=OTHER):
             use()
-    with pytest.raises(ConfigError, match='begin the file with objective = "sft"'):
-        objective_named_in({"objective": OTHER}, "x.toml")
+    with pytest.raises(ConfigError, match=OTHER):
+        TrainingSettings.resolve(None, {"objective": OTHER, "model.new": {}, "data.path": "x"})
 
 
 def test_kinds_of_models(tmp_path, monkeypatch):
-    new = SimpleNamespace(shape=lambda: None, tokenizer="words", structured=False)
-    with UNKNOWN:
-        _new(new, OTHER, 0)
-    parts = SimpleNamespace(adapter=None, base=tmp_path)
-    monkeypatch.setattr("longrm.training.initial_model.find_model_folders", lambda path: parts)
-    monkeypatch.setattr(
-        "longrm.training.initial_model.read_config", lambda *args, **kwargs: SimpleNamespace()
-    )
-    monkeypatch.setattr("longrm.training.initial_model.kind_of", lambda path: "generative")
-    with UNKNOWN:
-        _loaded(SimpleNamespace(path="x", lora=None, precision="float32"), OTHER, 0)
     monkeypatch.setattr("longrm.modeling.folders.kind_of", lambda path: OTHER)
     with UNKNOWN:
         load(str(tmp_path))

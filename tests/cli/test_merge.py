@@ -12,8 +12,8 @@ from longrm.modeling.loading import load_scorer, new_language_model
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape, TokenTree
 from longrm.modeling.shared_prefix import pack, scores
-from longrm.training import pushed_model
-from longrm.training.objectives import OBJECTIVES
+from longrm.training import push
+from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 from tests.kills import Killed, killed_after
@@ -36,10 +36,10 @@ def trained(tmp_path_factory):
     )
     settings = {
         "model": {"path": str(place / "base"), "lora": {"rank": 2}},
-        "data": {"path": str(place / "rows.jsonl"), "cache": str(place / "cache")},
+        "data": {"path": str(place / "rows.jsonl")},
         "optimizer": {"steps": 4, "learning_rate": 1e-2},
     }
-    train(OBJECTIVES["bradley_terry"].settings.model_validate(settings), place / "run")
+    train(TrainingSettings.model_validate({"objective": "bradley_terry"} | settings), place / "run")
     return place / "run"
 
 
@@ -56,8 +56,8 @@ def test_a_run_is_merged_to_a_model_that_scores_the_same(trained, tmp_path):
     assert (torch.stack(plain) - truth).abs().max() < 1e-5
     assert (base - truth).abs().max() > 1e-3
     card = (tmp_path / "merged" / "README.md").read_text()
-    assert 'library_name: "transformers"' in card
-    assert 'library_name: "peft"' in (trained / "model" / "README.md").read_text()
+    assert "library_name: transformers" in card
+    assert "library_name: peft" in (trained / "model" / "README.md").read_text()
 
 
 def test_what_cannot_be_merged_is_an_error(trained, tmp_path):
@@ -80,7 +80,7 @@ def test_what_cannot_be_merged_is_an_error(trained, tmp_path):
 
 def test_a_merge_that_was_killed_before_its_last_file_can_be_repeated(trained, tmp_path, monkeypatch):
     with monkeypatch.context() as patched, killed_after(10**9, tmp_path) as killer:
-        patched.setattr(pushed_model, "keep_facts", lambda *_: killer.kill())
+        patched.setattr(push, "save_card_context", lambda *_: killer.kill())
         with pytest.raises(Killed):
             command.main([str(trained), "--out", str(tmp_path / "merged")], standalone_mode=False)
     assert [path.name for path in tmp_path.iterdir()] == [".merged.tmp"], "nothing has tidied up"

@@ -28,7 +28,7 @@ from longrm.modeling.loading import new_language_model
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.runs.progress import no_progress
-from longrm.training.objectives import OBJECTIVES
+from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
@@ -91,7 +91,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     common = {
         "data": {
             "sources": [{"path": str(place / "private-rows.jsonl"), "name": "acme/rows"}],
-            "cache": str(place / "cache"),
         },
         "optimizer": {"steps": 2, "learning_rate": 1e-2},
     }
@@ -101,7 +100,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "model": {"path": str(place / "my-base"), **lora},
             "evaluation": {"every": 2, "settings": {"bench": "probe", "probe": {"cells": CELLS}}},
         }
-        recipe = OBJECTIVES["bradley_terry"].settings.model_validate(settings)
+        recipe = TrainingSettings.model_validate({"objective": "bradley_terry"} | settings)
         train(recipe, place / name, evaluator=evaluator_of(recipe.evaluation, no_progress))
     assert (
         CliRunner().invoke(merge_command, [str(place / "adapter"), "--out", str(place / "merged")]).exit_code

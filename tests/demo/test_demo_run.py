@@ -1,19 +1,23 @@
+"""The demo: its tasks and their order, the summary, and the worker processes."""
+
 import json
-from importlib import resources
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
-import jsonschema
 import pytest
-from click.testing import CliRunner
 
+from longrm import demo
 from longrm.benchmarks import Probe, ProbeCell
-from longrm.cli.commands import cli
-from longrm.demo import DemoSettings, demo_run, stage_evaluations, trainings
-from longrm.errors import RunError
-from longrm.report import build
+from longrm.demo import DemoSettings, DemoTask, run_tasks
+from longrm.errors import RunError, TrainingError
 from longrm.report.load import STAGES
 from longrm.runs.folder import RunFolder
 from longrm.runs.progress import no_progress
-from longrm.training.objectives import OBJECTIVES
+from longrm.training.settings import TrainingSettings
 
 ALL = DemoSettings(generative=True, controls=True)
 
@@ -25,200 +29,213 @@ def shrunk(text):
         "responses_per_step =": "responses_per_step = 8",
         "lengths =": "lengths = [140]",
     }
-    for line in text.splitlines():
-        for start, changed in small.items():
-            if line.startswith(start):
-                text = text.replace(line, changed)
-    return text
+    lines = [
+        next((new for old, new in small.items() if line.startswith(old)), line) for line in text.splitlines()
+    ]
+    return "\n".join(lines) + "\n"
 
 
 @pytest.fixture(scope="module")
 def small_demo(tmp_path_factory):
-    """The demo's own tasks, all of them, with a few steps and short evaluations, in this process."""
+    """All tasks of the demo, with a few steps and short evaluations, in this process."""
     out = tmp_path_factory.mktemp("demo") / "out"
     recipes = tmp_path_factory.mktemp("recipes")
-    for recipe in trainings.FOLDER.glob("*.toml"):
+    for recipe in demo.RECIPES.glob("*.toml"):
         (recipes / recipe.name).write_text(shrunk(recipe.read_text()))
     cell = ProbeCell(lengths=(160, 200), groups=4, per_group=2)
-    pairs, listed = Probe(seed=1, cells=(cell,)), Probe(seed=1, responses=4, cells=(cell,))
     judged = Probe(seed=1, cells=(ProbeCell(lengths=(160, 200), groups=2, per_group=1),))
     probes = {
-        (False, "pairs"): pairs,
-        (False, "best_of_4"): listed,
+        (False, "pairs"): Probe(seed=1, cells=(cell,)),
+        (False, "best_of_4"): Probe(seed=1, responses=4, cells=(cell,)),
         (True, "pairs"): judged,
         (True, "pointwise"): judged,
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainings, "FOLDER", recipes)
-        patch.setattr(stage_evaluations, "probes", lambda settings: probes)
-        patch.setattr(stage_evaluations, "_FEWEST", 2)
-        patch.setattr(
-            stage_evaluations,
-            "ProbeCell",
-            lambda lengths, groups, per_group: ProbeCell(lengths=(160,), groups=2, per_group=2),
-        )
+        patch.setattr(demo, "RECIPES", recipes)
+        patch.setattr(demo, "probes", lambda settings: probes)
+        patch.setattr(demo, "_MIN_CONTEXTS", 2)
+        unrelated = ProbeCell(lengths=(160,), groups=2, per_group=2)
+        patch.setattr(demo, "ProbeCell", lambda **_: unrelated)
         with RunFolder(out, "demo", ALL) as folder:
-            for part in demo_run.tasks_of(ALL, out):
-                part.function(*part.arguments, progress=no_progress)
-            summary = demo_run.summarize_demo(ALL, out, {"train short": 1.0})
+            for task in demo.tasks_of(ALL, out):
+                task.function(*task.arguments)
+            summary = demo.summarize_demo(ALL, out, {"train short": 1.0})
             folder.write_summary(summary)
-        yield out, summary
-    stage_evaluations._comparisons.cache_clear()
+    return out, summary, probes
 
 
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_summary_fits_its_schema(small_demo):
-    schema = json.loads(resources.files("longrm.runs").joinpath("summary.schema.json").read_text())
-    out, summary = small_demo
-    validator = jsonschema.Draft202012Validator(schema)
-    validator.validate(summary)
-    for training in (out / "training").iterdir():
-        validator.validate(json.loads((training / "summary.json").read_text()))
+def test_the_summary_has_all_stages_and_contrasts(small_demo):
+    _, summary, _ = small_demo
     assert list(summary["stages"]) == [name for name in STAGES if name != "generative_base"]
     assert list(summary["contrasts"]["long_vs_control"]["by_length"]) == ["160", "200"]
     assert list(summary["controls"]) == ["unrelated_context", "judge_unrelated_context"]
+    pointwise = {stage for stage, found in summary["stages"].items() if "pointwise" in found}
+    assert pointwise == {"generative_short", "generative_long", "generative_logo"}
+    for stage, found in summary["stages"].items():
+        assert ("best_of_4" in found) != demo.is_generative(stage)
 
 
-def test_all_stages_of_a_kind_answer_the_same_questions(small_demo):
-    out, summary = small_demo
-    asked = {
+def test_all_stages_of_a_kind_judge_the_same_comparisons(small_demo):
+    out, summary, _ = small_demo
+    ids = {
         stage: [line["id"] for line in lines(out / f"stages/{stage}/pairs/judgments.jsonl")]
         for stage in summary["stages"]
     }
-    trained = [stage for stage in asked if stage not in ("untrained", "unstructured")]
-    assert len({(trainings.is_generative(stage), *asked[stage]) for stage in trained}) == 2
-    assert asked["untrained"] == asked["unstructured"]
-    assert {*asked["untrained"]} < {*asked["short"]}
-    assert len(asked["untrained"]) == len(asked["short"]) / 2  # of four contexts a third, and at least two
+    trained = [stage for stage in ids if stage not in ("untrained", "unstructured")]
+    assert len({(demo.is_generative(stage), *ids[stage]) for stage in trained}) == 2
+    assert ids["untrained"] == ids["unstructured"]
+    assert {*ids["untrained"]} < {*ids["short"]}
 
 
-def test_judges_are_asked_in_both_orders_and_for_scores(small_demo):
-    out, summary = small_demo
-    for record in lines(out / "stages/generative_logo/pairs/judgments.jsonl"):
-        assert [trial["order"] for trial in record["trials"]] in ([[0, 1], [1, 0]], [[1, 0], [0, 1]])
-    scored = {stage for stage, found in summary["stages"].items() if "pointwise" in found}
-    assert scored == {"generative_short", "generative_long", "generative_logo"}
-    assert all(
-        ("best_of_4" in found) != trainings.is_generative(stage) for stage, found in summary["stages"].items()
-    )
+def test_every_training_starts_from_its_stage_and_differs_from_it(small_demo):
+    out, _, _ = small_demo
+    trainings = [training for training in demo.trainings_of(ALL) if training.start]
+    for training in trainings:
+        config = (out / "training" / training.stage / "config.toml").read_text()
+        assert f'path = "{demo.model_of(training.start, out)}"' in config
+    stages = {training.stage for training in trainings} | {training.start for training in trainings}
+    weights = {(demo.model_of(stage, out) / "model.safetensors").read_bytes() for stage in stages}
+    assert len(weights) == len(stages)
 
 
-STARTS = {
-    "long": "short",
-    "control": "short",
-    "generative_short": "generative_base",
-    "generative_long": "generative_short",
-    "generative_long_alone": "generative_short",
-    "generative_logo": "generative_long",
-}
-
-
-def test_every_arm_starts_from_its_stage_and_differs_from_it(small_demo):
-    out, _ = small_demo
-    for stage, start in STARTS.items():
-        config = (out / "training" / stage / "config.toml").read_text()
-        assert f'path = "{(out / "training" / start / "model").resolve()}"' in config
-    weights = {
-        (out / "training" / stage / "model/model.safetensors").read_bytes()
-        for stage in {*STARTS, *STARTS.values()}
-    }
-    assert len(weights) == len({*STARTS, *STARTS.values()})
-
-
-def test_a_rescaled_stage_differs_in_its_rotary_base_alone(small_demo):
-    out, _ = small_demo
-    for stage, start in (("rescale_only", "short"), ("generative_rescale_only", "generative_short")):
-        made, before = out / "models" / stage, out / "training" / start / "model"
-        assert (made / "model.safetensors").read_bytes() == (before / "model.safetensors").read_bytes()
-        one, other = (json.loads((folder / "config.json").read_text()) for folder in (made, before))
-        bases = [config.pop("rope_parameters")["rope_theta"] for config in (one, other)]
-        assert bases == [100_000.0, 1000.0]
+def test_a_rescaled_stage_differs_only_in_its_rotary_base(small_demo):
+    out, _, _ = small_demo
+    for stage, (start, _) in demo.RESCALED_STAGES.items():
+        folders = demo.model_of(stage, out), demo.model_of(start, out)
+        one, other = ((folder / "model.safetensors").read_bytes() for folder in folders)
         assert one == other
-
-
-def test_the_recipes_differ_in_what_they_are_compared_for():
-    def resolved(name):
-        return OBJECTIVES["sft"].settings.resolve(trainings.FOLDER / f"{name}.toml", {"model.path": "short"})
-
-    recipe, alone = resolved("generative_long"), resolved("generative_long_alone")
-    assert alone.curriculum.lengths == recipe.curriculum.lengths[-1:]
-    assert alone.curriculum.short_share == 0
-    steps = recipe.optimizer.model_copy(update={"steps": alone.optimizer.steps})
-    assert recipe.model_copy(update={"curriculum": alone.curriculum, "optimizer": steps}) == alone
-
-
-def test_every_part_waits_for_what_it_needs(tmp_path):
-    tasks = demo_run.tasks_of(ALL, tmp_path)
-    names = [part.name for part in tasks]
-    assert len(names) == len(set(names))
-    needs = {part.name: part.after for part in tasks}
-    assert needs["train long"] == ("train short",)
-    assert needs["evaluate rescale_only pairs"] == ("rescale rescale_only",)
-    assert needs["rescale rescale_only"] == ("train short",)
-    assert needs["evaluate long best_of_4"] == ("train long",)
-    assert needs["evaluate generative_logo pointwise"] == ("train generative_logo",)
-    assert all(set(after) <= set(names) for after in needs.values())
-
-
-@pytest.mark.parametrize("generative", [False, True])
-@pytest.mark.parametrize("controls", [False, True])
-def test_the_report_knows_every_stage_and_what_is_left_out(generative, controls):
-    settings = DemoSettings(generative=generative, controls=controls)
-    stages = demo_run.stages_of(settings)
-    assert {*stages, *(training.stage for training in demo_run.trainings_of(settings))} <= set(STAGES)
-    assert any(map(trainings.is_generative, stages)) == generative
-    assert ("rescale_only" in stages) == controls
-    assert ("unstructured" in stages) == (controls or not generative)
+        configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
+        assert [config.pop("rope_parameters")["rope_theta"] for config in configs] == [100_000.0, 1000.0]
+        assert configs[0] == configs[1]
 
 
 def test_a_context_that_was_trained_on_is_found(small_demo, monkeypatch):
-    out, _ = small_demo
+    out, _, probes = small_demo
     trained = lines(out / "training/generative_logo/contexts.jsonl")[0]["digests"][0]
-    monkeypatch.setattr(stage_evaluations, "context_digest", lambda comparison: trained)
+    monkeypatch.setattr(demo, "probes", lambda settings: probes)
+    monkeypatch.setattr(demo, "context_digest", lambda comparison: trained)
     with pytest.raises(AssertionError, match="was trained on"):
-        stage_evaluations.assert_unseen(ALL, out, progress=no_progress)
+        demo.assert_unseen(ALL, out)
 
 
-def test_the_report_shows_generative_stages_apart(small_demo, tmp_path):
-    out, _ = small_demo
-    build([out], tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    for said in (
-        "positional extrapolation",
-        "heads that look back",
-        "Discriminative reward models",
-        "Generative reward models",
-        "simulated judges",
-        "judge: base",
-        "--generative --controls",
-    ):
-        assert said in page, said
+def test_the_judges_recipes_differ_only_in_their_lengths_and_steps():
+    long, alone = (
+        TrainingSettings.resolve(demo.RECIPES / f"{name}.toml", {"model.path": "short"})
+        for name in ("generative_long", "generative_long_alone")
+    )
+    assert alone.curriculum.lengths == long.curriculum.lengths[-1:]
+    steps = long.optimizer.model_copy(update={"steps": alone.optimizer.steps})
+    assert long.model_copy(update={"curriculum": alone.curriculum, "optimizer": steps}) == alone
 
 
-def test_options_that_do_not_exist_are_refused(tmp_path):
-    result = CliRunner().invoke(cli, ["demo", "--out", str(tmp_path / "x"), "--generativ"])
-    assert result.exit_code == 2
-    assert "--generative" in result.output
-    assert not (tmp_path / "x").exists()
+def test_every_task_waits_for_what_it_needs(tmp_path):
+    needs = {task.name: task.after for task in demo.tasks_of(ALL, tmp_path)}
+    assert needs["train long"] == ("train short",)
+    assert needs["rescale rescale_only"] == ("train short",)
+    assert needs["evaluate rescale_only pairs"] == ("rescale rescale_only",)
+    assert needs["evaluate untrained pairs"] == ("train short",)
+    assert needs["evaluate generative_logo pointwise"] == ("train generative_logo",)
+    assert all({*after} <= needs.keys() for after in needs.values())
 
 
-def test_another_demo_is_not_continued(small_demo):
-    out, _ = small_demo
-    with pytest.raises(RunError, match="other settings .controls: True -> False"):
-        demo_run.run_demo(DemoSettings(generative=True), out)
+def test_stages_at_chance_are_judged_on_ten_contexts_per_length_at_least():
+    for stage in demo.stages_of(DemoSettings(controls=True)):
+        for evaluation in demo.evaluations_of(stage):
+            all_cells = demo.probes(DemoSettings())[False, evaluation].cells
+            cells = demo.probe_of(stage, evaluation, DemoSettings()).cells
+            for cell, full in zip(cells, all_cells, strict=True):
+                assert 10 <= cell.groups <= full.groups
+                assert (cell.groups < full.groups) == (stage in ("untrained", "unstructured"))
+
+
+def test_a_demo_with_other_settings_is_not_resumed(small_demo):
+    with pytest.raises(RunError, match="controls"):
+        demo.run_demo(DemoSettings(generative=True), small_demo[0])
+
+
+def write_pid(path, before=None):
+    assert before is None or before.exists()
+    path.write_text(str(os.getpid()))
+
+
+def fail():
+    raise TrainingError("the loss of step 3 is nan")
+
+
+def test_tasks_run_in_other_processes_in_the_order_of_their_dependencies(tmp_path):
+    shown, finished = [], []
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    tasks = [
+        DemoTask("second", write_pid, (second, first), ("first",), work=60),
+        DemoTask("first", write_pid, (first,), work=20),
+        DemoTask(
+            "third", write_pid, (third, second), work=20
+        ),  # fails unless the worker takes "second" before it
+    ]
+    seconds = run_tasks(tasks, lambda *message: shown.append(message), finished.append, workers=1)
+    assert [*seconds] == finished == ["first", "second", "third"]
+    assert os.getpid() not in {int(path.read_text()) for path in (first, second, third)}
+    assert shown == [("demo", 0, 100, "first"), ("demo", 20, 100, "second"), ("demo", 80, 100, "third"),
+                     ("demo", 100, 100, "")]  # fmt: skip
+
+
+def test_an_error_of_a_task_is_raised_and_cycles_are_found():
+    with pytest.raises(TrainingError, match="step 3"):
+        run_tasks([DemoTask("fails", fail, ())], no_progress, print, workers=1)
+    with pytest.raises(AssertionError, match="wait for each other"):
+        run_tasks([DemoTask("a", fail, (), ("b",)), DemoTask("b", fail, (), ("a",))], no_progress, print)
+
+
+WAITING = """
+import os, sys, time
+from pathlib import Path
+from longrm.demo import DemoTask, run_tasks
+
+def wait(path):
+    path.write_text(str(os.getpid()))
+    time.sleep(600)
+
+if __name__ == "__main__":
+    run_tasks([DemoTask("waits", wait, (Path(sys.argv[1]),))], lambda *_: None, print, workers=1)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_the_main_process(tmp_path, number):
+    """Killed, or by Ctrl-C, which a terminal sends to all of them."""
+    (tmp_path / "main.py").write_text(WAITING)
+    main = subprocess.Popen(
+        [sys.executable, tmp_path / "main.py", tmp_path / "pid"],
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    worker = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
+    assert worker.exists()
+    (os.killpg if number == signal.SIGINT else os.kill)(main.pid, number)
+    _, errors = main.communicate(timeout=60)
+    if number == signal.SIGINT:
+        assert (errors.count("Traceback"), errors.splitlines()[-1]) == (1, "KeyboardInterrupt"), errors
+    while worker.exists() and worker.read_text().rsplit(")")[1].split()[0] != "Z":
+        assert time.monotonic() < deadline, "the worker outlived its main process"
+        time.sleep(0.05)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1200)
 def test_the_demo_moves_the_boundary(tmp_path):
-    summary = demo_run.run_demo(DemoSettings(seed=3), tmp_path / "demo")
+    summary = demo.run_demo(DemoSettings(seed=3), tmp_path / "demo")
     stages = {name: stage["metrics"]["by_length"] for name, stage in summary["stages"].items()}
     assert stages["short"]["128"]["pair_accuracy"]["value"] >= 0.97
     assert all(
         stages["long"][n]["pair_accuracy"]["value"] >= 0.97 for n in ("128", "256", "512", "1024", "2048")
     )
     assert summary["contrasts"]["long_vs_control"]["by_length"]["4096"]["low"] > 0.10
-    assert demo_run.run_demo(DemoSettings(seed=3), tmp_path / "demo")["stages"] == summary["stages"]
+    assert demo.run_demo(DemoSettings(seed=3), tmp_path / "demo")["stages"] == summary["stages"]

@@ -8,7 +8,7 @@ import pytest
 
 from longrm.data import read, write_rows
 from longrm.scoring.scored_file import ScoreSettings, score_file
-from longrm.training.objectives.bradley_terry import BradleyTerrySettings
+from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 
 ROOT = Path(__file__).parents[2]
@@ -25,8 +25,9 @@ def test_the_shortest_real_rows_train_and_score(tmp_path, monkeypatch):
     write_rows(tmp_path / "rows.jsonl", (row.source for row in rows))
     texts = iter((tmp_path / "rows.jsonl").read_text().splitlines())
     train_bpe(texts, 2000, SPECIALS, TEMPLATE).save(tmp_path / "tokenizer")
-    settings = BradleyTerrySettings.model_validate(
-        {
+    settings = TrainingSettings.model_validate(
+        {"objective": "bradley_terry"}
+        | {
             "model": {"new": {**SHAPE, "tokenizer": str(tmp_path / "tokenizer")}},
             "data": {"path": str(tmp_path / "rows.jsonl")},
             "optimizer": {"epochs": 1},

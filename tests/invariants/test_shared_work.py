@@ -200,19 +200,19 @@ def test_a_killed_evaluation_is_continued_by_any_number_of_processes(tmp_path, e
 
 def test_a_server_is_asked_by_one_process(tmp_path, data):
     model = "compress:openai:http://127.0.0.1:9/v1#x"
-    with pytest.raises(ConfigError, match="is a server, to which one process sends .* leave torchrun away"):
+    with pytest.raises(ConfigError, match="torchrun"):
         score_file(
             ScoreSettings(model=model, data=str(data)), tmp_path / "x.jsonl", workers=WorkerGroup(1, 2)
         )
-    with pytest.raises(ConfigError, match="leave torchrun away"):
+    with pytest.raises(ConfigError, match="torchrun"):
         run_evaluation(Evaluation(model=model, bench=f"file:{data}"), tmp_path / "x", place=WorkerGroup(1, 2))
-    with pytest.raises(ConfigError, match="leave --engine ray away"):
+    with pytest.raises(ConfigError, match="ray"):
         score_file(ScoreSettings(model=model, data=str(data), engine="ray"), tmp_path / "x.jsonl")
 
 
 def test_engines_that_cannot_be_combined_are_refused(tmp_path, data):
     ray = ScoreSettings(model="baseline:overlap", data=str(data), engine="ray")
-    with pytest.raises(ConfigError, match="leave torchrun away"):
+    with pytest.raises(ConfigError, match="torchrun"):
         score_file(ray, tmp_path / "x.jsonl", workers=WorkerGroup(0, 2))
-    with pytest.raises(ConfigError, match="--workers is of --engine ray"):
+    with pytest.raises(ConfigError, match="--workers"):
         score_file(ScoreSettings(model="baseline:overlap", data=str(data), workers=2), tmp_path / "x.jsonl")

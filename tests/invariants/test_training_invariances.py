@@ -16,10 +16,8 @@ from longrm.data.joining import Encoded
 from longrm.modeling.attention import SHARED_PREFIX
 from longrm.rng import Draws
 from longrm.training.batches import Batches, Example, MicroBatch
-from longrm.training.objectives.bradley_terry import BradleyTerryObjective, RankingLossSettings
-from longrm.training.objectives.preference import PreferenceLossSettings, PreferenceObjective
-from longrm.training.objectives.sft import SFTObjective
-from longrm.training.objectives.spec import Objective
+from longrm.training.objectives import SFT, BradleyTerry, Objective, Preference
+from longrm.training.settings import LossSettings
 
 VOCABULARY = 97
 TOLERANCE = 2e-5  # fp32, relative to the largest value of a tensor
@@ -64,20 +62,20 @@ def demonstrations() -> list[Example]:
 
 def reference_of(examples: list[Example]) -> dict[str, list[float]]:
     """What an imagined reference thinks of the selected responses; a function of the response alone."""
-    chosen = map(PreferenceObjective(PreferenceLossSettings()).select, examples)
+    chosen = map(Preference(LossSettings(kind="logo")).select, examples)
     return {own.id: [-4.0 * len(one) - 0.01 * sum(one) for one in own.tokens.responses] for own in chosen}
 
 
-def preference(examples: list[Example], **told: Any) -> PreferenceObjective:
-    return PreferenceObjective(PreferenceLossSettings(**told), reference_of(examples))
+def preference(examples: list[Example], **told: Any) -> Preference:
+    return Preference(LossSettings(**{"kind": "logo"} | told), reference_of(examples))
 
 
-def ranking(_: list[Example], **told: Any) -> BradleyTerryObjective:
-    return BradleyTerryObjective(RankingLossSettings(**told))
+def ranking(_: list[Example], **told: Any) -> BradleyTerry:
+    return BradleyTerry(LossSettings(**{"kind": "bradley_terry"} | told))
 
 
 OBJECTIVES: dict[str, tuple[Callable[..., Objective], dict[str, Any]]] = {
-    "sft": (lambda _: SFTObjective(), {}),
+    "sft": (lambda _: SFT(LossSettings(kind="sft")), {}),
     "logo": (preference, {"kind": "logo"}),
     "simpo": (preference, {"kind": "simpo", "label_smoothing": 0.1}),
     "dpo": (preference, {"kind": "dpo"}),

@@ -14,8 +14,7 @@ from longrm.errors import DataError
 from longrm.modeling.loading import load_scorer, new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
-from longrm.training.objectives.bradley_terry import BradleyTerrySettings
-from longrm.training.objectives.preference import PreferenceSettings
+from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 from longrm.worlds import words_tokenizer
 
@@ -27,17 +26,17 @@ def row(chosen="bucket .", rejected="turtle .", **more):
     return {"prompt": TEXT, "chosen": chosen, "rejected": rejected, **more}
 
 
-def recipe(path, kind=BradleyTerrySettings, **changes):
+def recipe(path, kind="bradley_terry", **changes):
     tree = {
         "model": {"new": NEW},
         "data": {"path": str(path), "per_step": 2, **changes.pop("data", {})},
         "optimizer": {"steps": 2, "learning_rate": 1e-2},
         **changes,
     }
-    return kind.model_validate(tree)
+    return TrainingSettings.model_validate({"objective": kind} | tree)
 
 
-KINDS = pytest.mark.parametrize("kind", [BradleyTerrySettings, PreferenceSettings])
+KINDS = pytest.mark.parametrize("kind", ["bradley_terry", "preference"])
 
 
 @KINDS
@@ -167,24 +166,3 @@ def test_a_list_of_rejected_responses_is_read_as_many(tmp_path, put):
     texts = ("bucket .", "turtle .", "window .", "anchor .")
     responses = [[{"role": "assistant", "content": text}] for text in texts]
     assert steps[0]["tokens"] == encode(tokenizer, message, responses).size
-
-
-class Stop(Exception):
-    pass
-
-
-def test_token_counts_go_on_when_a_run_resumes(tmp_path, put):
-    path = put("pairs.jsonl", *(row(chosen=f"{name} .") for name in ("bucket", "anchor", "window")))
-    settings = recipe(path, optimizer={"steps": 6, "learning_rate": 1e-3}, checkpoint={"every": 2})
-    whole = train(settings, tmp_path / "whole")
-
-    def stop(label, done, total, note=""):
-        if label == "training" and done == 5:
-            raise Stop
-
-    with pytest.raises(Stop):
-        train(settings, tmp_path / "run", progress=stop)
-    resumed = train(settings, tmp_path / "run")
-    assert resumed["tokens"] == whole["tokens"] > 0
-    read = [json.loads(line)["tokens"] for line in (tmp_path / "run/steps.jsonl").read_text().splitlines()]
-    assert sum(read) == whole["tokens"]

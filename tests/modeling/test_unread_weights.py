@@ -17,8 +17,8 @@ from longrm.modeling.folders import kind_of
 from longrm.modeling.loading import load_language_model, load_scorer
 from longrm.modeling.saving import merge, save
 from longrm.training.initial_model import initial_model
-from longrm.training.objectives import OBJECTIVES
-from longrm.training.plan.model_sizes import sizes_of
+from longrm.training.plan.workload import sizes_of
+from longrm.training.settings import TrainingSettings
 
 from .conftest import CONFIGS
 
@@ -136,7 +136,9 @@ def test_quantized_bases_are_not_trained(
     folder = saved(tokenizer, tmp_path / "model", scores=False)
     tell(folder, quantization_config=quantization)
     model = {"path": str(folder)} | ({"lora": {"rank": 2}} if lora else {})
-    recipe = OBJECTIVES[objective].settings.model_validate({"model": model, "data": {"path": "rows.jsonl"}})
+    recipe = TrainingSettings.model_validate(
+        {"objective": objective} | {"model": model, "data": {"path": "rows.jsonl"}}
+    )
     kind: Any = "scorer" if objective == "bradley_terry" else "language_model"
     line = rf"{folder}: its weights are quantized \({quantization['quant_method']}\)"
     with pytest.raises(ModelError, match=line):
@@ -149,7 +151,7 @@ def test_an_adapter_is_not_merged_into_a_quantized_base(tokenizer: Tokenizer, tm
     folder = saved(tokenizer, tmp_path / "model", scores=False)
     recipe = {"model": {"path": str(folder), "lora": {"rank": 2}}, "data": {"path": "rows.jsonl"}}
     save(
-        initial_model(OBJECTIVES["sft"].settings.model_validate(recipe), "language_model"),
+        initial_model(TrainingSettings.model_validate({"objective": "sft"} | recipe), "language_model"),
         tmp_path / "adapter",
     )
     tell(folder, quantization_config=QUANTIZED[0])

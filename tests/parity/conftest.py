@@ -25,7 +25,7 @@ from longrm.modeling.shapes import build_trees
 from longrm.modeling.shared_prefix import pack
 from longrm.rng import Draws
 from longrm.training.batches import Example, MicroBatch
-from longrm.training.objectives.spec import Objective
+from longrm.training.objectives import Objective
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # a notice that its interface may change, which we know
 

@@ -10,7 +10,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from longrm.data.joining import Encoded
 from longrm.training.batches import Example
-from longrm.training.objectives.sft import SFTObjective
+from longrm.training.objectives import SFT
+from longrm.training.settings import LossSettings
 
 from .conftest import TOLERANCE, deviation, engine, gradients, twins
 
@@ -52,11 +53,11 @@ def leaking(demonstrations: list[Example]) -> list[Example]:
 def test_sft_equals_the_loss_of_labels(demonstrations, kv_heads):
     stock, ours = twins("logprobs", kv_heads=kv_heads)
     truth = of_labels(stock, demonstrations)
-    assert deviation(engine(SFTObjective(), ours, demonstrations), truth) < TOLERANCE
+    assert deviation(engine(SFT(LossSettings(kind="sft")), ours, demonstrations), truth) < TOLERANCE
 
-    parts = [engine(SFTObjective(), ours, [own]) for own in demonstrations]
+    parts = [engine(SFT(LossSettings(kind="sft")), ours, [own]) for own in demonstrations]
     faults = {
-        "documents see each other": engine(SFTObjective(), ours, leaking(demonstrations)),
+        "documents see each other": engine(SFT(LossSettings(kind="sft")), ours, leaking(demonstrations)),
         "a mean over documents": {name: sum(part[name] for part in parts) / len(parts) for name in truth},
         "prompts learned too": of_labels(stock, [replace(own, tokens=whole(own)) for own in demonstrations]),
     }

@@ -21,8 +21,8 @@ from longrm.modeling.shapes import build_trees
 from longrm.modeling.shared_prefix import Packed, pack, response_logprobs
 from longrm.reward_models.likelihood import LikelihoodRewardModel
 from longrm.training.batches import Example, MicroBatch
-from longrm.training.objectives.bradley_terry import BradleyTerryObjective, RankingLossSettings
-from longrm.training.objectives.preference import PreferenceLossSettings, PreferenceObjective
+from longrm.training.objectives import BradleyTerry, Preference
+from longrm.training.settings import LossSettings
 from longrm.types import Query
 
 from .conftest import TOLERANCE, deviation, engine, gradients, twins
@@ -95,7 +95,7 @@ def test_bradley_terry_equals_the_reward_trainer(
     truth = computed(trainer, stock, [batch])
     if margins:
         examples = [replace(own, margin=margin) for own, margin in zip(examples, margins, strict=True)]
-    objective = BradleyTerryObjective(RankingLossSettings(**ours_told))
+    objective = BradleyTerry(LossSettings(**{"kind": "bradley_terry"} | ours_told))
     assert deviation(engine(objective, ours, examples), truth) < TOLERANCE
 
     bare = [replace(own, margin=0.1) for own in examples]
@@ -103,7 +103,7 @@ def test_bradley_terry_equals_the_reward_trainer(
         "positions run on": engine(objective, ours, examples, positions_run_on),
         "another margin": engine(objective, ours, bare),
         "another centering": engine(
-            BradleyTerryObjective(RankingLossSettings(centering=0.1)), ours, examples
+            BradleyTerry(LossSettings(kind="bradley_terry", centering=0.1)), ours, examples
         ),
     }
     for fault, found in faults.items():
@@ -136,8 +136,8 @@ def test_simpo_equals_the_cpo_trainer(case, kind, table, examples, stock_tokeniz
         assert unpadded(ids, batch[f"{name}_attention_mask"]) == ids_of(examples, response)
         assert unpadded(ids, labels != -100) == [list(own.tokens.responses[response]) for own in examples]
     truth = computed(trainer, stock, collated(trainer, apart=True))
-    told = PreferenceLossSettings(kind=kind, **ours_told)
-    found = engine(PreferenceObjective(told), ours, examples)
+    told = LossSettings(kind=kind, **ours_told)
+    found = engine(Preference(told), ours, examples)
     assert deviation(found, truth) < TOLERANCE
     together = deviation(found, computed(trainer, stock, [batch]))
     assert together > 100 * TOLERANCE if case == "nll" else together < TOLERANCE
@@ -145,11 +145,9 @@ def test_simpo_equals_the_cpo_trainer(case, kind, table, examples, stock_tokeniz
     gamma = told.model_copy(update={"gamma": 0.5 * 2.5})
     sums = told.model_copy(update={"kind": "dpo", "beta": 2.5})
     faults = {
-        "positions run on": engine(PreferenceObjective(told), ours, examples, positions_run_on),
-        "a gamma that beta scales": engine(PreferenceObjective(gamma), ours, examples),
-        "sums for means": engine(
-            PreferenceObjective(sums, {own.id: [0.0, 0.0] for own in examples}), ours, examples
-        ),
+        "positions run on": engine(Preference(told), ours, examples, positions_run_on),
+        "a gamma that beta scales": engine(Preference(gamma), ours, examples),
+        "sums for means": engine(Preference(sums, {own.id: [0.0, 0.0] for own in examples}), ours, examples),
     }
     for fault, found in faults.items():
         assert deviation(found, truth) > 100 * TOLERANCE, fault
@@ -190,15 +188,15 @@ def test_dpo_equals_the_dpo_trainer(case, table, examples, stock_tokenizer, tmp_
             ]
             for own in examples
         }
-    told = PreferenceLossSettings(kind="dpo", beta=0.3, **ours_told)
-    assert deviation(engine(PreferenceObjective(told, reference), ours, examples), truth) < TOLERANCE
+    told = LossSettings(kind="dpo", beta=0.3, **ours_told)
+    assert deviation(engine(Preference(told, reference), ours, examples), truth) < TOLERANCE
 
     means = told.model_copy(update={"kind": "simpo", "gamma": 0.0})
     no_reference = {own.id: [0.0, 0.0] for own in examples}
     faults = {
-        "positions run on": engine(PreferenceObjective(told, reference), ours, examples, positions_run_on),
-        "means for sums": engine(PreferenceObjective(means), ours, examples),
-        "no reference": engine(PreferenceObjective(told, no_reference), ours, examples),
+        "positions run on": engine(Preference(told, reference), ours, examples, positions_run_on),
+        "means for sums": engine(Preference(means), ours, examples),
+        "no reference": engine(Preference(told, no_reference), ours, examples),
     }
     for fault, found in faults.items():
         assert deviation(found, truth) > 100 * TOLERANCE, fault

@@ -11,8 +11,8 @@ import torch
 from torch.nn import functional
 
 from longrm.modeling.shared_prefix import scores
-from longrm.training.plan.flops import forward_flops, training_flops
-from longrm.training.plan.model_sizes import ModelSizes
+from longrm.training.plan import ModelSizes
+from longrm.training.plan.plan import forward_flops, training_flops
 from longrm.training.plan.workload import Workload
 
 pytestmark = pytest.mark.full

@@ -15,7 +15,7 @@ from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.reading import file_digest
 from longrm.runs.promised_files import FILES, check_files, record_files
-from longrm.training.objectives import OBJECTIVES
+from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
@@ -61,10 +61,11 @@ def trained(tmp_path):
     write(tmp_path / "rows.jsonl", generate(WorldPlan("records", 64, seed=3), 4, words_tokenizer()))
     shape = ModelShape(layers=1, hidden=16, heads=2, kv_heads=2, head_dim=8)
     save(new_language_model(shape, words_tokenizer(), seed=0), tmp_path / "base")
-    settings = OBJECTIVES["bradley_terry"].settings.model_validate(
-        {
+    settings = TrainingSettings.model_validate(
+        {"objective": "bradley_terry"}
+        | {
             "model": {"path": str(tmp_path / "base"), "lora": {"rank": 2}},
-            "data": {"path": str(tmp_path / "rows.jsonl"), "cache": str(tmp_path / "cache")},
+            "data": {"path": str(tmp_path / "rows.jsonl")},
             "optimizer": {"steps": 2},
         }
     )

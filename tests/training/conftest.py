@@ -1,4 +1,5 @@
 import gc
+import itertools
 import json
 
 import pytest
@@ -9,7 +10,8 @@ from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.runs.logs import Log
 from longrm.runs.records import StepRecord
-from longrm.training.objectives import OBJECTIVES
+from longrm.training.settings import TrainingSettings
+from longrm.training.train import train
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 TINY = {"layers": 2, "hidden": 16, "heads": 2, "head_dim": 8, "init_std": 0.1}
@@ -21,7 +23,7 @@ class Stop(Exception):
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_collections():
-    """Every training collects garbage as it begins: spare it the half second of walking through torch."""
+    """Every training collects garbage when it starts; without this, torch's modules cost half a second each time."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -40,11 +42,11 @@ def demonstrations(comparisons, tmp_path_factory):
     """The best response of each comparison, to be imitated."""
     path = tmp_path_factory.mktemp("demonstrations") / "demonstrations.jsonl"
     rows = [json.loads(line) for line in comparisons.read_text().splitlines()]
-    told = [
+    imitated = [
         {"id": row["id"], "prompt": row["prompt"], "completion": row["responses"][row["ranks"].index(1)]}
         for row in rows
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in told))
+    path.write_text("".join(json.dumps(row) + "\n" for row in imitated))
     return path
 
 
@@ -59,11 +61,12 @@ def base(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def recipe(comparisons, demonstrations, base):
-    """Makes a small recipe; `a__b=value` changes one setting. Adapters change the small language model."""
+    """Makes a small recipe; `a__b=value` changes one setting. Adapters are trained on the small language model."""
 
     def make(objective, **changes):
         path = demonstrations if objective == "sft" else comparisons
         tree = {
+            "objective": objective,
             "model": {"new": dict(TINY)},
             "data": {"path": str(path), "per_step": 4},
             "optimizer": {"steps": 8, "learning_rate": 3e-3},
@@ -72,9 +75,16 @@ def recipe(comparisons, demonstrations, base):
         changed = {name.replace("__", "."): value for name, value in changes.items()}
         if any(key.startswith("model.lora") for key in changed):
             tree["model"] = {"path": str(base)}
-        return OBJECTIVES[objective].settings.resolve(None, tree | changed)
+        return TrainingSettings.resolve(None, tree | changed)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def finished(recipe, tmp_path_factory):
+    """The run folder of the plain Bradley-Terry recipe, and its summary; to be read, or copied."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    return folder, train(recipe("bradley_terry"), folder)
 
 
 @pytest.fixture
@@ -92,6 +102,12 @@ def stop():
 
 
 @pytest.fixture
+def ticking():
+    """Makes clocks that advance by so many seconds per call."""
+    return lambda seconds: itertools.count(0.0, seconds).__next__
+
+
+@pytest.fixture
 def steps_of():
     """The steps that a run folder logs."""
     return lambda folder: list(Log(folder / "steps.jsonl", StepRecord))
@@ -99,7 +115,7 @@ def steps_of():
 
 @pytest.fixture
 def results_of():
-    """All bytes of a run folder that clocks and the place of the folder do not change."""
+    """All bytes of a run folder that do not depend on clocks or on the path of the folder."""
 
     def read(folder):
         logs = ("steps.jsonl", "contexts.jsonl", "summary.json", "evaluations.jsonl", "reference.jsonl")

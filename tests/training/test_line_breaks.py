@@ -1,6 +1,5 @@
 """Responses that begin with line breaks, which the tokenizer merges with the one that ends the prompt."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,8 @@ from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.runs.logs import Log
 from longrm.runs.records import ReferenceRecord, StepRecord
-from longrm.training.objectives import OBJECTIVES
+from longrm.training.settings import TrainingSettings
+from longrm.training.sources import open_source
 from longrm.training.train import train
 
 CHATML = (
@@ -67,11 +67,11 @@ def logprob(folder: Path, text: str) -> tuple[float, int]:
 def recipe(objective: str, start: Path, data: Path, **changes: object) -> object:
     settings = {
         "model": {"path": str(start)},
-        "data": {"path": str(data), "cache": str(start.parent / "cache")},
+        "data": {"path": str(data)},
         "optimizer": {"steps": 1},
         **changes,
     }
-    return OBJECTIVES[objective].settings.model_validate(settings)
+    return TrainingSettings.model_validate({"objective": objective} | settings)
 
 
 @pytest.fixture
@@ -113,8 +113,9 @@ def test_judgments_are_learned_from_their_first_token_on(
     assert first_loss(tmp_path / "sft") == pytest.approx(-total / count, rel=TOLERANCE)
 
     # The first response changes the prompt's last token; the second one holds it, and does not learn it.
-    train(recipe("preference", start, pairs, loss={"kind": "dpo"}), tmp_path / "dpo")
+    settings = recipe("preference", start, pairs, loss={"kind": "dpo"})
+    train(settings, tmp_path / "dpo")
     (record,) = Log(tmp_path / "dpo/reference.jsonl", ReferenceRecord)
     assert record.logprobs == pytest.approx([logprob(start, text)[0] for text in TEXTS[:2]], rel=TOLERANCE)
-    rows = next((tmp_path / "cache").rglob("rows.jsonl")).parent.parent.rglob("rows.jsonl")
-    assert [0, 1] in [json.loads(path.read_text()).get("seams") for path in rows]
+    (example,) = open_source(settings.data, tokenizer, 0, kind="comparison", limit=10_000).examples()
+    assert list(example.tokens.seams) == [0, 1]

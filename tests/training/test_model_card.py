@@ -18,10 +18,9 @@ from longrm.modeling.loading import load_language_model, new_language_model, new
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.reading import read_toml
-from longrm.training.card_results import CardEvaluation, without_places
 from longrm.training.initial_model import initial_model
-from longrm.training.model_card import CardFacts, write_card
-from longrm.training.objectives import OBJECTIVES
+from longrm.training.model_card import CardContext, CardEvaluation, without_paths, write_card
+from longrm.training.settings import TrainingSettings
 from longrm.types import as_messages
 from longrm.worlds import words_tokenizer
 
@@ -57,8 +56,13 @@ EVALUATION = {
 
 
 def recipe(objective: str = "bradley_terry", **changes: Any) -> Any:
-    tree = {"model": {"path": "owner/base"}, "data": {"path": "rows.jsonl"}, **changes}
-    return OBJECTIVES[objective].settings.model_validate(tree)
+    tree = {
+        "objective": objective,
+        "model": {"path": "owner/base"},
+        "data": {"path": "rows.jsonl"},
+        **changes,
+    }
+    return TrainingSettings.model_validate(tree)
 
 
 def card(
@@ -70,7 +74,7 @@ def card(
     origin: Any = None,
 ) -> str:
     held = [] if evaluation is None else [CardEvaluation({"bench": "x"}, evaluation, in_training=True)]
-    write_card(folder, CardFacts(settings, summary, held, {} if origin is None else origin), figure=figure)
+    write_card(folder, CardContext(settings, summary, held, {} if origin is None else origin), figure=figure)
     return (folder / "README.md").read_text()
 
 
@@ -119,15 +123,12 @@ def test_the_settings_repeat_the_run_and_the_data_is_accounted_for(scorer: Path)
     )
     text = card(scorer, mixed, SUMMARY, origin=HUB)
     (scorer / "config.toml").write_text(code(text, "toml")[0])
-    assert (
-        OBJECTIVES["bradley_terry"].settings.model_validate(read_toml(scorer / "config.toml", ConfigError))
-        == mixed
-    )
+    assert TrainingSettings.model_validate(read_toml(scorer / "config.toml", ConfigError)) == mixed
     data = sections(text)["Data"]
     assert "`long.jsonl`\n" in data
-    assert "`short`, 0.3 passes an epoch" in data
+    assert "`short`, 0.3 passes per epoch" in data
     assert "| 12 | rows read |" in data
-    assert "| 2 | left out: longer than is read |" in data
+    assert "| 2 | omitted: too long |" in data
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_the_settings_repeat_the_run_and_the_data_is_accounted_for(scorer: Path)
     ],
 )
 def test_places_of_this_machine_become_names_and_all_else_stays(value: Any, key: str, shown: Any):
-    assert without_places(value, key) == shown
+    assert without_paths(value, key) == shown
 
 
 def test_the_license_is_that_of_a_base_of_the_hub_where_its_card_is_here(
@@ -189,7 +190,7 @@ def test_results_stand_by_length_with_what_was_not_answered(scorer: Path):
     rows = [line for line in results.splitlines() if line.startswith("|")][2:]
     assert rows == [
         "| 4,096 | 0.800 | 0.700 to 0.900 | 20 | 10 |",
-        "| 8,192 | 0.600 | 0.500 to 0.700† | 10 | 5 |",
+        "| 8,192 | 0.600 | 0.500 to 0.700 | 10 | 5 |",
         "| 131,072 | | | 0 | 0 |",
         "| all | 0.700 | 0.600 to 0.800 | 30 | 15 |",
     ]
@@ -197,36 +198,27 @@ def test_results_stand_by_length_with_what_was_not_answered(scorer: Path):
     assert "3 unparsed." in results
     assert "(results.png)" in results
     assert (scorer / "results.png").read_bytes() == b"\x89PNG"
-    assert "`long-rewardbench` was not measured" in sections(text)["Limits"]
+    assert "on other data than `long-rewardbench`" in sections(text)["Limits"]
 
 
 @pytest.mark.parametrize(
-    ("boundary", "said"),
+    ("boundary", "text"),
     [
-        (
-            ("unresolved", 4096, 16384),
-            "at least 0.75 up to 4,096 tokens, and below it from 16,384 tokens on.",
-        ),
-        (
-            ("rising", None, 4096),
-            "accuracy is below 0.75 at 4,096 tokens, and above it at a longer length.",
-        ),
-        (
-            ("not_monotone", 4096, 8192),
-            "at least 0.75 up to 4,096 tokens, below it at 8,192 tokens, and above it at a longer length.",
-        ),
+        (("resolved", 4096, 16384), "at least 0.75 up to 4,096 tokens, and below 0.75 at 16,384 tokens."),
+        (("rising", None, 4096), "(rising): accuracy is below 0.75 at 4,096 tokens."),
+        (("below_range", None, None), "(below range): accuracy is not shown to reach 0.75."),
     ],
 )
-def test_the_boundary_is_told_as_its_status_says(scorer: Path, boundary: Any, said: str):
-    told = dict(zip(("status", "at_least", "below"), boundary, strict=True), tau=0.75)
-    assert said in card(scorer, recipe(), SUMMARY, evaluation=EVALUATION | {"boundary": told})
+def test_the_context_boundary_is_shown(scorer: Path, boundary: Any, text: str):
+    shown = dict(zip(("status", "at_least", "below"), boundary, strict=True), tau=0.75)
+    assert text in card(scorer, recipe(), SUMMARY, evaluation=EVALUATION | {"boundary": shown})
 
 
 def test_without_an_evaluation_the_card_says_so(scorer: Path):
     text = card(scorer, recipe(), SUMMARY)
     assert "not evaluated" in sections(text)["Results by length"]
-    assert "was not measured" in sections(text)["Limits"]
-    assert "up to 131,072 tokens" in sections(text)["Limits"]
+    assert "not evaluated" in sections(text)["Limits"]
+    assert "131,072 tokens" in sections(text)["Limits"]
     assert not (scorer / "results.png").exists()
 
 
@@ -285,8 +277,8 @@ def test_a_scorer_is_told_how_to_be_served_and_by_which_route(template: bool, tm
     assert sglang.startswith("python -m sglang.launch_server --model-path . --is-embedding")
     rows = [line for line in text.splitlines() if line.startswith("| ") and "`/classify`" in line]
     assert [row.split()[1] for row in rows] == ["vLLM", "SGLang"]
-    assert "`/v1/classify` always 1.0" in text
-    assert "`/score` and `/rerank` answer a sigmoid" in text
+    assert "`/v1/classify` always returns 1.0" in text
+    assert "`/score` and `/rerank` return a sigmoid" in text
     found: dict[str, Any] = {}
     with contextlib.chdir(tmp_path), contextlib.redirect_stdout(io.StringIO()):
         exec(code(text, "python")[1], found)
@@ -306,7 +298,7 @@ def test_where_padding_closes_responses_no_server_is_named(tmp_path: Path):
     closing = Tokenizer.load(tmp_path).closing_ids()
     (tmp_path / "config.json").write_text(json.dumps(config | {"pad_token_id": next(iter(closing))}))
     text = card(tmp_path, recipe(), SUMMARY)
-    assert "vLLM and SGLang read the very last token, and so give other scores." in text
+    assert "vLLM and SGLang read the very last token" in text
     assert "/classify" not in text
 
 

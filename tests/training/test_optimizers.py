@@ -14,8 +14,7 @@ IS_THERE = importlib.util.find_spec("bitsandbytes") is not None
 @pytest.mark.parametrize("kind", ["adamw_8bit", "paged_adamw_8bit"])
 def test_without_its_library_it_is_refused_before_any_work(tmp_path, recipe, monkeypatch, kind):
     monkeypatch.setattr("longrm.training.train.is_bitsandbytes_available", lambda: False)
-    line = rf'optimizer.kind = "{kind}" needs the package bitsandbytes, .*: pip install -U bitsandbytes'
-    with pytest.raises(ConfigError, match=line):
+    with pytest.raises(ConfigError, match=rf'optimizer.kind = "{kind}" needs bitsandbytes'):
         train(recipe("bradley_terry", optimizer__kind=kind), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -23,13 +22,8 @@ def test_without_its_library_it_is_refused_before_any_work(tmp_path, recipe, mon
 def test_paging_without_a_gpu_is_refused(tmp_path, recipe, monkeypatch):
     monkeypatch.setattr("longrm.training.train.is_bitsandbytes_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match='there is none: take "adamw_8bit"'):
+    with pytest.raises(ConfigError, match="needs a GPU"):
         train(recipe("bradley_terry", optimizer__kind="paged_adamw_8bit"), tmp_path / "run")
-
-
-def test_zero_is_refused_beside_8_bits(recipe):
-    with pytest.raises(ValueError, match=r"parallel\.zero cuts the state of optimizer\.kind"):
-        recipe("bradley_terry", optimizer__kind="adamw_8bit", parallel__zero=2)
 
 
 def _tensors(tree):

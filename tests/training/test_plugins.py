@@ -13,19 +13,15 @@ import longrm.runs
 from longrm.cli.train import command
 from longrm.training.losses import LOSSES
 from longrm.training.objectives import OBJECTIVES
-from longrm.training.plan.training_plan import plan_training
+from longrm.training.plan.plan import plan_training
 from longrm.training.train import train
 
-PLUGIN = '''
-from typing import Literal
-
-from longrm.training.losses import LossSpec
-from longrm.training.objectives.spec import ObjectiveSpec
-from longrm.training.training_settings import TrainingSettings
+PLUGIN = """
+from longrm.training.losses import Loss
+from longrm.training.objectives import Objective
 
 
 def hinge(logprobs, counts, *, beta, reference):
-    """max(0, 1 - beta (h(chosen) - h(rejected))), a mean over comparisons; h is a log-ratio to the reference."""
     import torch
 
     ratios = torch.stack([own.sum() for own in logprobs]) - torch.tensor(reference)
@@ -34,50 +30,35 @@ def hinge(logprobs, counts, *, beta, reference):
     return loss, {"lead": torch.stack(leads).mean().item()}
 
 
-HINGE = LossSpec(
-    objective="preference",
-    function="plugin_of_a_test:hinge",
-    title="Hinge",
-    card_text="one minus the lead of the chosen response",
-    options={"beta": 0.7},
+HINGE = Loss(
+    "preference",
+    hinge,
+    "Hinge",
+    "one minus the lead of the chosen response",
+    {"beta": 0.7},
     needs_reference=True,
 )
 
 
-class EndingsSettings(TrainingSettings):
-    objective: Literal["endings"] = "endings"
-    weight: float = 2.0
+def last_token(logprobs):
+    return -logprobs.mean(), {"last": logprobs.mean().item()}
 
 
-class EndingsObjective:
-    chance = None
+LAST = Loss("endings", last_token, "last token", "the likelihood of the last token", {})
 
-    def __init__(self, settings):
-        self._weight = settings.weight
 
-    def select(self, example):
-        return example
-
-    def weight(self, example):
-        return 1.0
+class Endings(Objective):
+    trains = "language_model"
+    reads = "demonstration"
+    title = "Imitate how completions end."
+    help = "Trains a language model on the last token of every completion."
+    description = "imitation of the last token of completions"
 
     def loss(self, model, micro):
         import torch
 
-        last = torch.stack([own[-1] for own in micro.response_logprobs(model)])
-        return -self._weight * last.mean(), {"last": last.mean().item()}
-
-
-ENDINGS = ObjectiveSpec(
-    settings=EndingsSettings,
-    build=lambda settings, counts, reference: EndingsObjective(settings),
-    trains="language_model",
-    reads="demonstration",
-    title="Imitate how completions end.",
-    help="Trains a language model on the last token of every completion.",
-    card_text="imitation of the last token of completions",
-)
-'''
+        return self.settings.loss.function(torch.stack([own[-1] for own in micro.response_logprobs(model)]))
+"""
 
 
 @pytest.fixture
@@ -87,7 +68,8 @@ def plugin(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "plugin_of_a_test", raising=False)
     module = import_module("plugin_of_a_test")
     monkeypatch.setitem(LOSSES, "hinge", module.HINGE)
-    monkeypatch.setitem(OBJECTIVES, "endings", module.ENDINGS)
+    monkeypatch.setitem(LOSSES, "last_token", module.LAST)
+    monkeypatch.setitem(OBJECTIVES, "endings", module.Endings)
     return module
 
 
@@ -116,21 +98,13 @@ def test_a_loss_is_trained_to_the_end_and_shown(tmp_path, plugin, recipe, base, 
     assert plan_training(simpo, "cpu").flops.total == with_reference
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"loss": {"kind": "hing"}}, "did you mean 'hinge'"),
-        ({"loss": {"kind": "hinge", "gamma": 1.0}}, 'loss.gamma is no option of loss.kind = "hinge", which takes beta'),
-        (
-            {"loss": {"kind": "hinge"}, "data": {"world": {}}, "curriculum": {"lengths": [64]}},
-            "Hinge asks its reference model about every row once, and generated data has no end: take data.path, or "
-            'loss.kind = "logo" or "simpo"',
-        ),
-    ],
-)  # fmt: skip
-def test_settings_know_the_loss(plugin, recipe, changes, message):
-    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        recipe("preference", **changes)
+def test_settings_know_the_loss(plugin, recipe):
+    with pytest.raises(ValueError, match="did you mean 'hinge'"):
+        recipe("preference", loss={"kind": "hing"})
+    with pytest.raises(ValueError, match=r"loss\.gamma"):
+        recipe("preference", loss={"kind": "hinge", "gamma": 1.0})
+    with pytest.raises(ValueError, match=r"data\.path"):
+        recipe("preference", loss={"kind": "hinge"}, data={"world": {}}, curriculum={"lengths": [64]})
 
 
 def test_an_objective_is_trained_to_the_end_and_shown(tmp_path, plugin, demonstrations, base):
@@ -146,5 +120,5 @@ def test_an_objective_is_trained_to_the_end_and_shown(tmp_path, plugin, demonstr
     assert done.exit_code == 0
     check_summary(out, "endings")
     card = (out / "model/README.md").read_text()
-    assert "- Objective: imitation of the last token of completions\n- Training: 8 steps" in card
+    assert "- Objective: imitation of the last token of completions\n- Loss: last token, " in card
     assert "writes judgments" in card

@@ -12,8 +12,8 @@ from tokenizers import models, pre_tokenizers
 from longrm.data import read, write
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError
-from longrm.training.data_settings import TrainingDataSettings
-from longrm.training.sampler import Mixture, SampledSource, spread
+from longrm.training.sampling import Curriculum, Mixture, spread
+from longrm.training.settings import CurriculumSettings, DataSettings
 from longrm.training.sources import context_digest, open_source
 from longrm.types import text_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
@@ -52,14 +52,14 @@ def test_a_series_in_order_of_strata_or_by_chance_is_seen():
 
 @given(lengths, seeds)
 def test_weight_one_reads_every_row_once_an_epoch(given_lengths, seed):
-    mixture = Mixture([SampledSource(given_lengths)], seed)
+    mixture = Mixture([given_lengths], [1.0], seed)
     for number in range(3):
         assert sorted(rows_of(mixture.epoch(number))) == list(range(len(given_lengths)))
 
 
 @given(lengths, seeds)
 def test_any_window_has_its_share_of_long_rows(given_lengths, seed):
-    epoch = rows_of(Mixture([SampledSource(given_lengths)], seed).epoch(1))
+    epoch = rows_of(Mixture([given_lengths], [1.0], seed).epoch(1))
     buckets = [given_lengths[row].bit_length() for row in epoch]
     for bucket in set(buckets):
         share = buckets.count(bucket) / len(buckets)
@@ -72,16 +72,16 @@ def test_any_window_has_its_share_of_long_rows(given_lengths, seed):
 @given(st.lists(st.integers(1, 5000), min_size=30, max_size=60), seeds)
 @settings(max_examples=30)
 def test_epochs_and_seeds_differ_and_repeat(given_lengths, seed):
-    one = Mixture([SampledSource([1] * 30 + given_lengths)], seed)
+    one = Mixture([[1] * 30 + given_lengths], [1.0], seed)
     assert one.epoch(0) != one.epoch(1)
-    assert one.epoch(0) != Mixture([SampledSource([1] * 30 + given_lengths)], seed + 1).epoch(0)
-    assert one.epoch(1) == Mixture([SampledSource([1] * 30 + given_lengths)], seed).epoch(1)
+    assert one.epoch(0) != Mixture([[1] * 30 + given_lengths], [1.0], seed + 1).epoch(0)
+    assert one.epoch(1) == Mixture([[1] * 30 + given_lengths], [1.0], seed).epoch(1)
 
 
 @given(lengths, lengths, st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.0]), seeds)
 @settings(max_examples=50)
 def test_weights_are_passes_over_a_source(first, second, weight, seed):
-    mixture = Mixture([SampledSource(first), SampledSource(second, weight)], seed)
+    mixture = Mixture([first, second], [1.0, weight], seed)
     epochs = [mixture.epoch(number) for number in range(4)]
     quota = max(1, round(weight * len(second)))
     assert {len(epoch) for epoch in epochs} == {mixture.rows} == {len(first) + quota}
@@ -93,23 +93,24 @@ def test_weights_are_passes_over_a_source(first, second, weight, seed):
 
 
 def test_half_of_a_source_is_followed_by_its_other_half_with_as_many_long_rows():
-    told = [10] * 12 + [3000] * 8
-    mixture = Mixture([SampledSource(told, 0.5)], 0)
+    lengths = [10] * 12 + [3000] * 8
+    mixture = Mixture([lengths], [0.5], 0)
     halves = [rows_of(mixture.epoch(number)) for number in (0, 1)]
     assert sorted(halves[0] + halves[1]) == list(range(20))
-    assert [sum(told[row] > 10 for row in half) for half in halves] == [4, 4]
+    assert [sum(lengths[row] > 10 for row in half) for half in halves] == [4, 4]
 
 
 def test_sources_are_mixed_evenly():
-    epoch = Mixture([SampledSource([100] * 30), SampledSource([100] * 10)], 0).epoch(0)
+    epoch = Mixture([[100] * 30, [100] * 10], [1.0, 1.0], 0).epoch(0)
     places = [place for place, (source, _) in enumerate(epoch) if source == 1]
     assert {later - sooner for sooner, later in pairwise(places)} <= {3, 4, 5}
 
 
 @pytest.fixture
-def opened(tmp_path):
+def opened(tmp_path, monkeypatch):
     def open_data(limit=4096, kind="comparison", seed=0, tokenizer=None, **data):
-        told = TrainingDataSettings.model_validate({"cache": str(tmp_path / "cache"), **data})
+        monkeypatch.setenv("LONGRM_CACHE", str(tmp_path / "cache"))
+        told = DataSettings.model_validate(data)
         return open_source(told, tokenizer or words_tokenizer(), seed, kind=kind, limit=limit)
 
     return open_data
@@ -129,8 +130,8 @@ def pairs(tmp_path):
 
 
 def test_a_step_is_a_pure_function_of_its_number(pairs, opened):
-    told = {"path": str(pairs), "per_step": 3}
-    one, other = opened(**told), opened(**told)
+    data = {"path": str(pairs), "per_step": 3}
+    one, other = opened(**data), opened(**data)
     assert one.epoch_steps() == 3
     forth = [one.batch(step, None) for step in range(6)]
     back = [other.batch(step, None) for step in reversed(range(6))]
@@ -139,7 +140,7 @@ def test_a_step_is_a_pure_function_of_its_number(pairs, opened):
     ids = [example.id for batch in forth for example in batch]
     assert sorted(ids[:7]) == sorted(ids[7:]) == sorted(row.comparison.id for row in read(pairs))
     assert ids[:7] != ids[7:]
-    assert opened(**told, seed=1).batch(0, None) != forth[0]
+    assert opened(**data, seed=1).batch(0, None) != forth[0]
 
 
 def test_examples_hold_what_the_rows_say(pairs, opened):
@@ -166,17 +167,19 @@ def test_examples_hold_what_the_rows_say(pairs, opened):
 
 @pytest.mark.parametrize(
     ("limits", "says"),
-    [({"limit": 200}, "the model reads 200"), ({"max_tokens": 200}, "data.max_tokens is 200")],
+    [({"limit": 200}, "the context window"), ({"max_tokens": 200}, "data.max_tokens")],
 )
 def test_a_row_that_is_too_long_stops_or_is_left_out_and_never_cut(limits, says, pairs, opened, caplog):
     whole = {example.id: example for example in opened(path=str(pairs)).examples()}
     long = [identity for identity, example in whole.items() if example.tokens.longest > 200]
     assert len(long) == 2
-    with pytest.raises(DataError, match=rf"pairs.jsonl: '{long[0]}' has \d+ tokens and {says}; .*skip.* 2$"):
+    with pytest.raises(
+        DataError, match=rf"pairs.jsonl: '{long[0]}' has \d+ tokens, more than {says} .*skip.* \(2\)$"
+    ):
         opened(path=str(pairs), **limits)
     with caplog.at_level(logging.INFO, "longrm"):
         source = opened(path=str(pairs), too_long="skip", **limits)
-    assert f"left out: longer than 200 tokens: 2 rows ({long[0]}, {long[1]})" in caplog.text
+    assert f"longer than 200 tokens: 2 rows ({long[0]}, {long[1]})" in caplog.text
     assert {example.id: example for example in source.examples()} == {
         identity: example for identity, example in whole.items() if identity not in long
     }
@@ -189,7 +192,7 @@ def test_a_row_that_is_too_long_stops_or_is_left_out_and_never_cut(limits, says,
 def test_a_row_of_just_the_limit_is_read(pairs, opened):
     longest = max(example.tokens.longest for example in opened(path=str(pairs)).examples())
     assert opened(path=str(pairs), limit=longest).counts["used"] == 7
-    with pytest.raises(DataError, match=f"the model reads {longest - 1}"):
+    with pytest.raises(DataError, match=f"context window of {longest - 1}"):
         opened(path=str(pairs), limit=longest - 1)
 
 
@@ -211,14 +214,12 @@ def test_rows_without_contrast_are_counted_said_and_left_out_as_told(put, opened
     with caplog.at_level(logging.INFO, "longrm"):
         kept = opened(path=path)
     assert (kept.counts["used"], kept.counts["without_contrast"]) == (4, 2)
-    assert (
-        "used all the same: chosen and rejected judgments of one score: 2 rows (row-1, row-4)" in caplog.text
-    )
+    assert "used, all judgments give one score: 2 rows (row-1, row-4)" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.INFO, "longrm"):
         left = opened(path=path, without_contrast="skip")
     assert (left.counts["used"], left.counts["without_contrast"]) == (2, 2)
-    assert "left out: chosen and rejected judgments of one score" in caplog.text
+    assert "omitted, all judgments give one score" in caplog.text
     assert [example.id for example in left.examples()] == ["row-2", "row-3"]
     first = next(left.examples())
     assert [words_tokenizer().decode(ids, special=False) for ids in first.tokens.responses] == [
@@ -277,7 +278,7 @@ def test_demonstrations_of_a_file(put, opened):
     assert example.ranks == (1,)
     assert words_tokenizer().decode(example.tokens.responses[0], special=False) == "copper"
     with pytest.raises(ConfigError, match="'trl' is a format of comparisons"):
-        opened(path=path, format="trl", kind="demonstration")
+        opened(sources=[{"path": path, "format": "trl"}], kind="demonstration")
 
 
 WORLD = {"responses": [2, 4], "tokens_per_step": 512, "responses_per_step": 12}
@@ -315,23 +316,6 @@ def test_shuffled_labels_keep_the_responses(opened):
     assert [example.ranks for example in plain] != [example.ranks for example in shuffled]
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({}, "either data.path or data.world"),
-        ({"path": "x", "world": {}}, "either data.path or data.world"),
-        ({"path": "x", "sources": [{"path": "y"}]}, "give one of them"),
-        ({"world": {}, "per_step": 8}, r"data\.per_step is of rows in files"),
-        ({"sources": [{"path": "y"}], "format": "trl"}, "every one of data.sources has its own"),
-        ({"sources": [{"path": "y"}, {"path": "y"}]}, "need different names"),
-        ({"sources": [{"path": "y", "weight": 0.0}]}, "greater than 0"),
-    ],
-)
-def test_settings_that_do_not_fit(data, message):
-    with pytest.raises(ValueError, match=message):
-        TrainingDataSettings.model_validate(data)
-
-
 def by_words(texts) -> Tokenizer:
     """A token for every word of the texts, between white space."""
     known = {
@@ -361,8 +345,8 @@ def test_rows_of_the_sample_without_contrast_are_counted(opened):
 
 def test_contexts_of_several_worlds_and_of_some_kinds_of_text_alternate():
     names = ["single-fact", "latest-update"]
-    world = {"names": names, "texts": ["mail"], "tokens_per_step": 2048, "responses_per_step": 32}
-    data = TrainingDataSettings.model_validate({"world": world})
+    world = {"name": names, "texts": ["mail"], "tokens_per_step": 2048, "responses_per_step": 32}
+    data = DataSettings.model_validate({"world": world})
     source = open_source(data, prose_tokenizer(), 0, kind="comparison", limit=1000)
     examples = [example for step in range(6) for example in source.batch(step, 512)]
     assert {example.source for example in examples} == {*names}
@@ -370,3 +354,22 @@ def test_contexts_of_several_worlds_and_of_some_kinds_of_text_alternate():
     assert [example.id for example in source.batch(3, 512)] == [
         example.id for example in source.batch(3, 512)
     ]
+
+
+def curriculum_lengths(steps=100, **settings):
+    curriculum = Curriculum(CurriculumSettings(lengths=(24, 48, 96), **settings), steps=steps, seed=0)
+    return [curriculum.length(step) for step in range(steps)]
+
+
+def test_curriculum_lengths_grow_in_equal_parts_and_stay_at_the_last():
+    assert curriculum_lengths(ramp=0.5) == [24] * 25 + [48] * 25 + [96] * 50
+    assert set(curriculum_lengths(ramp=1.0)) == {24, 48}, "a full ramp never reaches the last length"
+    curriculum = Curriculum(CurriculumSettings(lengths=(128,)), steps=3, seed=0)
+    assert {curriculum.length(step) for step in range(3)} == {128}
+
+
+def test_a_share_of_the_steps_goes_back_to_the_shortest_length():
+    late = curriculum_lengths(steps=2000, ramp=0.1, short_share=0.3)[200:]
+    assert set(late) == {24, 96}
+    assert 0.26 < late.count(24) / len(late) < 0.34
+    assert curriculum_lengths(steps=2000, ramp=0.1)[200:].count(24) == 0

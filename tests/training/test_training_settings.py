@@ -1,12 +1,85 @@
-"""Settings of trainings: what an earlier version called otherwise, and what each objective may choose."""
+"""Settings that cannot be used are refused before any work, with the key named."""
 
+import copy
+
+import pytest
+
+from longrm.errors import ConfigError
 from longrm.training.losses import LOSSES
 from longrm.training.objectives import OBJECTIVES
+from longrm.training.settings import CurriculumSettings, DataSettings, LossSettings, TrainingSettings
+
+FILE = {"objective": "bradley_terry", "model.path": "x", "data.path": "rows.jsonl"}
+WORLD = {
+    "objective": "preference",
+    "model.new": {},
+    "data.world": {},
+    "curriculum.lengths": [64],
+    "optimizer.steps": 1,
+}
+PREFERENCE = FILE | {"objective": "preference"}
 
 
-def test_every_loss_is_of_an_objective_that_has_its_options():
+@pytest.mark.parametrize(
+    ("tree", "named"),
+    [
+        (FILE | {"objective": "bradley_tery"}, "did you mean 'bradley_terry'"),
+        ({"data.path": "x"}, "objective"),
+        (FILE | {"optimizer.stepz": 1}, "optimizer.stepz"),
+        (FILE | {"model.new": {}}, "model.path"),
+        (FILE | {"data.world": {}}, "data.world"),
+        (FILE | {"data.sources": [{"path": "y"}]}, "data.sources"),
+        (FILE | {"data.path": None, "data.sources": [{"path": "y"}, {"path": "y"}]}, "data.sources"),
+        (FILE | {"curriculum.lengths": [64]}, "curriculum"),
+        (FILE | {"optimizer.steps": 1, "optimizer.epochs": 1}, "optimizer.epochs"),
+        (FILE | {"optimizer.min_learning_rate_ratio": 0.1, "optimizer.schedule": "linear"}, "schedule = 'cosine'"),
+        (FILE | {"memory.activation_offloading": True}, "memory.gradient_checkpointing"),
+        (FILE | {"parallel.offload": "optimizer"}, "parallel.zero"),
+        (FILE | {"parallel.zero": 2, "parallel.offload": "parameters"}, "parallel.zero = 3"),
+        (FILE | {"parallel.zero": 2, "optimizer.kind": "adamw_8bit"}, "optimizer.kind"),
+        (FILE | {"model.lora": {}, "model.rope_theta": 1e6}, "rope_parameters"),
+        (FILE | {"evaluation": {"metric": "pair_acuracy", "settings": {}}}, "pair_accuracy"),
+        (FILE | {"plan.model": {"layers": 1}}, "plan.model"),
+        (FILE | {"plan.rows": [{"rows": 1, "prompt": 1, "response": 1, "x": 1}]}, "plan.rows.0.x"),
+        (WORLD | {"curriculum": None}, "curriculum.lengths"),
+        (WORLD | {"optimizer.steps": None}, "optimizer.steps"),
+        (WORLD | {"data.per_step": 8}, "data.per_step"),
+        (WORLD | {"data.world.completions": ["fact"]}, "sft"),
+        (WORLD | {"data.world.completions": ["pairwise"], "data.world.name": "chain"}, "records"),
+        (WORLD | {"loss.kind": "dpo"}, "needs data.path"),
+        (WORLD | {"model.new": {"hidden": 32, "heads": 3}}, r"heads \(3\)"),
+        (WORLD | {"model.new": {"layers": 1, "structured": True}}, "layers"),
+        (WORLD | {"model.lora": {}}, "model.path"),
+        (FILE | {"loss.kind": "bradley"}, "did you mean 'bradley_terry'"),
+        (FILE | {"loss.kind": "dpo"}, "known: bradley_terry, hardest"),
+        (FILE | {"loss.kind": "hardest", "loss.ties": True}, "loss.ties"),
+        (FILE | {"loss.kind": "plackett_luce", "loss.label_smoothing": 0.1}, "loss.label_smoothing"),
+        (FILE | {"loss.beta": 1.0}, "loss.beta"),
+        (PREFERENCE | {"loss.kind": "dpo", "loss.gamma": 1.0}, "takes beta, nll, label_smoothing"),
+        (PREFERENCE | {"loss.centering": 1.0}, "loss.centering"),
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_fit_are_named(tree, named):
+    with pytest.raises(ConfigError, match=named):
+        TrainingSettings.resolve(None, copy.deepcopy(tree))
+
+
+def test_the_default_loss_of_an_objective_is_filled_in_and_saved():
+    for objective, kind in (("sft", "sft"), ("preference", "logo"), ("bradley_terry", "bradley_terry")):
+        settings = TrainingSettings.resolve(None, FILE | {"objective": objective})
+        assert settings.to_dict()["loss"] == {"kind": kind}
+        assert TrainingSettings.model_validate(settings.to_dict()) == settings
+
+
+def test_every_loss_belongs_to_an_objective_and_its_options_are_settings():
     for name, loss in LOSSES.items():
-        group = OBJECTIVES[loss.objective].settings.model_fields["loss"].annotation
-        assert name in group.kinds()
-        assert loss.options.keys() <= group.model_fields.keys()
-        assert group(kind=name).options() == loss.options
+        assert loss.objective in OBJECTIVES
+        assert loss.options.keys() <= LossSettings.model_fields.keys()
+        assert LossSettings(kind=name).options() == loss.options
+
+
+def test_curriculum_lengths_and_source_weights_are_checked():
+    with pytest.raises(ValueError, match="ascending"):
+        CurriculumSettings(lengths=(48, 24))
+    with pytest.raises(ValueError, match="weight"):
+        DataSettings.model_validate({"sources": [{"path": "y", "weight": 0.0}]})

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from longrm.training.zero import adopt, own_part
+from longrm.training.zero import load_without_moments, shard_of
 
 
 def trained(**how):
@@ -40,7 +40,7 @@ def test_a_state_lies_where_the_optimizer_wants_it(device, how):
     with FakeTensorMode(allow_non_fake_inputs=True):
         optimizer, parts = untouched(device)
         own = optimizer.param_groups
-        adopt(optimizer, parts, stored)
+        load_without_moments(optimizer, parts, stored)
         # What torch makes of the same state where each weight is whole.
         _, (first, second) = untouched(device)
         reference = torch.optim.AdamW([{"params": first[:1]}, {"params": second}])
@@ -64,7 +64,7 @@ def test_fused_adamw_goes_on_from_a_state_that_was_taken_over():
     truth = trained(fused=True)
     stored = copy.deepcopy(truth.state_dict())
     optimizer, parts = untouched("cpu")
-    adopt(optimizer, parts, stored)
+    load_without_moments(optimizer, parts, stored)
     places = [(0, slice(0, 2)), (0, slice(2, 3)), (1, slice(0, 5))]
     weights = [weight for group in truth.param_groups for weight in group["params"]]
     flat = [part for group in parts for part in group]
@@ -83,7 +83,7 @@ def test_fused_adamw_goes_on_from_a_state_that_was_taken_over():
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 30])
 def test_parts_of_a_weight_put_together_are_the_weight(count):
     whole = torch.arange(24.0).reshape(4, 6) + 1
-    parts = [own_part(whole, rank, count) for rank in range(count)]
+    parts = [shard_of(whole, rank, count) for rank in range(count)]
     assert {len(part) for part in parts} == {-(-24 // count)}
     joined = torch.cat(parts)
     torch.testing.assert_close(joined[:24].view(4, 6), whole)

@@ -22,15 +22,15 @@ def command(run: Path, out: Path, trust_remote_code: bool) -> None:
     """
     from longrm.modeling.saving import merge
     from longrm.training.model_card import write_card
-    from longrm.training.pushed_model import facts_of_run, keep_facts, training_run
+    from longrm.training.push import card_context_of_run, save_card_context, training_run
 
     trained = training_run(run)
 
     def describe(folder: Path) -> None:
         if trained is not None:
-            facts = facts_of_run(trained)
-            write_card(folder, facts)
-            keep_facts(folder, facts)
+            context = card_context_of_run(trained)
+            write_card(folder, context)
+            save_card_context(folder, context)
 
     source = run if trained is None else trained / "model"
     merge(source, out, finish=describe, trust_remote_code=trust_remote_code)

@@ -8,14 +8,10 @@ import click
 
 from longrm.cli.options import JSON, recipe_file, resolve, set_option
 from longrm.cli.terminal import print_facts, print_json, print_lines, progress
-from longrm.config import parse_assignments
-from longrm.errors import ConfigError
-from longrm.reading import read_toml
-from longrm.training.objectives import objective_named_in
-from longrm.training.plan.devices import DEVICES, GIB, UTILIZATION, format_bytes
+from longrm.training.plan import DEVICES, GIB, UTILIZATION, format_bytes
 
 if TYPE_CHECKING:
-    from longrm.training.plan.training_plan import TrainingPlan
+    from longrm.training.plan.plan import TrainingPlan
 
 _MUCH = 64 * GIB
 """Of CPU memory; not every machine with a GPU has as much."""
@@ -52,9 +48,10 @@ def command(recipe: Path, device: str, devices: int, assignments: tuple[str, ...
     longrm plan mine.toml --device l40s --set memory.gradient_checkpointing=true
     longrm plan scale/8-a100 --device a100-80gb --devices 8
     """
-    objective = objective_named_in(read_toml(recipe, ConfigError) | parse_assignments(assignments), recipe)
-    settings = resolve(objective.settings, recipe, assignments)
-    from longrm.training.plan.training_plan import plan_training
+    from longrm.training.settings import TrainingSettings
+
+    settings = resolve(TrainingSettings, recipe, assignments)
+    from longrm.training.plan.plan import plan_training
 
     with progress() as report:
         plan = plan_training(settings, device, devices=devices, progress=report)
@@ -79,7 +76,7 @@ def _verdict(plan: "TrainingPlan") -> list[str]:
             lines.append(f"It also needs {format_bytes(on_cpu)} of CPU memory{over}, which is not checked")
         return lines
     lines = [f"Does not fit: {needs}"]
-    switches = plan.advice.switches
+    switches = plan.switches
     if switches and switches[-1].total <= plan.offers.memory:
         lines.append("It fits with these settings, each added to those before it:")
     elif switches:
@@ -126,7 +123,7 @@ def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
     at_peak = f"{format_bytes(memory.total)} at the peak, {memory.when}"
     if memory.activations or memory.working:
         at_peak += f" of {workload.largest.tokens:,} tokens"
-    longest = plan.advice.longest_prompt
+    longest = plan.longest_prompt
     fits = "no prompt fits" if longest is None else f"prompts of {longest:,} tokens would fit"
     window = "" if sizes.limit is None else f"; the model's window, with the response, is {sizes.limit:,}"
 
@@ -146,8 +143,6 @@ def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
     for name, meaning in _PARTS.items():
         if size := getattr(memory, name):
             facts.append((f"  {name}", f"{format_bytes(size):>9}  {meaning}"))
-    if plan.traffic:
-        facts += [("traffic", "each device sends in one step"), *(("", line) for line in plan.traffic)]
     facts.append(("longest", f"{fits} with these settings{window}"))
     if plan.offers.type == "cuda":
         facts.append(("", "Computed for this device, not yet measured on one."))

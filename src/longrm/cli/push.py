@@ -36,7 +36,7 @@ def command(
     from longrm import hub
 
     hub.check_new_id(name)
-    from longrm.training.pushed_model import is_model_file, pushed_model
+    from longrm.training.push import is_model_file, pushed_model
 
     model = pushed_model(run, name, results)
     sizes = model.sizes()

@@ -16,7 +16,7 @@ from longrm.reading import read_toml
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import is_main_process
 from longrm.training.objectives import OBJECTIVES
-from longrm.training.training_settings import EvaluationSettings, TrainingSettings
+from longrm.training.settings import EvaluationSettings, TrainingSettings
 
 if TYPE_CHECKING:  # torch and the benchmarks are not loaded before the settings are known to be valid
     from longrm.benchmarks import OwnTokenizer
@@ -49,9 +49,9 @@ def command() -> None:
 
 
 def _command(objective: str) -> click.Command:
-    spec = OBJECTIVES[objective]
+    kind = OBJECTIVES[objective]
 
-    @click.command(objective.replace("_", "-"), short_help=spec.title, help=spec.help)
+    @click.command(objective.replace("_", "-"), short_help=kind.title, help=kind.help)
     @click.option(
         "--report-to",
         multiple=True,
@@ -75,8 +75,8 @@ def _command(objective: str) -> click.Command:
             where = "--set" if "objective" in changes else config_file
             right = f"longrm train {named.replace('_', '-')}"
             raise ConfigError(f'{where} is a recipe for objective = "{named}"; use: {right}')
-        flags = {"report_to": list(report_to) or None}
-        _train(resolve(spec.settings, config_file, assignments, flags), out, as_json)
+        flags = {"objective": objective, "report_to": list(report_to) or None}
+        _train(resolve(TrainingSettings, config_file, assignments, flags), out, as_json)
 
     return train_objective
 
@@ -194,9 +194,9 @@ def _judge(
 def _add_figure(summary: dict[str, Any], out: Path) -> None:
     """Writes the model card again with the report's figure, if the packages that draw it are installed."""
     from longrm.evaluation.metrics import PAIR_ACCURACY
-    from longrm.training.card_results import EVALUATIONS
+    from longrm.training.evaluations import EVALUATIONS
     from longrm.training.model_card import write_card
-    from longrm.training.pushed_model import facts_of_run
+    from longrm.training.push import card_context_of_run
 
     try:
         from longrm.report import charts
@@ -206,14 +206,14 @@ def _add_figure(summary: dict[str, Any], out: Path) -> None:
     folder = out / EVALUATIONS / str(summary["model_step"])
     figure = charts.accuracy(load_report([folder]).models, PAIR_ACCURACY.name, charts.WIDE)
     if figure is not None:
-        write_card(out / "model", facts_of_run(out), figure=figure.png())
+        write_card(out / "model", card_context_of_run(out), figure=figure.png())
 
 
 def _print(summary: dict[str, Any], out: Path, *, lora: bool) -> None:
     """The last lines of a training: its loss and accuracy, where the model is, and what to do next."""
     from longrm.runs.logs import Log
     from longrm.runs.records import TimingRecord
-    from longrm.training.step_logs import TIMING
+    from longrm.training.checkpoints import TIMING
 
     accuracy = "" if summary["accuracy"] is None else f", pair accuracy {summary['accuracy']:.1%}"
     means = f"loss {summary['loss']:.4f}{accuracy} over the last {summary['window']}"

@@ -1,6 +1,6 @@
-"""From examples to what goes through the model at once: trees of shared prefixes, packed to a token budget.
+"""From examples to micro-batches: trees of shared prefixes, packed to a token budget.
 
-Torch is imported where trees are packed; a plan needs no more than their shapes.
+Torch is imported where trees are packed; `longrm plan` needs only their shapes.
 """
 
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from longrm.data.joining import Encoded
-from longrm.errors import DataError
+from longrm.errors import DataError, TrainingError
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape, build_trees
-from longrm.training.objectives.spec import Objective
-from longrm.training.sampler import Curriculum
+from longrm.training.objectives import Objective
+from longrm.training.sampling import Curriculum
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,10 +25,10 @@ class Example:
 
     Attributes:
         ranks: Gold ranks of the responses, 1 = best; (1,) for a demonstration.
-        digest: Of its context, for the log of what was trained on.
-        source: The name of the data that it comes from.
-        margin: By how much the score of a better response should exceed that of a worse one, where known.
-        probability: How sure the gold order is, from 0.5 to 1, where known.
+        digest: Digest of its context, for the log of what was trained on.
+        source: The name of its data source.
+        margin: By how much the score of a better response should exceed that of a worse one, if known.
+        probability: That the gold order is right, from 0.5 to 1, if known.
     """
 
     id: str
@@ -61,14 +61,14 @@ class MicroBatch:
     def response_targets(self) -> list[list[int]]:
         """For every response, the indices of its tokens in the packed sequence.
 
-        A branch may begin with the rest of a prompt, whose tokens are no part of the response, and neither are results
-        of tools and turns of users within it.
+        A branch may begin with the rest of a prompt, whose tokens are not part of the response; neither are tool
+        results and user turns within it.
         """
         return self.packed.layout.written_tokens(self._written())
 
     def response_logprobs(self, model: Any) -> "list[Tensor]":
         """The fp32 log-probabilities of every response's tokens, response by response, of all examples in order."""
-        from longrm.modeling.shared_prefix import response_logprobs  # late, for torch
+        from longrm.modeling.shared_prefix import response_logprobs
 
         return response_logprobs(model, self.packed.to(model.device), self._written())
 
@@ -78,13 +78,13 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one optimizer step reads.
+    """The data of one optimizer step.
 
     Attributes:
-        micro_batches: Its parts, where several processes share a step those of this process.
-        tokens: Of the whole step.
+        micro_batches: Its parts; of several processes, those of this process.
+        tokens: Tokens of the whole step.
         length: Tokens of its longest prompt.
-        digests: Of the contexts it reads.
+        digests: Digests of its contexts.
     """
 
     micro_batches: Sequence[MicroBatch]
@@ -92,17 +92,10 @@ class Step:
     length: int
     digests: tuple[str, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """Which of the parts of every step a process reads, counted from 0."""
-
-    index: int = 0
-    parts: int = 1
-
-
-WHOLE = Share()
-"""A step that one process reads alone."""
+    @property
+    def examples(self) -> list[Example]:
+        """The examples that this process reads."""
+        return [example for micro in self.micro_batches for example in micro.examples]
 
 
 class ExampleSource(Protocol):
@@ -116,8 +109,10 @@ class Batches:
     """The steps of a training; each a pure function of its number.
 
     Args:
-        budget: Tokens of a micro-batch; a longer example stands alone.
-        limit: Tokens that the model reads.
+        budget: Tokens of a micro-batch; a longer example is a micro-batch of its own.
+        limit: The model's context window in tokens.
+        part: Of several parts of every step, the one that this process reads.
+        parts: Parts of every step, which different processes read.
     """
 
     def __init__(
@@ -127,39 +122,38 @@ class Batches:
         *,
         budget: int,
         limit: int,
-        curriculum: Curriculum | None,
-        share: Share = Share(),
+        curriculum: Curriculum | None = None,
+        part: int = 0,
+        parts: int = 1,
     ) -> None:
         self._source = source
         self._objective = objective
         self._budget = budget
         self._limit = limit
         self._curriculum = curriculum
-        self._share = share
+        self._part = part
+        self._parts = parts
 
     def prepare(self, step: int) -> Step:
         """Draws and packs the examples of a step, counted from 0.
 
         Raises:
-            DataError: An example is longer than the model reads; nothing is cut.
+            DataError: An example exceeds the context window; nothing is truncated.
         """
         examples = self._examples(step)
-        digests = tuple(dict.fromkeys(example.digest for example in examples))
-        longest = max(len(example.tokens.prompt) for example in examples)
         trees = self._trees(examples)
-        tokens = sum(tree.shape.tokens for tree in trees)
-        return Step(self._micro_batches(trees), tokens, longest, digests)
+        return Step(
+            micro_batches=self._micro_batches(trees),
+            tokens=sum(tree.size for tree, _ in trees),
+            length=max(len(example.tokens.prompt) for example in examples),
+            digests=tuple(dict.fromkeys(example.digest for example in examples)),
+        )
 
     def layouts(self, step: int) -> list[tuple[PackedLayout, int]]:
-        """The layout of every micro-batch of a step, and how many examples it holds; nothing is packed.
-
-        Raises:
-            DataError: An example is longer than the model reads; nothing is cut.
-        """
-        filled = _fill(self._trees(self._examples(step)), self._budget)
+        """The layout of every micro-batch of a step, and the number of its examples, without packing any."""
         return [
-            (PackedLayout(tuple(tree.shape for tree in trees)), sum(len(tree.examples) for tree in trees))
-            for trees in filled
+            (PackedLayout(tuple(_shape(tree) for tree, _ in trees)), sum(len(own) for _, own in trees))
+            for trees in _fill(self._trees(self._examples(step)), self._budget)
         ]
 
     def _examples(self, step: int) -> list[Example]:
@@ -168,79 +162,98 @@ class Batches:
         for example in examples:
             if example.tokens.longest > self._limit:
                 raise DataError(
-                    f"'{example.id}' has {example.tokens.longest} tokens and the model reads {self._limit}; leave it "
-                    "out, or raise max_position_embeddings in the model's config.json"
+                    f"'{example.id}' has {example.tokens.longest} tokens and the context window is {self._limit}: "
+                    "remove the row, or raise max_position_embeddings in the model's config.json"
                 )
         return examples
 
     def _trees(self, examples: Sequence[Example]) -> list["_ExampleTree"]:
-        """Each example whole in one tree, where prompts that begin alike stand side by side; the largest tree first.
-
-        Trees of one shape come together, for side by side they are computed as a batch.
-        """
+        """Trees of the examples, the largest first; prompts that begin alike share a tree."""
+        # Sorted by prompt, examples of one document are neighbors, where build_trees looks for shared prefixes.
         ordered = sorted(examples, key=lambda example: list(example.tokens.prompt))
-        rest = iter(ordered)
+        remaining = iter(ordered)
         trees: list[_ExampleTree] = []
         for tree in build_trees([example.tokens for example in ordered], self._budget):
             own: list[Example] = []
             while sum(len(example.tokens.responses) for example in own) < len(tree.branches):
-                own.append(next(rest))
-            trees.append(_ExampleTree(tree, own))
-        return sorted(trees, key=lambda one: (-one.shape.tokens, one.shape.prefix, one.shape.branches))
+                own.append(next(remaining))
+            trees.append((tree, own))
+
+        def largest_first(item: _ExampleTree) -> tuple[int, int, tuple[int, ...]]:
+            # Trees of one shape become neighbors, which attention computes as a batch.
+            shape = _shape(item[0])
+            return -shape.tokens, shape.prefix, shape.branches
+
+        return sorted(trees, key=largest_first)
 
     def _micro_batches(self, trees: Sequence["_ExampleTree"]) -> list[MicroBatch]:
-        """The micro-batches of this process, as many as the other processes have.
-
-        Under ZeRO all processes take part in every forward pass, so one with fewer repeats the smallest tree of the
-        step, which then counts nothing.
-        """
-        total = sum(self._objective.weight(own) for tree in trees for own in tree.examples)
-        filled = [_fill(part, self._budget) for part in _share_out(trees, self._share.parts)]
-        own = [self._micro_batch(held, total) for held in filled[self._share.index]]
+        """The micro-batches of this process; every process gets the same number."""
+        total = sum(self._objective.weight(example) for _, own in trees for example in own)
+        filled = [_fill(part, self._budget) for part in _share_out(trees, self._parts)]
+        own = [self._micro_batch(held, total) for held in filled[self._part]]
+        # Under ZeRO all processes take part in every forward pass: one with fewer micro-batches repeats the smallest
+        # tree of the step with weight 0.
         idle = replace(self._micro_batch(trees[-1:], total), weight=0.0)
         return own + [idle] * (max(map(len, filled)) - len(own))
 
     def _micro_batch(self, trees: Sequence["_ExampleTree"], total: float) -> MicroBatch:
         from longrm.modeling.shared_prefix import pack
 
-        examples = [example for tree in trees for example in tree.examples]
+        examples = [example for _, own in trees for example in own]
         weight = sum(map(self._objective.weight, examples)) / total
-        return MicroBatch(pack([tree.tree for tree in trees]), examples, weight)
+        return MicroBatch(pack([tree for tree, _ in trees]), examples, weight)
 
 
-@dataclass(frozen=True, slots=True)
-class _ExampleTree:
-    """A tree and the examples whose responses are its branches, in order."""
+_ExampleTree = tuple[TokenTree, list[Example]]
+"""A tree and the examples whose responses are its branches, in order."""
 
-    tree: TokenTree
-    examples: Sequence[Example]
 
-    @property
-    def shape(self) -> TreeShape:
-        return TreeShape(len(self.tree.prefix), tuple(map(len, self.tree.branches)))
+def _shape(tree: TokenTree) -> TreeShape:
+    return TreeShape(len(tree.prefix), tuple(map(len, tree.branches)))
 
 
 def _share_out(trees: Sequence[_ExampleTree], parts: int) -> list[list[_ExampleTree]]:
-    """Gives trees, the largest first, each to the part that holds the fewest tokens."""
+    """Gives every tree, the largest first, to the part with the fewest tokens."""
     shared: list[list[_ExampleTree]] = [[] for _ in range(parts)]
     tokens = [0] * parts
-    for tree in trees:
+    for tree, own in trees:
         least = tokens.index(min(tokens))
-        shared[least].append(tree)
-        tokens[least] += tree.shape.tokens
+        shared[least].append((tree, own))
+        tokens[least] += tree.size
     return shared
 
 
 def _fill(trees: Sequence[_ExampleTree], budget: int) -> list[list[_ExampleTree]]:
-    """Fills micro-batches with trees, given the largest first, each into the first that has room for it."""
+    """Puts every tree, the largest first, into the first micro-batch with room for it (first-fit decreasing)."""
     filled: list[list[_ExampleTree]] = []
     room: list[int] = []
-    for tree in trees:
-        size = tree.shape.tokens
-        at = next((index for index, left in enumerate(room) if size <= left), len(room))
+    for tree, own in trees:
+        at = next((index for index, left in enumerate(room) if tree.size <= left), len(room))
         if at == len(room):
             filled.append([])
             room.append(budget)
-        filled[at].append(tree)
-        room[at] -= size
+        filled[at].append((tree, own))
+        room[at] -= tree.size
     return filled
+
+
+def list_ids(examples: Sequence[Example]) -> str:
+    """The ids of the first examples, and how many more there are."""
+    named = ", ".join(f"'{example.id}'" for example in examples[:3])
+    return f"{named} and {len(examples) - 3} more" if len(examples) > 3 else named
+
+
+def out_of_memory(where: str, examples: Sequence[Example]) -> TrainingError:
+    """The error for examples that do not fit into memory; names the longest one, and what saves memory."""
+    longest = max(examples, key=lambda example: example.size, default=None)
+    which = ""
+    if longest is not None:
+        responses = len(longest.tokens.responses)
+        which = (
+            f"; its longest example is '{longest.id}' ({longest.size:,} tokens with {responses} responses)"
+        )
+    return TrainingError(
+        f"out of memory {where}{which}. Try, in this order: a smaller memory.tokens_per_forward, "
+        "memory.gradient_checkpointing, memory.tiled_mlp, memory.activation_offloading, "
+        'model.lora, model.precision = "bfloat16"; longrm plan computes what each saves'
+    )

@@ -1,8 +1,8 @@
 """The processes of one training, which a launcher such as `torchrun` has started.
 
-They form a grid, data x sequence: neighbors share every sequence between them, and each such group reads its own
-part of every step. A step's gradient is the mean over all processes; a process multiplies its own loss by the number
-of parts, so that this is the gradient of one process that reads the whole step.
+They form a grid, data x sequence: `parallel.sequence` neighbors share every sequence, and each such group reads its own
+part of every step. The gradient of a step is the mean over all processes; a process multiplies its loss by the number
+of parts, so that this mean is the gradient of one process that reads the whole step.
 """
 
 import shutil
@@ -21,29 +21,32 @@ from longrm.modeling.process_group import extend_timeouts, join
 from longrm.runs.folder import RunFolder
 from longrm.runs.scratch import temporary_folder
 from longrm.runs.workers import check_seen, world_size
-from longrm.training.batches import WHOLE, Share
-from longrm.training.training_settings import ParallelSettings
+from longrm.training.settings import ParallelSettings
 
 Exchanged = TypeVar("Exchanged")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DistributedContext:
-    """The number of this process among those of a training, and its part of their work.
+    """This process among those of a training.
 
     Attributes:
-        share: What it reads of every step.
-        sequence: The processes that share its sequences; None where it reads them alone.
+        rank: Its number; 0 writes the run folder.
+        count: The number of processes.
+        part: Which part of every step it reads.
+        parts: The parts of a step.
+        sequence: The processes that share its sequences; None if it reads them alone.
     """
 
     rank: int = 0
     count: int = 1
-    share: Share = WHOLE
+    part: int = 0
+    parts: int = 1
     sequence: dist.ProcessGroup | None = None
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this is the process that writes the run folder."""
+        """Whether this process writes the run folder."""
         return self.rank == 0
 
     def wait(self) -> None:
@@ -52,7 +55,7 @@ class DistributedContext:
             dist.barrier()
 
     def broadcast(self, value: Exchanged) -> Exchanged:
-        """The main process's value, for all: by clocks and by rounding theirs may differ."""
+        """The main process's value, for all: clocks and rounding may differ between processes."""
         if self.count == 1:
             return value
         values = [value]
@@ -65,26 +68,27 @@ class DistributedContext:
             return list(values)
         gathered: list[Any] = [None] * self.count
         dist.all_gather_object(gathered, values)
-        # Processes that share a sequence have the same values.
-        return [value for own in gathered[:: self.count // self.share.parts] for value in own]
+        # Processes that share a sequence have the same values: take the first of each group.
+        return [value for own in gathered[:: self.count // self.parts] for value in own]
 
     def average_gradients(self, model: torch.nn.Module) -> None:
         """Replaces every gradient by its mean over all processes."""
         if self.count == 1:
             return
         for parameter in model.parameters():
-            if parameter.grad is not None:  # or on no process: all compute the same functions
+            # All processes compute the same functions, so a gradient is missing on all of them or on none.
+            if parameter.grad is not None:
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= self.count
 
-    def sum_figures(self, figures: Mapping[str, float]) -> dict[str, float]:
-        """Sums the figures of all parts of a step, in double precision."""
-        if self.share.parts == 1:
-            return dict(figures)
-        values = torch.tensor(list(figures.values()), dtype=torch.float64)
+    def sum_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Sums metrics over all parts of a step, in double precision."""
+        if self.parts == 1:
+            return dict(metrics)
+        values = torch.tensor(list(metrics.values()), dtype=torch.float64)
         dist.all_reduce(values)
-        values *= self.share.parts / self.count  # processes that share a sequence have the same figures
-        return dict(zip(figures, values.tolist(), strict=True))
+        values *= self.parts / self.count  # processes that share a sequence have the same metrics
+        return dict(zip(metrics, values.tolist(), strict=True))
 
 
 ALONE = DistributedContext()
@@ -93,12 +97,7 @@ ALONE = DistributedContext()
 
 @contextmanager
 def join_processes(settings: ParallelSettings) -> Iterator[DistributedContext]:
-    """Joins the processes that the launcher has started, as the settings lay them out; leaves them at the end.
-
-    Raises:
-        ConfigError: The processes cannot be laid out so, or one process cannot do what the settings need.
-        RunError: Another process is gone.
-    """
+    """Joins the processes that the launcher has started, laid out as the settings say; leaves them at the end."""
     count, size = world_size(), settings.sequence
     if count % size:
         raise ConfigError(
@@ -111,30 +110,31 @@ def join_processes(settings: ParallelSettings) -> Iterator[DistributedContext]:
     with join("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo") as joined:
         part, group = joined.rank // size, None
         if size > 1:
+            # Every process has to create every group, its own or not.
             groups = [dist.new_group(list(range(first, first + size))) for first in range(0, count, size)]
             extend_timeouts()
             group = groups[part]
-        yield DistributedContext(joined.rank, count, Share(part, count // size), group)
+        yield DistributedContext(joined.rank, count, part, count // size, group)
 
 
 @contextmanager
 def process_folder(context: DistributedContext, out: Path, settings: Config) -> Iterator[RunFolder]:
-    """The folder in which a process keeps its records: the main process's is the run folder, others have a copy.
+    """The folder for the records of this process: the run folder for the main process, a temporary copy for the others.
 
-    All processes do the same, evaluations too, and so they must begin with the same records.
+    All processes do the same work, evaluations included, and so they must start from the same records.
     """
     if context.is_main_process:
         with RunFolder(out, "training", settings) as folder:
-            context.wait()  # for the folder to be claimed
-            context.wait()  # for the copies
+            context.wait()  # the folder is claimed
+            context.wait()  # the copies are made
             yield folder
         return
     context.wait()
     check_seen(out)
     with temporary_folder("longrm-process-") as scratch:
         copy = scratch / "run"
-        # Models are large, and read from the run folder itself.
         try:
+            # Checkpoints and models are large, and are read from the run folder itself.
             shutil.copytree(out, copy, ignore=shutil.ignore_patterns("checkpoints", "best", "model", ".*"))
         except OSError as error:  # shutil collects the errors of many files
             raise RunError(f"cannot copy the records of {out} to {scratch}: {first_line(error)}") from None

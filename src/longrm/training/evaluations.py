@@ -1,4 +1,4 @@
-"""Evaluation while training goes on: a callable evaluates the model in memory, and the best one is kept."""
+"""Evaluation during training: a callable evaluates the model in memory, and the best model is kept."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,27 +14,26 @@ from longrm.runs.folder import write_file
 from longrm.runs.logs import Log, to_line
 from longrm.runs.records import EvaluationRecord
 from longrm.runs.scratch import discard
-from longrm.training.card_results import EVALUATIONS
 from longrm.training.distributed import ALONE, DistributedContext
-from longrm.training.training_settings import EvaluationSettings
-from longrm.training.zero import readable, whole
+from longrm.training.settings import EvaluationSettings
+from longrm.training.zero import gather_heads, gather_weights
 
-RECORDS, BEST = "evaluations.jsonl", "best"
+RECORDS, BEST, EVALUATIONS = "evaluations.jsonl", "best", "evaluations"
 
 Evaluator = Callable[[Scorer | LanguageModel, Path], Mapping[str, Any]]
 """Evaluates the model in memory into a run folder, and returns the summary."""
 
 
 class Evaluations:
-    """The evaluations of a model while it is trained.
+    """The evaluations of a model in training.
 
-    An evaluation comes right after the checkpoint of its step. So a run that is killed in an evaluation continues
-    it, with the same weights, and repeats none.
+    An evaluation follows the checkpoint of its step. So a run that is killed in an evaluation continues it with the
+    same weights, and repeats no other one.
 
     Args:
         folder: The run folder.
-        last: The last step of the training, which is evaluated too.
-        context: This process among those that evaluate the model together; the main one keeps the best.
+        last: The last step of the training, after which the model is evaluated too.
+        context: This process among those that evaluate the model together.
     """
 
     def __init__(
@@ -56,8 +55,8 @@ class Evaluations:
         self._log = Log(folder / RECORDS, EvaluationRecord)
         self.records: list[EvaluationRecord] = []
 
-    def continue_from(self, step: int) -> None:
-        """Removes what is of steps after the checkpoint that training continues from."""
+    def resume_from(self, step: int) -> None:
+        """Removes evaluations of later steps than the checkpoint from which training resumes."""
         self.records = [record for record in self._log if record.step <= step]
         write_file(self._log.path, b"".join(map(to_line, self.records)))
         evaluations = self._folder / EVALUATIONS
@@ -66,63 +65,59 @@ class Evaluations:
                 discard(entry)
 
     def due(self, step: int) -> bool:
-        """Whether the model is to be evaluated after this step, and was not yet."""
+        """Whether the model is to be evaluated after this step, and has not been."""
         planned = step > 0 and (step % self._settings.every == 0 or step == self._last)
         return planned and all(record.step != step for record in self.records)
 
     def evaluate(self, step: int) -> EvaluationRecord:
-        """Evaluates the model, and keeps it if it is the best so far; the random state stays as it is.
+        """Evaluates the model, and saves it if it is the best so far. Training's random state is not changed.
 
         Raises:
-            LongRMError: The evaluation cannot be finished; the message says which it was.
+            LongRMError: The evaluation cannot be finished; the message names its step.
         """
         model = self._model.model
         devices = [model.device] if model.device.type == "cuda" else []
         try:
-            with torch.random.fork_rng(devices=devices), readable(model):
+            with torch.random.fork_rng(devices=devices), gather_heads(model):
                 summary = self._evaluator(self._model, self._folder / EVALUATIONS / str(step))
         except LongRMError as error:
-            raise type(error)(f"the evaluation after step {step}: {error}") from None
+            raise type(error)(f"evaluation after step {step}: {error}") from None
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             raise TrainingError(
-                f"memory ran out in the evaluation after step {step}; evaluation.settings.judge.max_length bounds what "
-                "it reads, and without [evaluation] the model can be evaluated by longrm evaluate"
+                f"out of memory in the evaluation after step {step}; lower evaluation.settings.judge.max_length, or "
+                "remove [evaluation] and use longrm evaluate after training"
             ) from None
-        value = self._context.broadcast(self._figure(summary))
-        record = EvaluationRecord(step, self._settings.metric, value)
-        self.records.append(record)
-        if self.kept == step:
-            with whole(model):
-                if self._context.is_main_process:
-                    save(self._model, self._folder / BEST)
-            self._context.wait()
-        with self._log as log:  # last, so that what a kill left half done is done again
-            log.append(record)
-        return record
-
-    @property
-    def best(self) -> int | None:
-        """The step with the best figure, the first of equals; None if no figure is defined."""
-        known = [(record.value, -record.step) for record in self.records if record.value is not None]
-        return -max(known)[1] if known else None
-
-    @property
-    def kept(self) -> int | None:
-        """The step of the model that is saved to `best`; None if none is."""
-        return self.best if self._settings.keep_best else None
-
-    def as_dict(self) -> dict[str, Any]:
-        """For the summary of a training."""
-        values = {str(record.step): record.value for record in self.records}
-        return {"metric": self._settings.metric, "values": values, "best": self.best}
-
-    def _figure(self, summary: Mapping[str, Any]) -> float | None:
         overall, metric = summary["metrics"]["overall"], self._settings.metric
         if metric not in overall:
             raise ConfigError(
                 f"evaluation.metric: the evaluation has no '{metric}'; it has {', '.join(overall)}"
             )
-        value = overall[metric]["value"]
-        return None if value is None else float(value)
+        # Rounding may differ between processes, and all must agree on which model is the best.
+        record = EvaluationRecord(step, metric, self._context.broadcast(overall[metric]["value"]))
+        self.records.append(record)
+        if self.kept == step:
+            with gather_weights(model):
+                if self._context.is_main_process:
+                    save(self._model, self._folder / BEST)
+            self._context.wait()
+        with self._log as log:  # last, so that an evaluation that is killed half-way is repeated
+            log.append(record)
+        return record
+
+    @property
+    def best(self) -> int | None:
+        """The step with the best value, the first of equals; None if no value is defined."""
+        known = [(record.value, -record.step) for record in self.records if record.value is not None]
+        return -max(known)[1] if known else None
+
+    @property
+    def kept(self) -> int | None:
+        """The step of the model that is saved to `best`; None without `keep_best`."""
+        return self.best if self._settings.keep_best else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The evaluations in the summary of a training."""
+        values = {str(record.step): record.value for record in self.records}
+        return {"metric": self._settings.metric, "values": values, "best": self.best}

@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import assert_never
 
 import torch
 
@@ -24,23 +23,31 @@ from longrm.modeling.loading import (
 )
 from longrm.modeling.shapes import tile_length
 from longrm.modeling.structured_start import structure
-from longrm.training.objectives.spec import ModelKind
-from longrm.training.training_settings import ModelSettings, NewModelSettings, TrainingSettings
+from longrm.training.objectives import ModelKind
+from longrm.training.settings import ModelSettings, TrainingSettings
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 _logger = logging.getLogger(__name__)
 
 
 def initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | LanguageModel:
-    """The model that training starts from, set up as the settings have it: attention, RoPE, adapters, memory.
+    """Loads or creates the model that training starts from, with its adapters, precision and memory savings.
 
     Raises:
-        ModelError: It cannot be loaded, or its architecture is not supported; the message says why.
+        ModelError: It cannot be loaded, or its architecture is not supported.
     """
     start, memory = settings.model, settings.memory
-    model = _new(start.new, kind, settings.seed) if start.new else _loaded(start, kind, settings.seed)
-    if start.rope_theta is not None:
-        rescale_rope(model.model, start.rope_theta)
+    if start.new is not None:
+        shape, tokenizer = start.new.shape(start.rope_theta), load_tokenizer(start.new.tokenizer)
+        new = new_scorer if kind == "scorer" else new_language_model
+        model: Scorer | LanguageModel = new(shape, tokenizer, seed=settings.seed)
+        if start.new.structured:
+            structure(model.model, seed=settings.seed)
+        model.model.to(resolve_device("auto"))
+    else:
+        model = _load(start, kind, settings.seed)
+        if start.rope_theta is not None:
+            rescale_rope(model.model, start.rope_theta)
     if start.lora is not None:
         _add_adapters(model, start, settings.seed)
     set_precision(model.model, start.precision)
@@ -51,43 +58,24 @@ def initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | Langu
     return model
 
 
-def _new(new: NewModelSettings, kind: ModelKind, seed: int) -> Scorer | LanguageModel:
-    model: Scorer | LanguageModel
-    match kind:
-        case "scorer":
-            model = new_scorer(new.shape(), load_tokenizer(new.tokenizer), seed=seed)
-        case "language_model":
-            model = new_language_model(new.shape(), load_tokenizer(new.tokenizer), seed=seed)
-        case unknown:
-            assert_never(unknown)
-    if new.structured:
-        structure(model.model, seed=seed)
-    model.model.to(resolve_device("auto"))
-    return model
-
-
-def _loaded(start: ModelSettings, kind: ModelKind, seed: int) -> Scorer | LanguageModel:
+def _load(start: ModelSettings, kind: ModelKind, seed: int) -> Scorer | LanguageModel:
     path = start.path
-    assert path is not None
-    parts = find_model_folders(path)
-    if parts.adapter is not None:
+    assert path is not None, "settings have either a path or a new model"
+    folders = find_model_folders(path)
+    if folders.adapter is not None:
         raise ModelError(
-            f"{path} is an adapter: merge it (longrm merge {path} --out DIR) and start from the merged model"
+            f"{path} is an adapter: start from the model that longrm merge {path} --out DIR writes"
         )
-    check_trainable(read_config(parts.base, path, trust_remote_code=False), path)
-    # Frozen weights are kept as they are used; the others are trained in fp32.
+    check_trainable(read_config(folders.base, path, trust_remote_code=False), path)
+    # Trained weights are fp32. Frozen ones are kept in the precision in which they are used.
     dtype = torch.bfloat16 if start.lora and start.precision == "bfloat16" else torch.float32
-    match kind:
-        case "scorer":
-            if kind_of(path) == "generative":
-                _logger.info("%s has no scalar head; a new one is drawn from seed %d", path, seed)
-            return load_scorer(path, dtype=dtype, head_seed=seed, keep_padding=start.lora is not None)
-        case "language_model":
-            loaded = load_language_model(path, dtype=dtype, packed=True)
-            check_savable(loaded.model, path)
-            return loaded
-        case unknown:
-            assert_never(unknown)
+    if kind == "scorer":
+        if kind_of(path) == "generative":
+            _logger.info("%s has no scalar head; a new one is initialized with seed %d", path, seed)
+        return load_scorer(path, dtype=dtype, head_seed=seed, keep_padding=start.lora is not None)
+    model = load_language_model(path, dtype=dtype, packed=True)
+    check_savable(model.model, path)
+    return model
 
 
 def _add_adapters(model: Scorer | LanguageModel, start: ModelSettings, seed: int) -> None:
@@ -97,13 +85,13 @@ def _add_adapters(model: Scorer | LanguageModel, start: ModelSettings, seed: int
     lora, base = start.lora, start.path
     assert lora is not None
     assert base is not None
-    named = None if Path(base).expanduser().exists() else hub.split_revision(base)
+    on_hub = None if Path(base).expanduser().exists() else hub.split_revision(base)
     adapt(
         model.model,
-        base=base if named is None else named[0],
+        base=base if on_hub is None else on_hub[0],
         revision=model.origin.get("commit"),
         rank=lora.rank,
         alpha=lora.alpha,
-        targets=lora.targets,
+        targets=None,  # every linear layer but the heads
         seed=seed,
     )

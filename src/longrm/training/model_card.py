@@ -1,9 +1,13 @@
-"""The model card: what a stranger must know before using a trained model, as the README.md of its folder."""
+"""The model card of a trained model: results by length, how to use the model, and how it was made.
+
+A card is published. So it has the names, but not the paths, of files and folders on this machine.
+"""
 
 import json
 import platform
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -14,24 +18,27 @@ from jinja2 import Environment, StrictUndefined
 from longrm import hub
 from longrm.config import to_toml
 from longrm.data.tokenizing import Tokenizer, scored_at
+from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.metrics import PAIR_ACCURACY
+from longrm.evaluation.run import Run
 from longrm.modeling.folders import ADAPTER
-from longrm.runs.folder import installed_versions, write_file
-from longrm.training.card_results import CardEvaluation, model_index, told, without_places
+from longrm.runs.folder import SUMMARY, installed_versions, write_file
+from longrm.training.evaluations import EVALUATIONS
 from longrm.training.objectives import OBJECTIVES
-from longrm.training.training_settings import TrainingSettings
+from longrm.training.settings import TrainingSettings
 
 CARD, FIGURE = "README.md", "results.png"
 
-_DATA_SET = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-"""Names of training files that are ids of the Hub."""
-
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_PATH_SETTINGS = ("path", "cache", "haystack")  # always a path on this machine
+_FILE_NAME = re.compile(r"\.(jsonl?|csv|parquet|txt|md|jinja2?)$")
 _PACKAGES = ("longrm", "torch", "transformers", "peft", "tokenizers")
 _COUNTS = {
     "read": "rows read",
     "used": "rows trained on",
-    "bad": "left out: could not be read, or had no gold order",
-    "tied": "left out: all responses tied",
-    "too_long": "left out: longer than is read",
+    "bad": "omitted: unreadable, or without gold order",
+    "tied": "omitted: all responses tied",
+    "too_long": "omitted: too long",
     "without_contrast": "chosen and rejected judgments give the same score",
     "margin": "with a margin between the scores",
     "probability": "with a probability of the gold order",
@@ -39,14 +46,36 @@ _COUNTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class CardFacts:
-    """What a card tells of a trained model, beside what lies in its folder.
+class CardEvaluation:
+    """An evaluation of the model of a card.
 
     Attributes:
-        settings: What it was trained with.
-        summary: Of its training.
-        evaluations: Evaluations of this very model.
-        origin: What identifies the model that training started from; see `ModelFolders.origin`.
+        settings: Its settings as plain values.
+        summary: Its summary.
+        commit: The commit of its benchmark, if that comes from the Hub.
+        in_training: Whether the model was evaluated in memory, before it was saved.
+    """
+
+    settings: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    commit: str | None = None
+    in_training: bool = False
+
+    @property
+    def bench(self) -> str:
+        """The benchmark, without the path of its files."""
+        return str(without_paths(self.summary["bench"], "bench"))
+
+
+@dataclass(frozen=True, slots=True)
+class CardContext:
+    """What a card says about a trained model, in addition to what is in its folder.
+
+    Attributes:
+        settings: The settings of its training.
+        summary: The summary of its training.
+        evaluations: Evaluations of this model.
+        origin: What identifies the initial model; see `ModelFolders.origin`.
     """
 
     settings: TrainingSettings
@@ -55,49 +84,79 @@ class CardFacts:
     origin: Mapping[str, str] = field(default_factory=dict)
 
 
-def write_card(folder: Path, facts: CardFacts, *, figure: bytes | None = None) -> None:
-    """Writes the model card of a folder with a trained model.
+def read_evaluation(folder: Path, *, in_training: bool = False) -> CardEvaluation:
+    """Reads a finished evaluation; raises `RunError` if the folder has none."""
+    run = Run(folder)
+    commit = (run.manifest.get("bench") or {}).get("commit")
+    return CardEvaluation(run.settings, run.summary.to_dict(), commit, in_training)
+
+
+def evaluations_of(run: Path, step: int) -> list[CardEvaluation]:
+    """The evaluation after a step of a training run, if there is one."""
+    folder = run / EVALUATIONS / str(step)
+    return [read_evaluation(folder, in_training=True)] if (folder / SUMMARY).exists() else []
+
+
+def write_card(folder: Path, context: CardContext, *, figure: bytes | None = None) -> None:
+    """Writes the README.md of a model folder.
 
     Args:
         folder: A full model, or an adapter.
-        facts: What the card tells.
-        figure: The results of the first evaluation as a PNG, which is written beside the card.
+        context: What the card says.
+        figure: The results of the first evaluation as a PNG, which is written next to the card.
     """
-    text = card_text(folder, facts, figure=figure is not None)
+    text = card_text(folder, context, figure=figure is not None)
     if figure is not None:
         write_file(folder / FIGURE, figure)
     write_file(folder / CARD, text)
 
 
-def card_text(folder: Path, facts: CardFacts, *, figure: bool, place: str = ".") -> str:
-    """The model card, valid as a README of the Hub; of files and folders of this machine it has the names alone.
+def card_text(folder: Path, context: CardContext, *, figure: bool, place: str = ".") -> str:
+    """The text of a model card, valid as a README of the Hub.
 
     Args:
         folder: A full model, or an adapter.
-        facts: What the card tells.
-        figure: Whether a figure lies beside the card.
+        context: What the card says.
+        figure: Whether there is a figure next to the card.
         place: Where the code on the card finds the model: this folder, or its id on the Hub.
     """
-    settings, origin = facts.settings, facts.origin
+    from huggingface_hub import ModelCardData  # slow to import
+
+    settings, origin = context.settings, context.origin
     objective = OBJECTIVES[settings.objective]
+    scores = objective.trains == "scorer"
+    adapter = (folder / ADAPTER).is_file()
     base = _base(settings, origin)
-    on_hub = "commit" in origin and base is not None and not hub.on_modelscope(base)
-    adapter, scores = (folder / ADAPTER).is_file(), objective.trains == "scorer"
-    name = _name(folder, place)
-    front = _front(base if on_hub else None, adapter=adapter, scores=scores)
-    front |= _license(settings.model.path, base, origin)
-    data_sets = [file.name for file in settings.data.files() if _DATA_SET.fullmatch(file.name)]
+    saved = folder.resolve()
+    name = saved.parent.name if saved.name == "model" else saved.name  # of the run, or of the folder
+    if place != ".":
+        name = place.rpartition("/")[2]
+
+    metadata: dict[str, Any] = {
+        "library_name": "peft" if adapter else "transformers",
+        "pipeline_tag": "text-classification" if scores else "text-generation",
+        "tags": ["reward-model", "long-context", "longrm", *(["lora"] if adapter else [])],
+    }
+    if base is not None and "commit" in origin and not hub.on_modelscope(base):
+        # The Hub links base_model, so it accepts only ids of its own.
+        metadata |= {"base_model": base, "base_model_relation": "adapter" if adapter else "finetune"}
+    metadata |= _license(settings.model.path, base, origin)
+    data_sets = [file.name for file in settings.data.files() if _HUB_ID.fullmatch(file.name)]
     if data_sets:
-        front["datasets"] = data_sets
-    index = model_index(name, front["pipeline_tag"], facts.evaluations)
+        metadata["datasets"] = data_sets
+    results = [
+        result for one in context.evaluations for result in _eval_results(one, metadata["pipeline_tag"])
+    ]
+    if results:
+        metadata |= {"model_name": name, "eval_results": results}
+
     environment = Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
     )
-    environment.filters |= {"number": "{:,}".format, "to_json": json.dumps}  # JSON is YAML
-    versions = [f"{name} {version}" for name, version in installed_versions(_PACKAGES).items()]
-    template = (files(__package__) / "model_card.md.j2").read_text()
-    return environment.from_string(template).render(
-        front=front | ({"model-index": index} if index else {}),
+    environment.filters["number"] = "{:,}".format
+    versions = [f"{package} {version}" for package, version in installed_versions(_PACKAGES).items()]
+    return environment.from_string((files(__package__) / "model_card.md.j2").read_text()).render(
+        metadata=ModelCardData(**metadata).to_yaml(),
         name=name,
         place=place,
         start=_start(base, origin),
@@ -107,55 +166,44 @@ def card_text(folder: Path, facts: CardFacts, *, figure: bool, place: str = ".")
         scores=scores,
         auto_class="SequenceClassification" if scores else "CausalLM",
         objective=objective,
-        loss=settings.loss_spec,
+        loss=settings.loss.loss,
         settings=settings,
+        world=settings.data.world,
         sources=[
             {"label": file.name or Path(file.path).name, "weight": file.weight}
             for file in settings.data.files()
         ],
-        summary={"accuracy": None, **facts.summary},
+        summary={"accuracy": None, **context.summary},
         counts=_COUNTS,
-        evaluations=[told(one, place) for one in facts.evaluations],
+        evaluations=[_evaluation_context(one, place) for one in context.evaluations],
         figure=FIGURE if figure else None,
-        # An adapter is loaded onto a base whose weights are as they were measured.
+        # An adapter is loaded onto a base whose weights are as they were when it was evaluated.
         rounded=settings.model.precision == "bfloat16" and not adapter,
-        toml=to_toml(_settings(settings, base)).strip(),
+        toml=to_toml(_published_settings(settings, base)).strip(),
         versions=", ".join([f"Python {platform.python_version()}", *versions]),
-        **_read_by(folder),
+        **_reading_context(folder),
     )
 
 
 def _base(settings: TrainingSettings, origin: Mapping[str, str]) -> str | None:
-    """What training started from: an id of the Hub or of ModelScope, or a folder's name; None for random weights."""
+    """The initial model: an id of the Hub or of ModelScope, or a folder's name; None for random weights."""
     path = settings.model.path
     if path is None:
         return None
-    named = hub.split_revision(path)
-    if named is not None and ("commit" in origin or hub.on_modelscope(path)):
-        return named[0]
+    identity = hub.split_revision(path)
+    if identity is not None and ("commit" in origin or hub.on_modelscope(path)):
+        return identity[0]
     return Path(path).expanduser().resolve().name
 
 
-def _name(folder: Path, place: str) -> str:
-    """The model's name: that of its repository, or of its run or folder."""
-    if place != ".":
-        return place.rpartition("/")[2]
-    saved = folder.resolve()
-    return saved.parent.name if saved.name == "model" else saved.name
-
-
-def _settings(settings: TrainingSettings, base: str | None) -> dict[str, Any]:
-    """All settings, with the names alone of what lies on this machine."""
-    plain = settings.to_dict()
-    shown: dict[str, Any] = without_places(plain)
-    if base is not None:
-        named = hub.split_revision(plain["model"]["path"])
-        shown["model"]["path"] = plain["model"]["path"] if named is not None and named[0] == base else base
-    return shown
+def _start(base: str | None, origin: Mapping[str, str]) -> str:
+    if base is None:
+        return "random weights"
+    return f"`{base}` at commit `{origin['commit']}`" if "commit" in origin else f"`{base}`"
 
 
 def _license(path: str | None, base: str | None, origin: Mapping[str, str]) -> dict[str, str]:
-    """The license of what training started from, where the card of that is on this machine."""
+    """The license of the initial model, if its card is on this machine."""
     if path is None or base is None:
         return {}
     commit = origin.get("commit")
@@ -163,27 +211,19 @@ def _license(path: str | None, base: str | None, origin: Mapping[str, str]) -> d
     return {} if card is None else hub.license_in(card)
 
 
-def _start(base: str | None, origin: Mapping[str, str]) -> str:
-    """What training started from, as the card names it."""
-    if base is None:
-        return "random weights"
-    return f"`{base}` at commit `{origin['commit']}`" if "commit" in origin else f"`{base}`"
-
-
-def _front(base: str | None, *, adapter: bool, scores: bool) -> dict[str, Any]:
-    """The YAML front matter; `base` is an id of the Hub, which takes no other."""
-    fields: dict[str, Any] = {
-        "library_name": "peft" if adapter else "transformers",
-        "pipeline_tag": "text-classification" if scores else "text-generation",
-        "tags": ["reward-model", "long-context", "longrm", *(["lora"] if adapter else [])],
-    }
+def _published_settings(settings: TrainingSettings, base: str | None) -> dict[str, Any]:
+    """All settings without paths; an initial model of the Hub keeps its id and revision."""
+    plain = settings.to_dict()
+    published: dict[str, Any] = without_paths(plain)
     if base is not None:
-        fields |= {"base_model": base, "base_model_relation": "adapter" if adapter else "finetune"}
-    return fields
+        identity = hub.split_revision(plain["model"]["path"])
+        on_hub = identity is not None and identity[0] == base
+        published["model"]["path"] = plain["model"]["path"] if on_hub else base
+    return published
 
 
-def _read_by(folder: Path) -> dict[str, Any]:
-    """How many tokens the model reads, and at which one transformers scores; an adapter leaves both to its base."""
+def _reading_context(folder: Path) -> dict[str, Any]:
+    """The context window, and the token at which transformers reads a score; an adapter leaves both to its base."""
     if not (folder / "config.json").is_file():
         return {"limit": None, "scored_at": None, "padding_closes": False, "has_template": False}
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -194,3 +234,120 @@ def _read_by(folder: Path) -> dict[str, Any]:
         "padding_closes": padding in tokenizer.closing_ids(),
         "has_template": (folder / "chat_template.jinja").is_file(),
     }
+
+
+def without_paths(value: Any, key: str = "") -> Any:
+    """Plain settings for publication: of every file and folder on this machine only the name remains.
+
+    A value that may be an id of the Hub is kept, unless such a folder exists here.
+    """
+    if isinstance(value, Mapping):
+        return {name: without_paths(part, name) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_paths(part, key) for part in value]
+    if not isinstance(value, str):
+        return value
+    # A benchmark may be KIND:PATH, such as file:rows.jsonl.
+    kind, colon, rest = value.partition(":") if key == "bench" else ("", "", value)
+    if not colon:
+        kind, rest = "", value
+    is_path = key in _PATH_SETTINGS or rest.startswith(("/", "~", "./", "../")) or _FILE_NAME.search(rest)
+    if is_path or (kind and hub.split_revision(rest) is None) or (rest and _exists(Path(rest).expanduser())):
+        return f"{kind}{colon}{Path(rest).name}"
+    return value
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # too long for a file name
+        return False
+
+
+def _evaluation_context(one: CardEvaluation, model: str) -> dict[str, Any]:
+    """What the template needs about an evaluation."""
+    summary = one.summary
+    metrics, counts = summary["metrics"], summary["counts"]
+    lengths = sorted(metrics["by_length"], key=int)
+    rows = [(f"{int(length):,}", metrics["by_length"][length]) for length in lengths] + [
+        ("all", metrics["overall"])
+    ]
+    unanswered = {name: count for name, count in counts["outcomes"].items() if name != "answered" and count}
+    measured = None
+    if summary.get("measured"):
+        tokenizer = summary["measured"]["tokenizer"]
+        own = (one.settings.get("probe") or {}).get("tokenizer") is None and tokenizer != "approximate"
+        measured = "this model's tokenizer" if own else f"the tokenizer `{without_paths(tokenizer)}`"
+    return {
+        "bench": one.bench,
+        "comparisons": counts["comparisons"],
+        "sampled_from": counts.get("sampled_from"),
+        "in_training": one.in_training,
+        "accuracies": [(name, part[PAIR_ACCURACY.name]) for name, part in rows],
+        "measured": measured,
+        "boundary": summary.get("boundary"),
+        "unanswered": ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in unanswered.items()),
+        "command": _command(one, model),
+    }
+
+
+def _eval_results(one: CardEvaluation, task: str) -> Iterator[Any]:
+    """The results in the Hub's format: accuracy overall and at every length, with its interval."""
+    from huggingface_hub import EvalResult
+
+    metrics, (kind, _, place) = one.summary["metrics"], one.bench.partition(":")
+    lengths = sorted(metrics["by_length"], key=int)
+    for length, part in [
+        (None, metrics["overall"]),
+        *((size, metrics["by_length"][size]) for size in lengths),
+    ]:
+        metric = part[PAIR_ACCURACY.name]
+        if metric["value"] is not None:
+            yield EvalResult(
+                task_type=task,
+                dataset_type=place if one.commit else kind,
+                dataset_name=one.bench if length is None else f"{one.bench}, {int(length):,} tokens",
+                dataset_config=None if length is None else f"{length}_tokens",
+                dataset_revision=one.commit,
+                metric_type="accuracy",
+                metric_name=PAIR_ACCURACY.title,
+                metric_value=metric["value"],
+                metric_args={key: metric[key] for key in ("low", "high", "n", "groups")},
+            )
+
+
+def _command(one: CardEvaluation, model: str) -> str:
+    """The command that repeats an evaluation, with the settings that differ from the defaults."""
+    set_otherwise = ("model", "recorded", "bench", "remote")
+    settings = {key: value for key, value in one.settings.items() if key not in set_otherwise}
+    options = [
+        f"--set {shlex.quote(f'{key}={_toml_value(value)}')}"
+        for key, value in _changed(without_paths(settings), Evaluation(bench="probe").to_dict())
+    ]
+    words = [
+        f"longrm evaluate --model {model} --bench {shlex.quote(one.bench)}",
+        *options,
+        "--out runs/repeated",
+    ]
+    return " ".join(words)
+
+
+def _changed(
+    settings: Mapping[str, Any], defaults: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of the settings that differ from the defaults."""
+    for key, value in settings.items():
+        default = defaults.get(key)
+        if isinstance(value, Mapping) and isinstance(default, Mapping):
+            yield from _changed(value, default, f"{prefix}{key}.")
+        elif value != default:
+            yield prefix + key, value
+
+
+def _toml_value(value: Any) -> str:
+    """A value on one line of TOML."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name} = {_toml_value(part)}' for name, part in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    return json.dumps(value, ensure_ascii=False)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,8 @@ from longrm.modeling.shared_prefix import pack
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress
 from longrm.runs.records import ReferenceRecord
-from longrm.training.batches import Example, MicroBatch
+from longrm.training.batches import Example, MicroBatch, list_ids, out_of_memory
 from longrm.training.distributed import ALONE, DistributedContext
-from longrm.training.monitor import list_ids, out_of_memory_error
 
 REFERENCE = "reference.jsonl"
 
@@ -33,55 +32,60 @@ def reference_logprobs(
 ) -> Mapping[str, Sequence[float]]:
     """The summed fp32 log-probability of every response, by example id.
 
-    They are written to the run folder batch by batch. Batches are cut the same way whatever is there already, and
-    a half-written one is computed again whole, so that an interrupted run ends with the same numbers. Several processes
-    compute batches at the same time.
+    They are written to the run folder batch by batch. The cut into batches does not depend on what is there already,
+    and an incomplete batch is recomputed as a whole, so an interrupted run ends with the same numbers. Several
+    processes compute different batches at the same time.
 
-    The model is as it is before training; fresh adapters change nothing. The examples have the responses that the loss
-    reads. A forward pass has `budget` tokens at most; a longer example stands alone.
+    Args:
+        model: The model before training; fresh adapters change nothing.
+        examples: With the responses that the loss reads.
+        folder: The run folder.
+        budget: Tokens of a forward pass; a longer example is a batch of its own.
+        progress: Called after every batch.
+        context: This process among several.
 
     Raises:
         DataError: Two examples have the same id.
-        TrainingError: Memory ran out, or a log-probability is NaN or infinite.
+        TrainingError: Out of memory, or a log-probability is not finite.
     """
     log = Log(folder / REFERENCE, ReferenceRecord)
-    found = {record.id: record.logprobs for record in log}
+    known = {record.id: record.logprobs for record in log}
     needed: dict[str, Sequence[float]] = {}
     model.eval()
     with log:
         batches = iter(within_budget(examples, budget))
-        while some := list(islice(batches, context.share.parts)):
-            mine = [
-                record
-                for batch in some[context.share.index :][:1]
-                if any(example.id not in found for example in batch)
-                for record in _sums(model, batch)
-            ]
-            computed = context.gather(mine)
-            log.append(*(record for record in computed if record.id not in found))
-            found |= {record.id: record.logprobs for record in computed}
-            for example in chain.from_iterable(some):
+        while round_ := list(islice(batches, context.parts)):  # one batch per process
+            own: list[ReferenceRecord] = []
+            for batch in round_[context.part : context.part + 1]:
+                if any(example.id not in known for example in batch):
+                    own = _compute(model, batch)
+            computed = context.gather(own)
+            log.append(*(record for record in computed if record.id not in known))
+            known |= {record.id: record.logprobs for record in computed}
+            for example in (example for batch in round_ for example in batch):
                 if example.id in needed:
-                    raise DataError(f"two rows have the id '{example.id}'; their reference would be one")
-                needed[example.id] = found[example.id]
+                    raise DataError(f"two rows have the id '{example.id}'; the reference needs unique ids")
+                needed[example.id] = known[example.id]
             progress("reference", len(needed), 0)
     return needed
 
 
 @torch.inference_mode()
-def _sums(model: Any, examples: Sequence[Example]) -> list[ReferenceRecord]:
+def _compute(model: Any, examples: Sequence[Example]) -> list[ReferenceRecord]:
     packed = pack(build_trees([example.tokens for example in examples]))
     try:
-        sums = [one.sum().item() for one in MicroBatch(packed, examples, 1.0).response_logprobs(model)]
+        sums = [own.sum().item() for own in MicroBatch(packed, examples, 1.0).response_logprobs(model)]
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        raise out_of_memory_error("in the reference model", examples) from None
-    wrong = next((value for value in sums if not math.isfinite(value)), None)
-    if wrong is not None:
+        raise out_of_memory("in the reference model", examples) from None
+    if not all(map(math.isfinite, sums)):
+        wrong = next(value for value in sums if not math.isfinite(value))
         raise TrainingError(
-            f"the model that training starts from gives a response the log-probability {wrong}, among "
-            f"{list_ids(examples)}; check its weights, and the data for extreme rows"
+            f"the initial model gives a response the log-probability {wrong}, among {list_ids(examples)}; check its "
+            "weights, and the data for extreme rows"
         )
-    own = iter(sums)
-    return [ReferenceRecord(example.id, tuple(next(own) for _ in example.ranks)) for example in examples]
+    remaining = iter(sums)
+    return [
+        ReferenceRecord(example.id, tuple(next(remaining) for _ in example.ranks)) for example in examples
+    ]

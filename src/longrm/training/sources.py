@@ -1,6 +1,6 @@
 """What a training step reads: a pure function of the seed, the step and the curriculum's length.
 
-Because no state hides in an iterator, a resumed run draws what an uninterrupted one would have drawn.
+No iterator holds state, so a resumed run draws what an uninterrupted one would have drawn.
 """
 
 import logging
@@ -16,15 +16,16 @@ from longrm.errors import ConfigError, DataError
 from longrm.rng import Draws
 from longrm.runs.progress import Progress, no_progress
 from longrm.training.batches import Example
-from longrm.training.data_settings import SourceFile, TrainingDataSettings, WorldDataSettings
 from longrm.training.objectives import OBJECTIVES
-from longrm.training.sampler import Mixture, SampledSource
-from longrm.training.training_settings import TrainingSettings
+from longrm.training.sampling import Mixture
+from longrm.training.settings import DataSettings, SourceFile, TrainingSettings, WorldDataSettings
 from longrm.training.world_judgments import JudgmentWriter
 from longrm.types import Comparison
 from longrm.worlds import WorldPlan, group
 
-_IDS_SAID = 5
+_MIN_BEST_OF_N_LENGTH = 128
+"""Tokens of a context from which comparisons may have more than two responses; shorter ones have too few facts."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -33,7 +34,7 @@ class GeneratedSource:
 
     Attributes:
         counts: Empty; the data has no end.
-        digest: Empty; the settings determine all of the data.
+        digest: Empty; the settings determine the data.
     """
 
     digest = ""
@@ -43,86 +44,73 @@ class GeneratedSource:
         self._world = world
         self._tokenizer = tokenizer
         self._kind = kind
-        self._writer = (
-            JudgmentWriter(
-                tokenizer, world.completions, judges=world.simulated_judges, error=world.judge_error_rate
-            )
-            if world.completions
-            else None
-        )
-        if kind == "comparison" and "fact" in world.completions:
-            raise ConfigError(
-                'data.world.completions: preferences are of judgments, so leave "fact" out; it is for longrm train sft'
-            )
+        self._writer = JudgmentWriter(tokenizer, world.completions) if world.completions else None
 
     def batch(self, step: int, length: int | None) -> list[Example]:
-        """As many contexts as the token budget holds, with the step's responses shared out among them."""
-        assert length is not None, "generated data needs a curriculum of lengths"
+        """As many contexts as the token budget allows, with the responses of the step divided among them."""
+        assert length is not None, "generated data has a curriculum"
         world = self._world
         contexts = max(1, min(world.responses_per_step // 2, world.tokens_per_step // length))
         rows: list[Comparison] = []
         for index in range(contexts):
-            responses = self._responses(step + index, length)
+            # Numbers of responses take turns from context to context, and go on from step to step.
+            choices = [n for n in world.responses if n == 2 or length >= _MIN_BEST_OF_N_LENGTH] or [2]
+            responses = choices[(step + index) % len(choices)]
             plan = WorldPlan(
-                world=Draws("world", world.seed, step, index).one(world.names or (world.name,)),
+                world=Draws("world", world.seed, step, index).one(world.names),
                 length=length,
                 responses=responses,
                 depth="uniform",
                 per_group=max(1, world.responses_per_step // (contexts * responses)),
                 seed=world.seed,
                 texts=world.texts,
-                haystack=world.haystack,
-                haystack_column=world.haystack_column,
             )
             rows += group(plan, step * world.responses_per_step + index, self._tokenizer)
         if world.shuffle_labels:
-            rows = list(map(_shuffled, rows))
+            rows = [_with_shuffled_ranks(row) for row in rows]
         examples = [example for row in rows if (example := self._example(row)) is not None]
         if not examples:
             raise ConfigError(
-                f"step {step + 1}: the judges agree on all {len(rows)} questions, so nothing is preferred; raise "
-                "data.world.responses_per_step or data.world.judge_error_rate"
+                f"step {step + 1}: the simulated judges agree on all {len(rows)} questions, so there is nothing to "
+                "prefer; raise data.world.responses_per_step"
             )
         return examples
 
     def _example(self, row: Comparison) -> Example | None:
         """None for a question on which all judges agree."""
-        demonstrates = self._kind == "demonstration"
         tokens: Encoded | None
         if self._writer is not None:
-            tokens = self._writer.demonstration(row) if demonstrates else self._writer.preference(row)
+            write = self._writer.demonstration if self._kind == "demonstration" else self._writer.preference
+            tokens = write(row)
             if tokens is None:
                 return None
-            ranks = (1, *[2] * (len(tokens.responses) - 1))
+            ranks: tuple[int, ...] = (1, *[2] * (len(tokens.responses) - 1))
         else:
             assert row.ranks is not None, "worlds know the order"
             tokens, ranks = encode(self._tokenizer, row.prompt, row.responses), row.ranks
-            if demonstrates:
+            if self._kind == "demonstration":
                 tokens, ranks = tokens.only(row.best_first()[:1]), (1,)
         return Example(row.id, tokens, ranks, context_digest(row), source=str(row.metadata["task"]))
 
-    def _responses(self, turn: int, length: int) -> int:
-        choices = [n for n in self._world.responses if n == 2 or length >= self._world.min_best_of_n_length]
-        return choices[turn % len(choices)] if choices else 2
-
     def epoch_steps(self) -> int | None:
-        """Generated data has no end."""
+        """None: generated data has no end."""
         return None
 
     def examples(self) -> Iterator[Example]:
-        """There are none.
+        """Not supported: generated data has no end."""
+        raise ConfigError("generated data has no end; train on a file (data.path)")
 
-        Raises:
-            ConfigError: Always; generated data has no end.
-        """
-        raise ConfigError(
-            "generated data has no end, so nothing can be computed once for all of it; train on a file (data.path)"
-        )
+
+def _with_shuffled_ranks(comparison: Comparison) -> Comparison:
+    assert comparison.ranks is not None
+    ranks = list(comparison.ranks)
+    Draws("labels", comparison.id).shuffle(ranks)
+    return replace(comparison, ranks=tuple(ranks))
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A file that training reads; `kept` are the indices of the rows that are not left out."""
+    """One file, the indices of the rows to train on, and the counts for the summary."""
 
     file: SourceFile
     tokenized: TokenizedRows
@@ -131,12 +119,12 @@ class _Part:
 
 
 class FileSource:
-    """The rows of one file or several, in an order drawn anew for every epoch; see `sampling.Mixture`.
+    """The rows of one file or several, in a new order for every epoch; see `sampling.Mixture`.
 
     Attributes:
-        counts: Rows `read`, `used`, left out as `bad`, `tied` or `too_long`; rows `without_contrast`, which are
-            used or left out as the settings say; rows with a `margin` or a `probability`.
-        digest: Of all files.
+        counts: Rows `read`, `used`, omitted as `bad`, `tied` or `too_long`; rows `without_contrast`, which are
+            used or omitted as the settings say; rows with a `margin` or a `probability`.
+        digest: Digest of all files.
     """
 
     def __init__(self, parts: Sequence[_Part], *, per_step: int, seed: int) -> None:
@@ -145,12 +133,11 @@ class FileSource:
         self._parts = parts
         self._per_step = per_step
         lengths = [[part.tokenized.longest[index] for index in part.kept] for part in parts]
-        sampled = [SampledSource(own, part.file.weight) for own, part in zip(lengths, parts, strict=True)]
-        self._mixture = Mixture(sampled, seed)
+        self._mixture = Mixture(lengths, [part.file.weight for part in parts], seed)
         self._epoch = lru_cache(maxsize=2)(self._mixture.epoch)
 
     def batch(self, step: int, length: int | None) -> list[Example]:
-        """The next rows of the epoch's order; the last step of an epoch may hold fewer."""
+        """The next rows of the epoch's order; the last step of an epoch may have fewer."""
         epoch, within = divmod(step, self.epoch_steps())
         chosen = self._epoch(epoch)[within * self._per_step : (within + 1) * self._per_step]
         return [self._example(self._parts[part], row) for part, row in chosen]
@@ -163,12 +150,12 @@ class FileSource:
         """All rows, each once, in file order, whatever their weight."""
         return (self._example(part, row) for part in self._parts for row in range(len(part.kept)))
 
-    def _example(self, part: _Part, place: int) -> Example:
-        held = part.tokenized[part.kept[place]]
-        row = held.row
+    def _example(self, part: _Part, index: int) -> Example:
+        tokenized = part.tokenized[part.kept[index]]
+        row = tokenized.row
         return Example(
             f"{part.file.label}/{row.id}" if len(self._parts) > 1 else row.id,
-            held.tokens,
+            tokenized.tokens,
             row.ranks,
             row.digest,
             source=part.file.label,
@@ -180,20 +167,20 @@ class FileSource:
 def source_of(
     settings: TrainingSettings, tokenizer: Tokenizer, *, limit: int, progress: Progress = no_progress
 ) -> GeneratedSource | FileSource:
-    """Opens the data of a recipe as its objective reads it; see `open_source`."""
+    """Opens the data of a recipe for its objective; see `open_source`."""
     return open_source(
         settings.data,
         tokenizer,
         settings.seed,
         kind=OBJECTIVES[settings.objective].reads,
         limit=limit,
-        ties=settings.reads_ties,
+        ties=bool(settings.loss.ties),
         progress=progress,
     )
 
 
 def open_source(
-    data: TrainingDataSettings,
+    data: DataSettings,
     tokenizer: Tokenizer,
     seed: int,
     *,
@@ -202,14 +189,20 @@ def open_source(
     ties: bool = False,
     progress: Progress = no_progress,
 ) -> GeneratedSource | FileSource:
-    """Opens the data that the settings name; says what is left out, and why.
+    """Opens the data that the settings name, and logs what is omitted.
 
-    A world's best responses are its demonstrations. The model reads `limit` tokens. With `ties` the loss learns from
-    comparisons whose responses are all tied.
+    Args:
+        data: Where the rows come from.
+        tokenizer: The model's.
+        seed: Seed of the order of the rows.
+        kind: What the objective reads. The best responses of a world are its demonstrations.
+        limit: The model's context window in tokens.
+        ties: Whether the loss learns from comparisons whose responses are all tied.
+        progress: Called while rows are tokenized.
 
     Raises:
         ConfigError: A format of comparisons is named for demonstrations.
-        DataError: The data cannot be read, holds no row to train on, or (where `data` says so) a bad row.
+        DataError: The data cannot be read, has no row to train on, or (where `data` says so) has a bad row.
     """
     if data.world is not None:
         return GeneratedSource(data.world, tokenizer, kind)
@@ -217,7 +210,7 @@ def open_source(
     for file in data.files():
         if kind == "demonstration" and file.format is not None:
             raise ConfigError(
-                f"{file.path}: '{file.format}' is a format of comparisons; leave it out to read demonstrations"
+                f"{file.path}: '{file.format}' is a format of comparisons; omit it for demonstrations"
             )
         rows = open_tokenized(
             file.path,
@@ -226,73 +219,64 @@ def open_source(
             format=file.format,
             columns=file.columns,
             on_bad_row=data.on_bad_row,
-            cache=data.cache,
             progress=progress,
         )
         parts.append(_part(file, rows, data, limit, ties=ties))
     return FileSource(parts, per_step=data.per_step, seed=seed)
 
 
-def _part(
-    file: SourceFile, tokenized: TokenizedRows, data: TrainingDataSettings, limit: int, *, ties: bool
-) -> _Part:
-    """Leaves out what the settings say, and logs it."""
+def _part(file: SourceFile, tokenized: TokenizedRows, data: DataSettings, limit: int, *, ties: bool) -> _Part:
+    """Omits rows as the settings say, and logs how many."""
     rows = tokenized.rows
     tied = [] if ties else [index for index, row in enumerate(rows) if row.tied]
     if tied and data.on_bad_row == "stop":
         raise DataError(
-            f"{file.path}: '{rows[tied[0]].id}' has no gold order to train on: all its ranks are tied; "
-            f'loss.ties = true of objective = "bradley_terry" learns from ties, data.on_bad_row = "skip" leaves out '
-            f"such rows, of which there are {len(tied)}"
+            f"{file.path}: '{rows[tied[0]].id}' has no gold order: all its ranks are tied. loss.ties = true "
+            f'(objective = "bradley_terry") learns from ties, data.on_bad_row = "skip" omits such rows ({len(tied)})'
         )
-    most = min(limit, data.max_tokens or limit)
-    too_long = [index for index in range(len(rows)) if tokenized.longest[index] > most]
-    same = [index for index, row in enumerate(rows) if row.contrast is False]
+    longest = min(limit, data.max_tokens or limit)
+    too_long = [index for index in range(len(rows)) if tokenized.longest[index] > longest]
     if too_long and data.too_long == "stop":
-        bound = f"the model reads {limit}" if most == limit else f"data.max_tokens is {most}"
+        bound = "the context window" if longest == limit else "data.max_tokens"
         raise DataError(
-            f"{file.path}: '{rows[too_long[0]].id}' has {tokenized.longest[too_long[0]]} tokens and {bound}; "
-            f'data.too_long = "skip" leaves out such rows, of which there are {len(too_long)}'
+            f"{file.path}: '{rows[too_long[0]].id}' has {tokenized.longest[too_long[0]]} tokens, more than {bound} of "
+            f'{longest}; data.too_long = "skip" omits such rows ({len(too_long)})'
         )
-    out = {*tied, *too_long, *(same if data.without_contrast == "skip" else ())}
-    kept = [index for index in range(len(rows)) if index not in out]
+    without_contrast = [index for index, row in enumerate(rows) if row.contrast is False]
+    skips_these = data.without_contrast == "skip"
+    omitted = {*tied, *too_long, *(without_contrast if skips_these else ())}
+    kept = [index for index in range(len(rows)) if index not in omitted]
     counts = {
         "read": len(rows) + tokenized.skipped.count,
         "used": len(kept),
         "bad": tokenized.skipped.count,
         "tied": len(tied),
         "too_long": len(too_long),
-        "without_contrast": len(same),
+        "without_contrast": len(without_contrast),
         "margin": sum(rows[index].margin is not None for index in kept),
         "probability": sum(rows[index].probability is not None for index in kept),
     }
+
+    def log(what: str, indices: Sequence[int]) -> None:
+        if indices:
+            first = ", ".join(rows[index].id for index in indices[:5])
+            _logger.info(
+                "  %s: %d rows (%s%s)", what, len(indices), first, ", ..." if len(indices) > 5 else ""
+            )
+
     tokenized.skipped.log()
     _logger.info("%s: %d rows read, %d used", file.label, counts["read"], counts["used"])
-    _log_rows("left out: all responses tied", [rows[index].id for index in tied])
-    _log_rows(f"left out: longer than {most} tokens", [rows[index].id for index in too_long])
-    how = "left out" if data.without_contrast == "skip" else "used all the same"
+    log("omitted, all responses tied", tied)
+    log(f"omitted, longer than {longest} tokens", too_long)
+    log(f"{'omitted' if skips_these else 'used'}, all judgments give one score", without_contrast)
     unknown = sum(row.contrast is None for row in rows)
-    if unknown and data.without_contrast == "skip":
-        _logger.info("  used: %d rows without the scores of their judgments", unknown)
+    if unknown and skips_these:
+        _logger.info("  used, scores of the judgments are unknown: %d rows", unknown)
     for name in ("margin", "probability"):
         if counts[name]:
             _logger.info("  with a %s: %d rows", name, counts[name])
-    _log_rows(f"{how}: chosen and rejected judgments of one score", [rows[index].id for index in same])
     if not kept:
         raise DataError(
-            f"{file.path}: none of {counts['read']} rows is left to train on; see what was left out"
+            f"{file.path}: none of {counts['read']} rows is left to train on; see the log for the reasons"
         )
     return _Part(file, tokenized, kept, counts)
-
-
-def _log_rows(what: str, ids: Sequence[str]) -> None:
-    if ids:
-        more = ", ..." if len(ids) > _IDS_SAID else ""
-        _logger.info("  %s: %d rows (%s%s)", what, len(ids), ", ".join(ids[:_IDS_SAID]), more)
-
-
-def _shuffled(comparison: Comparison) -> Comparison:
-    assert comparison.ranks is not None
-    ranks = list(comparison.ranks)
-    Draws("labels", comparison.id).shuffle(ranks)
-    return replace(comparison, ranks=tuple(ranks))

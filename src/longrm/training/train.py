@@ -28,25 +28,24 @@ from longrm.runs.records import StepRecord
 from longrm.runs.scratch import new_folder
 from longrm.runs.workers import world_size
 from longrm.training.batches import Batches
-from longrm.training.card_results import evaluations_of
+from longrm.training.checkpoints import STEPS, logged_steps
 from longrm.training.distributed import DistributedContext, join_processes, process_folder
 from longrm.training.evaluations import BEST, Evaluations, Evaluator
 from longrm.training.initial_model import initial_model
-from longrm.training.model_card import CardFacts, write_card
+from longrm.training.model_card import CardContext, evaluations_of, write_card
 from longrm.training.objectives import OBJECTIVES
 from longrm.training.reference import reference_logprobs
-from longrm.training.sampler import Curriculum
+from longrm.training.sampling import Curriculum
+from longrm.training.settings import TrainingSettings
 from longrm.training.sources import source_of
-from longrm.training.step_logs import STEPS, logged_steps
-from longrm.training.trainer import StepTrainer
-from longrm.training.training_settings import MOST_STEPS, TrainingSettings
-from longrm.training.zero import whole
+from longrm.training.trainer import train_steps
+from longrm.training.zero import gather_weights
 
 _logger = logging.getLogger(__name__)
 
 MODEL = "model"
 DATA = "data.json"
-_WINDOW = 20
+_WINDOW = 20  # steps over which the summary averages loss and accuracy
 
 
 def train(
@@ -57,33 +56,42 @@ def train(
     evaluator: Evaluator | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:
-    """Trains into the run folder `out`, continuing from its latest checkpoint; the model is saved to `out/model`.
+    """Trains into the run folder `out`, resuming from its latest checkpoint; the model is saved to `out/model`.
 
-    An evaluator evaluates the model as often as `settings.evaluation` says. `summary.json` holds what is returned.
+    Args:
+        settings: The recipe.
+        out: The run folder. A finished run is returned as it is.
+        progress: Called with a label, what is done, the total and a note.
+        evaluator: Evaluates the model in training as often as `settings.evaluation` says.
+        clock: Returns seconds.
+
+    Returns:
+        What `summary.json` holds.
 
     Raises:
-        ConfigError: The processes cannot be laid out as the settings say, a tracker is not there, or evaluations have
-            no evaluator.
-        ModelError: The start cannot be loaded, or is of the wrong kind.
+        ConfigError: The processes cannot be laid out as the settings say, a tracker or bitsandbytes is not installed,
+            or the settings ask for evaluations and there is no evaluator.
+        ModelError: The initial model cannot be loaded, or is of the wrong kind.
         DataError: The data cannot be read.
-        RunError: The run has ended, and a file of its model is missing or truncated.
-        TrainingError: A NaN loss, a loss plateau at chance, or memory that ran out.
+        RunError: A checkpoint cannot be read, or a file of a finished model is missing or truncated.
+        TrainingError: A NaN loss, a loss plateau at chance, or out of memory.
     """
     _check_available(settings)
     settings.check_devices(world_size())
     if settings.evaluation is not None and evaluator is None:
-        raise ConfigError("the recipe asks for evaluations while training goes on: give train() an evaluator")
+        raise ConfigError("the settings have [evaluation]: give train() an evaluator")
     with join_processes(settings.parallel) as context, process_folder(context, out, settings) as folder:
         if (out / SUMMARY).exists():
             summary = read_summary(out)
             if logged_steps(out) == summary["steps"]:
-                # A user who edited a file removes the record; without a model folder this is an error.
+                # A user who edits a file of the model removes the record of its files; without a model at all,
+                # check_files raises.
                 if (out / MODEL / FILES).is_file() or not (out / MODEL).is_dir():
                     check_files(out / MODEL)
                 return summary
-        context.wait()  # until all have looked: the main process is about to write
+        context.wait()  # all have looked for the summary, which the main process is about to write
         if context.count > 1 or settings.parallel.zero:
-            _logger.info(settings.parallel.describe(context.count))
+            _log_layout(settings, context)
         return_freed_memory()
         model = initial_model(settings, OBJECTIVES[settings.objective].trains)
         folder.record(model=model.provenance)
@@ -91,18 +99,20 @@ def train(
             share_sequences(model.model, context.sequence)
         if not context.is_main_process:
             progress = no_progress
+
         counts, evaluations = _train(settings, model, folder.path, out, context, progress, evaluator, clock)
+
         records = list(Log(folder.path / STEPS, StepRecord))
         summary = _summary(settings.objective, records, counts, evaluations)
         if evaluations is None or evaluations.kept is None:
-            with whole(model.model):
+            with gather_weights(model.model):
                 if context.is_main_process:
                     save(model, out / MODEL)
         elif context.is_main_process:
             _copy(out / BEST, out / MODEL)
         if context.is_main_process:
-            evaluations_made = evaluations_of(out, summary["model_step"])
-            write_card(out / MODEL, CardFacts(settings, summary, evaluations_made, model.origin))
+            card = CardContext(settings, summary, evaluations_of(out, summary["model_step"]), model.origin)
+            write_card(out / MODEL, card)
             folder.write_summary(summary)
         context.wait()
         return summary
@@ -118,24 +128,27 @@ def _train(
     evaluator: Evaluator | None,
     clock: Callable[[], float],
 ) -> tuple[Mapping[str, int], Evaluations | None]:
-    """Trains; returns what the data counted, and the evaluations."""
+    """Opens the data, computes the reference if the loss needs one, and trains. Returns the counts of the data."""
     limit = int(model.model.config.max_position_embeddings)
     budget = settings.memory.tokens_per_forward
     source = source_of(settings, model.tokenizer, limit=limit, progress=progress)
-    _check_same(folder, source.digest)
+    _check_same_data(folder, source.digest)
     steps = settings.optimizer.steps or (settings.optimizer.epochs or 1) * (source.epoch_steps() or 0)
-    if steps > MOST_STEPS:
-        raise ConfigError(
-            f"optimizer.epochs makes {steps:,} steps of this data, and a training has {MOST_STEPS:,} at most"
-        )
-    build = OBJECTIVES[settings.objective].build
-    objective = build(settings, source.counts, None)
-    if settings.needs_reference:
-        selected = map(objective.select, source.examples())
+
+    make_objective = OBJECTIVES[settings.objective]
+    graded = bool(source.counts.get("margin") or source.counts.get("probability"))
+    objective = make_objective(settings.loss, graded=graded)
+    if settings.loss.loss.needs_reference:
         reference = reference_logprobs(
-            model.model, selected, folder, budget=budget, progress=progress, context=context
+            model.model,
+            map(objective.select, source.examples()),
+            folder,
+            budget=budget,
+            progress=progress,
+            context=context,
         )
-        objective = build(settings, source.counts, reference)
+        objective = make_objective(settings.loss, graded=graded, reference=reference)
+
     lengths = settings.curriculum
     batches = Batches(
         source,
@@ -143,13 +156,14 @@ def _train(
         budget=budget,
         limit=limit,
         curriculum=None if lengths is None else Curriculum(lengths, steps=steps, seed=settings.seed),
-        share=context.share,
+        part=context.part,
+        parts=context.parts,
     )
     evaluations = None
     if settings.evaluation is not None:
         assert evaluator is not None, "checked before"
         evaluations = Evaluations(settings.evaluation, evaluator, model, folder, last=steps, context=context)
-    StepTrainer(
+    train_steps(
         model.model,
         objective,
         batches,
@@ -161,25 +175,21 @@ def _train(
         evaluations=evaluations,
         progress=progress,
         clock=clock,
-    ).run()
+    )
     model.model.eval()
     return source.counts, evaluations
 
 
-def _check_same(out: Path, digest: str) -> None:
-    """Refuses to continue a run on other data than it began with.
-
-    Raises:
-        RunError: The files, or what makes tokens of them, have changed.
-    """
+def _check_same_data(folder: Path, digest: str) -> None:
+    """Raises `RunError` if a run would resume on other data than it started with."""
     if not digest:
         return
-    if not (out / DATA).exists():
-        write_json(out / DATA, {"digest": digest})
-    elif read_json(out / DATA)["digest"] != digest:
+    if not (folder / DATA).exists():
+        write_json(folder / DATA, {"digest": digest})
+    elif read_json(folder / DATA)["digest"] != digest:
         raise RunError(
-            f"{out} was begun with other data: a file, the tokenizer or the version of tokenizers has changed; "
-            "take another --out, or put back what was there"
+            f"{folder} was started with other data: a file, the tokenizer or the version of tokenizers has changed; "
+            "choose another --out, or restore the data"
         )
 
 
@@ -208,7 +218,7 @@ def _summary(
 
 
 def _copy(model: Path, target: Path) -> None:
-    """Copies a model folder; an incomplete copy is never seen."""
+    """Copies a model folder, which appears in one rename."""
     try:
         with new_folder(target) as scratch:
             shutil.copytree(model, scratch, dirs_exist_ok=True)
@@ -216,24 +226,27 @@ def _copy(model: Path, target: Path) -> None:
         raise RunError(f"cannot copy {model} to {target}: {first_line(error)}") from None
 
 
+def _log_layout(settings: TrainingSettings, context: DistributedContext) -> None:
+    parallel = settings.parallel
+    rows = f"{parallel.sequence} share every sequence" if parallel.sequence > 1 else "each reads its own rows"
+    sharded = f", ZeRO stage {parallel.zero}, offload {parallel.offload}" if parallel.zero else ""
+    _logger.info("processes: %d, %s%s", context.count, rows, sharded)
+
+
 def _check_available(settings: TrainingSettings) -> None:
-    """Refuses trackers and optimizers whose package is not here, and memory to page where there is no GPU."""
+    """Raises `ConfigError` if a tracker or optimizer cannot be used on this machine."""
     available = get_available_reporting_integrations()  # type: ignore[no-untyped-call]  # transformers' own
     for name in settings.report_to:
         if name not in INTEGRATION_TO_CALLBACK:
             raise ConfigError(
-                f"report_to: there is no tracker '{name}'; {nearest(name, INTEGRATION_TO_CALLBACK)}"
+                f"report_to: unknown tracker '{name}'; {nearest(name, INTEGRATION_TO_CALLBACK)}"
             )
         if name not in available:
-            raise ConfigError(
-                f"report_to: the package of '{name}' is missing; install it (pip install {name})"
-            )
+            raise ConfigError(f"report_to: the package of '{name}' is not installed: pip install {name}")
     kind = settings.optimizer.kind
     if kind != "adamw" and not is_bitsandbytes_available():
         raise ConfigError(
-            f'optimizer.kind = "{kind}" needs the package bitsandbytes, 0.46.1 or later: pip install -U bitsandbytes'
+            f'optimizer.kind = "{kind}" needs bitsandbytes 0.46.1 or later: pip install -U bitsandbytes'
         )
     if kind == "paged_adamw_8bit" and not torch.cuda.is_available():
-        raise ConfigError(
-            f'optimizer.kind = "{kind}" pages the memory of a GPU, and there is none: take "adamw_8bit"'
-        )
+        raise ConfigError(f'optimizer.kind = "{kind}" needs a GPU; use "adamw_8bit"')

@@ -1,6 +1,6 @@
-"""The state of training cut over all processes (ZeRO, Rajbhandari et al. 2020), by DeepSpeed's engine.
+"""ZeRO: the state of training sharded over all processes (Rajbhandari et al. 2020), by DeepSpeed's engine.
 
-Checkpoints hold the state whole, as training without ZeRO writes it, so that any layout continues any other's.
+Checkpoints hold the full state, in the format of training without ZeRO, so that any layout can resume any other's.
 """
 
 import logging
@@ -17,33 +17,22 @@ from torch import Tensor, nn
 from longrm.errors import importing
 from longrm.modeling.process_group import extend_timeouts
 from longrm.training.batches import MicroBatch
-from longrm.training.objectives.spec import Objective
-from longrm.training.training_settings import ParallelSettings
+from longrm.training.objectives import Objective
+from longrm.training.settings import ParallelSettings
 
-KEPT_WHOLE = 100_000
-"""Weights of at most so many elements are on every process: to gather norms and heads again and again costs more."""
+UNSHARDED = 100_000
+"""Weights with at most so many elements, such as norms, are kept whole: they would be gathered all the time."""
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class _Losses(nn.Module):
-    """A model whose forward pass is the loss: heads are read inside it, where the engine gathers cut weights."""
-
-    def __init__(self, model: Any, objective: Objective) -> None:
-        super().__init__()
-        self.model = model
-        self._objective = objective
-
-    def forward(self, micro: MicroBatch) -> tuple[Tensor, dict[str, float]]:
-        return self._objective.loss(self.model, micro)
-
-
 class Zero:
-    """A model, its optimizer and its gradients, cut over all processes.
+    """A model, its optimizer and its gradients, sharded over all processes.
 
     Args:
-        model: Whole on every process; its weights may be cut in place.
-        optimizer: AdamW over the weights that are trained, which was not used yet; stepped by the engine from here on.
+        model: The full model on every process; its weights may be sharded in place.
+        optimizer: AdamW over the trained weights, not used yet; the engine steps it from now on.
+        max_norm: The norm to which gradients are clipped.
     """
 
     def __init__(
@@ -57,26 +46,31 @@ class Zero:
     ) -> None:
         self._stage = settings.zero
         self._parameters = [list(group["params"]) for group in optimizer.param_groups]
-        self.engine: Any = _engine(_Losses(model, objective), optimizer, settings, max_norm)
+        self.engine: Any = _engine(_LossModule(model, objective), optimizer, settings, max_norm)
 
     def loss(self, micro: MicroBatch) -> tuple[Tensor, dict[str, float]]:
-        """The loss of a micro-batch, and figures; every process takes part."""
-        loss, figures = self.engine(micro)
-        return loss, figures
+        """The loss of a micro-batch, and metrics; every process takes part."""
+        loss, metrics = self.engine(micro)
+        return loss, metrics
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Adds to the gradients, the mean over all processes; the last micro-batch of a step says so."""
+        """Adds to the gradients, the mean over all processes; `last` marks the last micro-batch of a step."""
         self.engine.set_gradient_accumulation_boundary(last)
         self.engine.backward(loss)
 
     def step(self) -> float:
-        """Clips, updates the weights, and returns the norm that the gradient had."""
+        """Clips the gradient, updates the weights, and returns the norm before clipping."""
         self.engine.step()
-        return float(self.engine.get_global_grad_norm())
+        norm = float(self.engine.get_global_grad_norm())
+        self.engine.zero_grad()
+        return norm
 
     def state(self) -> dict[str, Any]:
-        """The state of the optimizer as its own `state_dict` has it, on the CPU of the main process; all take part."""
-        from deepspeed.utils import safe_get_full_optimizer_state as gathered
+        """The full optimizer state, as the `state_dict` of an optimizer without ZeRO, on the CPU of the main process.
+
+        Every process takes part.
+        """
+        from deepspeed.utils import safe_get_full_optimizer_state as gather_state
 
         self._link()
         is_main = dist.get_rank() == 0
@@ -89,179 +83,176 @@ class Zero:
         for group, parameters in zip(groups, self._parameters, strict=True):
             group["params"] = list(range(len(state), len(state) + len(parameters)))
             for parameter in parameters:
-                moments = {name: _on_cpu(gathered(parameter, name), is_main) for name in _MOMENTS}
+                moments = {name: _on_cpu(gather_state(parameter, name), is_main) for name in _MOMENTS}
                 state[len(state)] = {"step": steps.clone(), **moments}
         return {"state": state, "param_groups": groups}
 
     def load(self, stored: dict[str, Any]) -> None:
-        """Loads what `state`, or the optimizer's own `state_dict`, returned."""
+        """Loads what `state`, or the `state_dict` of an optimizer without ZeRO, returned."""
         from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
 
-        adopt(self.engine.optimizer.optimizer, self._parts(), stored)
+        load_without_moments(self.engine.optimizer.optimizer, self._own_shards(), stored)
         self._link()
-        flat = [parameter for parameters in self._parameters for parameter in parameters]
-        for index, parameter in enumerate(flat):
+        parameters = [parameter for group in self._parameters for parameter in group]
+        for index, parameter in enumerate(parameters):
             for name in _MOMENTS:
                 moment = stored["state"][index][name]
                 if self._stage < 3:
                     safe_set_full_optimizer_state(parameter, moment, name)
-                    continue
-                group = parameter.ds_process_group
-                part = own_part(moment, dist.get_rank(group), dist.get_world_size(group))
-                safe_set_local_optimizer_state(parameter, part, name)
+                else:
+                    group = parameter.ds_process_group
+                    shard = shard_of(moment, dist.get_rank(group), dist.get_world_size(group))
+                    safe_set_local_optimizer_state(parameter, shard, name)
 
     def _link(self) -> None:
-        """Has every weight know its place in the state: DeepSpeed 0.19 does so once, before it steps a second group."""
+        """Links parameters to their optimizer state.
+
+        DeepSpeed 0.19 does so only once, before it has stepped a second group.
+        """
         if self._stage < 3:
-            own = self.engine.optimizer
-            own._hp_optimizer_states_linked = False
-            own._lazy_init_hp_params_optimizer_state()
+            sharded = self.engine.optimizer
+            sharded._hp_optimizer_states_linked = False
+            sharded._lazy_init_hp_params_optimizer_state()
 
-    def _parts(self) -> list[list[Tensor]]:
-        """The flat tensors of every group of which this process keeps the state."""
-        own = self.engine.optimizer
+    def _own_shards(self) -> list[list[Tensor]]:
+        """The flat tensors of every group whose state this process keeps."""
+        sharded = self.engine.optimizer
         if self._stage < 3:
-            return [[part] for part in own.single_partition_of_fp32_groups]
-        parts: list[list[Tensor]] = [[] for _ in own.optimizer.param_groups]
-        for number, part in enumerate(own.fp32_partitioned_groups_flat):
-            parts[own.sub_group_to_group_id[number]].append(part)
-        return parts
+            return [[shard] for shard in sharded.single_partition_of_fp32_groups]
+        shards: list[list[Tensor]] = [[] for _ in sharded.optimizer.param_groups]
+        for number, shard in enumerate(sharded.fp32_partitioned_groups_flat):
+            shards[sharded.sub_group_to_group_id[number]].append(shard)
+        return shards
 
 
-def adopt(
-    optimizer: torch.optim.Optimizer, parts: Sequence[Sequence[Tensor]], stored: dict[str, Any]
+class _LossModule(nn.Module):
+    """A model whose forward pass is the loss: heads are read inside it, where the engine gathers sharded weights."""
+
+    def __init__(self, model: Any, objective: Objective) -> None:
+        super().__init__()
+        self.model = model
+        self._objective = objective
+
+    def forward(self, micro: MicroBatch) -> tuple[Tensor, dict[str, float]]:
+        return self._objective.loss(self.model, micro)
+
+
+def load_without_moments(
+    optimizer: torch.optim.Optimizer, shards: Sequence[Sequence[Tensor]], stored: dict[str, Any]
 ) -> None:
-    """Gives an optimizer the settings and the number of steps of a stored state; all moments begin at zero.
+    """Loads the settings and the number of steps of a stored state; all moments start at zero.
 
-    A twin loads it as torch loads any state, and so knows on which device the optimizer wants what: the number of
-    steps is on the GPU if AdamW is fused, and else on the CPU.
+    A second optimizer loads the state, because torch's own loading decides on which device each value belongs: the
+    number of steps is on the GPU for fused AdamW, and on the CPU otherwise.
 
     Args:
-        optimizer: It keeps its groups, which others hold on to.
-        parts: The flat tensors of every group that it steps.
-        stored: The `state_dict` of such an optimizer, whatever tensors that one stepped.
+        optimizer: It keeps its groups, to which the schedule and the engine hold references.
+        shards: The flat tensors of every group that it steps.
+        stored: The `state_dict` of such an optimizer over any tensors.
     """
     make: Any = type(optimizer)
-    twin = make([{"params": list(own)} for own in parts])
+    second = make([{"params": list(own)} for own in shards])
     groups = [
         stored_group | {"params": own["params"]}
-        for stored_group, own in zip(stored["param_groups"], twin.state_dict()["param_groups"], strict=True)
+        for stored_group, own in zip(stored["param_groups"], second.state_dict()["param_groups"], strict=True)
     ]
     step = stored["state"][0]["step"]
     state = {
-        number: {"step": step.clone()} | {name: torch.zeros_like(part) for name in _MOMENTS}
-        for number, part in enumerate(part for own in parts for part in own)
+        number: {"step": step.clone()} | {name: torch.zeros_like(shard) for name in _MOMENTS}
+        for number, shard in enumerate(shard for own in shards for shard in own)
     }
-    twin.load_state_dict({"state": state, "param_groups": groups})
-    optimizer.state.update(twin.state)
-    for group, loaded in zip(optimizer.param_groups, twin.param_groups, strict=True):
+    second.load_state_dict({"state": state, "param_groups": groups})
+    optimizer.state.update(second.state)
+    for group, loaded in zip(optimizer.param_groups, second.param_groups, strict=True):
         group.update({key: value for key, value in loaded.items() if key != "params"})
 
 
-def own_part(whole: Tensor, rank: int, count: int) -> Tensor:
-    """What one of several processes has of a tensor that is cut evenly; zeros fill the last parts up."""
-    size = -(-whole.numel() // count)
-    part = whole.flatten()[rank * size : (rank + 1) * size]
-    return F.pad(part, (0, size - len(part)))
-
-
-class SteppedElsewhere(torch.optim.Optimizer):
-    """An optimizer as the schedule and Trainer see it, where an engine steps it and knows its state."""
-
-    def __init__(self, inner: torch.optim.Optimizer) -> None:
-        super().__init__([torch.zeros(1)], inner.defaults)
-        self.param_groups = inner.param_groups  # the very ones, whose learning rate the schedule sets
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # nothing calls a closure here
-        """Nothing: the engine did it."""
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Nothing: the engine did it."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: `Zero.state` returns it."""
-        return {}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Nothing: accelerate would have the groups copied, and the schedule would set rates that nobody reads."""
+def shard_of(full: Tensor, rank: int, count: int) -> Tensor:
+    """The shard of one of several processes, all of equal size; the last shards are padded with zeros."""
+    size = -(-full.numel() // count)
+    shard = full.flatten()[rank * size : (rank + 1) * size]
+    return F.pad(shard, (0, size - len(shard)))
 
 
 @contextmanager
-def whole(model: Any) -> Iterator[None]:
-    """Within the block the main process has what is trained of a model whole, for saving; every process takes part.
+def gather_weights(model: Any) -> Iterator[None]:
+    """Within the block the main process has the full trained weights, for saving; every process takes part.
 
-    Cut weights are gathered one after the other, into the CPU's memory.
+    Sharded weights are gathered one by one, into CPU memory.
     """
-    cut = [parameter for parameter in _cut(model) if parameter.requires_grad]
-    if not cut:
+    sharded = [parameter for parameter in _sharded(model) if parameter.requires_grad]
+    if not sharded:
         yield
         return
     import deepspeed
 
-    is_main, parts = dist.get_rank() == 0, []
-    for parameter in cut:
+    is_main, shards = dist.get_rank() == 0, []
+    for parameter in sharded:
         with deepspeed.zero.GatheredParameters([parameter]):
-            gathered = _on_cpu(parameter.data, is_main)
-        parts.append(parameter.data)
-        parameter.data = gathered
+            full = _on_cpu(parameter.data, is_main)
+        shards.append(parameter.data)
+        parameter.data = full
     try:
         yield
     finally:
-        for parameter, part in zip(cut, parts, strict=True):
-            parameter.data = part
+        for parameter, shard in zip(sharded, shards, strict=True):
+            parameter.data = shard
 
 
 @contextmanager
-def readable(model: Any) -> Iterator[None]:
-    """Within the block the model can be read without the engine, by all processes at once: its heads are whole."""
+def gather_heads(model: Any) -> Iterator[None]:
+    """Within the block all processes can evaluate the model without the engine: its heads are gathered."""
     heads = [getattr(model, "score", None), model.get_output_embeddings(), model.get_input_embeddings()]
-    cut = [parameter for head in heads if head is not None for parameter in _cut(head)]
-    if not cut:
+    sharded = [parameter for head in heads if head is not None for parameter in _sharded(head)]
+    if not sharded:
         yield
         return
     import deepspeed
 
-    with deepspeed.zero.GatheredParameters(list(dict.fromkeys(cut))):
+    with deepspeed.zero.GatheredParameters(list(dict.fromkeys(sharded))):
         yield
 
 
-def _cut(module: nn.Module) -> list[nn.Parameter]:
+def _sharded(module: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in module.parameters() if hasattr(parameter, "ds_id")]
 
 
 def _on_cpu(values: Tensor, wanted: bool) -> Tensor:
-    """A copy in the CPU's memory; an empty one where it is not wanted."""
+    """A copy in CPU memory; an empty tensor on processes that do not want it."""
     copy = torch.empty(values.shape if wanted else 0, dtype=values.dtype)
     return copy.copy_(values) if wanted else copy
 
 
 def _engine(
-    losses: nn.Module, optimizer: torch.optim.Optimizer, settings: ParallelSettings, max_norm: float
+    module: nn.Module, optimizer: torch.optim.Optimizer, settings: ParallelSettings, max_norm: float
 ) -> Any:
     with importing("parallel.zero"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of DeepSpeed's imports
+        warnings.simplefilter("ignore")  # DeepSpeed's imports warn
         import deepspeed
-    # Else DeepSpeed compiles for minutes what only speeds up processes that talk on one CPU.
+    # Otherwise DeepSpeed compiles, for minutes, an extension that only speeds up processes on one CPU.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    # Until DeepSpeed calls collectives by the names that torch 2.13 gave them.
+    # DeepSpeed calls collectives by names that torch 2.13 deprecates.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
-    cut: dict[str, Any] = {"stage": settings.zero, "overlap_comm": torch.cuda.is_available()}
-    cut["stage3_param_persistence_threshold"] = KEPT_WHOLE
+    sharding: dict[str, Any] = {
+        "stage": settings.zero,
+        "overlap_comm": torch.cuda.is_available(),
+        "stage3_param_persistence_threshold": UNSHARDED,
+    }
     if settings.offload != "none":
-        cut["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+        sharding["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     if settings.offload == "parameters":
-        cut["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+        sharding["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     config = {
         "train_micro_batch_size_per_gpu": 1,  # a micro-batch is one packed sequence
-        "gradient_accumulation_steps": 1,  # `backward` gets where a step ends
+        "gradient_accumulation_steps": 1,  # `backward` marks where a step ends
         "gradient_clipping": max_norm,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
-        "zero_optimization": cut,
+        "zero_optimization": sharding,
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it imports more
-        engine, *_ = deepspeed.initialize(model=losses, optimizer=optimizer, config=config)
-    extend_timeouts()  # in the groups that it has made, too
+        warnings.simplefilter("ignore")  # initialize() imports more
+        engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
+    extend_timeouts()  # also in the groups that DeepSpeed has created
     return engine

@@ -18,13 +18,12 @@ from safetensors.torch import save_file
 from longrm.modeling import attention
 from longrm.modeling.sequence_parallel import share_sequences
 from longrm.modeling.shapes import PackedLayout
-from longrm.training.batches import Batches, Share
-from longrm.training.distributed import join_processes
-from longrm.training.training_settings import ParallelSettings
+from longrm.training.batches import Batches
+from longrm.training.distributed import ALONE, DistributedContext, join_processes
+from longrm.training.settings import ParallelSettings
 
 _PLACE = Path(__file__).parents[2] / "invariants/test_training_invariances.py"
 BUDGETS = (100_000, 250)
-WHOLE = Share()
 
 
 def step() -> Any:
@@ -47,9 +46,11 @@ def cases(kv_heads: int) -> Any:
         yield name, make(examples), model, examples
 
 
-def parts_of(objective: Any, examples: list[Any], budget: int, share: Share = WHOLE) -> list[Any]:
+def parts_of(
+    objective: Any, examples: list[Any], budget: int, context: DistributedContext = ALONE
+) -> list[Any]:
     source = sys.modules["invariances"].Fixed(examples)
-    batches = Batches(source, objective, budget=budget, limit=4096, curriculum=None, share=share)
+    batches = Batches(source, objective, budget=budget, limit=4096, part=context.part, parts=context.parts)
     return list(batches.prepare(0).micro_batches)
 
 
@@ -58,12 +59,12 @@ def gradients(objective: Any, model: Any, parts: list[Any], place: Any) -> dict[
     figures: dict[str, float] = {}
     for micro in parts:
         loss, own = objective.loss(model, micro)
-        (loss * micro.weight * place.share.parts).backward()
+        (loss * micro.weight * place.parts).backward()
         for name, value in (own | {"loss": loss.item()}).items():
             figures[name] = figures.get(name, 0.0) + micro.weight * value
     place.average_gradients(model)
     found = {name: one.grad.clone() for name, one in model.named_parameters()}
-    return found | {name: torch.tensor(value) for name, value in place.sum_figures(figures).items()}
+    return found | {name: torch.tensor(value) for name, value in place.sum_metrics(figures).items()}
 
 
 def no_exchange(query: Any, key: Any, value: Any, tokens: int, group: Any) -> Any:
@@ -83,7 +84,7 @@ def broken(fault: str) -> None:
 
 def own_mean(parts: list[Any], place: Any) -> list[Any]:
     """Weights as of processes that each take the mean over their micro-batches."""
-    return [replace(one, weight=1 / len(parts) / place.share.parts) for one in parts]
+    return [replace(one, weight=1 / len(parts) / place.parts) for one in parts]
 
 
 def main() -> None:
@@ -97,7 +98,7 @@ def main() -> None:
             if place.sequence is not None:
                 share_sequences(model, place.sequence)
             for budget in BUDGETS:
-                parts = parts_of(objective, examples, budget, place.share)
+                parts = parts_of(objective, examples, budget, place)
                 if fault == "own mean":
                     parts = own_mean(parts, place)
                 found = gradients(objective, model, parts, place)

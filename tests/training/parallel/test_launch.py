@@ -14,8 +14,8 @@ from longrm.config import to_toml
 from longrm.errors import ConfigError
 from longrm.training.checkpoints import saved_steps
 from longrm.training.distributed import join_processes
+from longrm.training.settings import ParallelSettings
 from longrm.training.train import train
-from longrm.training.training_settings import ParallelSettings
 
 pytestmark = pytest.mark.timeout(1800)  # the launcher and its processes on two busy processors
 

@@ -24,7 +24,7 @@ def begun(recipe, tmp_path_factory):
     folder = tmp_path_factory.mktemp("begun")
 
     def settings(**changes):
-        return recipe("bradley_terry", optimizer__steps=4, checkpoint={"every": 2, "keep": 9}, **changes)
+        return recipe("bradley_terry", optimizer__steps=4, checkpoint={"every": 2}, **changes)
 
     train(settings(), folder / "whole")
     shutil.copytree(folder / "whole", folder / "cut")

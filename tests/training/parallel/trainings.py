@@ -25,7 +25,7 @@ from longrm.modeling import attention
 from longrm.runs.progress import no_progress
 from longrm.training import batches, zero
 from longrm.training.distributed import DistributedContext
-from longrm.training.objectives import OBJECTIVES
+from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 
 
@@ -69,7 +69,7 @@ def killed_after(step: int | None) -> Any:
 
 
 def train_entry(entry: dict[str, Any]) -> None:
-    recipe = OBJECTIVES[entry["recipe"]["objective"]].settings.model_validate(entry["recipe"])
+    recipe = TrainingSettings.model_validate(entry["recipe"])
     evaluator = evaluator_of(recipe.evaluation, no_progress) if recipe.evaluation else None
     with broken(entry.get("fault", "")):
         train(recipe, Path(entry["out"]), progress=killed_after(entry.get("killed")), evaluator=evaluator)
@@ -78,7 +78,7 @@ def train_entry(entry: dict[str, Any]) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    zero.KEPT_WHOLE = 0
+    zero.UNSHARDED = 0
     if int(os.environ["WORLD_SIZE"]) > 1:
         dist.init_process_group("gloo")  # one group for all of them
     for entry in json.loads(Path(sys.argv[1]).read_text()):

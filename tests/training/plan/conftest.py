@@ -1,7 +1,7 @@
 import pytest
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
-from longrm.training.objectives import OBJECTIVES
+from longrm.training.settings import TrainingSettings
 from longrm.worlds.words_tokenizer import words_tokenizer
 
 ARCHITECTURES = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
@@ -29,6 +29,7 @@ def recipe():
 
     def make(objective="bradley_terry", **settings):
         tree = {
+            "objective": objective,
             "data": {"path": "nowhere.jsonl", "per_step": 1},
             "plan": {"rows": [{"rows": 8, "prompt": 601, "responses": 3, "response": 20}]},
         }
@@ -38,6 +39,6 @@ def recipe():
             for group in groups:
                 place = place.setdefault(group, {})
             place[last] = value
-        return OBJECTIVES[objective].settings.model_validate(tree)
+        return TrainingSettings.model_validate(tree)
 
     return make

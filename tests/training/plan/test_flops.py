@@ -9,9 +9,8 @@ from longrm.modeling import attention, shapes
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import pack, response_logprobs
 from longrm.training.initial_model import initial_model
-from longrm.training.plan.flops import attended_pairs, forward_flops, separate_attended_pairs, training_flops
-from longrm.training.plan.model_sizes import sizes_of, targets_of
-from longrm.training.plan.workload import Workload
+from longrm.training.plan.plan import attended_pairs, forward_flops, separate_attended_pairs, training_flops
+from longrm.training.plan.workload import Workload, sizes_of
 
 SHAPE = TreeShape(90, (7, 11, 13))
 READING = Workload(1, 1, {SHAPE: 1}, PackedLayout((SHAPE,)), False, "")
@@ -84,7 +83,7 @@ def test_a_training_step_beside_attention(bases, recipe, monkeypatch, rank, chec
         forward_flops(sizes, READING),
         sizes,
         READING,
-        adapters=sizes.adapter_parameters(rank, targets_of(settings, sizes)),
+        adapters=sizes.adapter_parameters(rank),
         checkpointing=checkpointing,
         reference=False,
         tiled=tiled,

@@ -10,9 +10,8 @@ from longrm.modeling import shapes
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import pack, response_logprobs, scores
 from longrm.training.initial_model import initial_model
-from longrm.training.plan.model_sizes import sizes_of
-from longrm.training.plan.peak_memory import moments_of, peak_memory
-from longrm.training.plan.workload import Workload
+from longrm.training.plan.memory import moments_of, peak_memory
+from longrm.training.plan.workload import Workload, sizes_of
 
 SHAPE = TreeShape(601, (17, 19, 30))
 READING = Workload(1, 1, {SHAPE: 1}, PackedLayout((SHAPE,)), False, "")
@@ -39,7 +38,7 @@ def saved_bytes(settings, kind):
     return sum(size for place, (size, _) in kept.items() if place not in weights)
 
 
-@pytest.mark.parametrize("lora", [None, {"rank": 8}, {"rank": 4, "targets": ["q_proj", "v_proj"]}])
+@pytest.mark.parametrize("lora", [None, {"rank": 8}])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])
 def test_what_autograd_keeps(bases, recipe, monkeypatch, architecture, precision, lora):
@@ -60,7 +59,7 @@ def test_what_autograd_keeps_of_log_probabilities(bases, recipe, monkeypatch):
     assert head.logits >= 3 * logits
 
 
-@pytest.mark.parametrize("lora", [None, {"rank": 8}, {"rank": 4, "targets": ["q_proj", "up_proj"]}])
+@pytest.mark.parametrize("lora", [None, {"rank": 8}])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_what_autograd_keeps_of_tiles(bases, recipe, monkeypatch, precision, lora):
     model = {"path": str(bases["qwen3"]), "precision": precision} | ({"lora": lora} if lora else {})

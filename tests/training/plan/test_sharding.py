@@ -6,14 +6,11 @@ import pytest
 
 from longrm.errors import ConfigError
 from longrm.modeling.shapes import PackedLayout, TreeShape
-from longrm.training.plan.advice import advise
-from longrm.training.plan.devices import Device
-from longrm.training.plan.model_sizes import sizes_of
-from longrm.training.plan.peak_memory import moments_of, peak_memory
-from longrm.training.plan.sharding import Sharding, sharding_of, traffic
-from longrm.training.plan.training_plan import plan_training
-from longrm.training.plan.workload import Workload
-from longrm.training.training_settings import ParallelSettings
+from longrm.training.plan import Device
+from longrm.training.plan.memory import Sharding, moments_of, peak_memory, sharding_of
+from longrm.training.plan.plan import plan_training, suggest
+from longrm.training.plan.workload import Workload, sizes_of
+from longrm.training.settings import ParallelSettings
 
 SHAPE = TreeShape(600, (20, 20, 20))
 READING = Workload(1, 1, {SHAPE: 1}, PackedLayout((SHAPE,)), False, "")
@@ -70,8 +67,8 @@ def test_key_heads_that_several_devices_need_are_kept_by_each(bases, recipe):
 def test_what_is_cut_over_eight_devices(parallel, weights, gradients, optimizer, cpu):
     grid = Sharding(8, ParallelSettings(**parallel))
     held = [grid.weights(T, 4.0 * T), grid.gradients(T, T), grid.optimizer(T)]
-    assert [part.device for part in held] == [weights, gradients, optimizer]
-    assert sum(part.cpu for part in held) == cpu
+    assert [device for device, _ in held] == [weights, gradients, optimizer]
+    assert sum(on_cpu for _, on_cpu in held) == cpu
 
 
 def test_one_device_without_zero_holds_what_it_did(bases, recipe):
@@ -92,7 +89,7 @@ def test_every_device_loads_the_model_whole_before_stage_3_cuts_it(bases, recipe
     settings = recipe(model__path=str(bases["llama"]), parallel={"zero": 3, "offload": "parameters"})
     sizes = sizes_of(settings, "scorer")
     before = moments_of(settings, sizes, READING, "cuda", 6)[-1]
-    assert (before.when, before.total) == ("before the weights are cut", 4 * sizes.parameters)
+    assert (before.when, before.total) == ("before the weights are sharded", 4 * sizes.parameters)
     # So large that stage 3 keeps a part of it at a time.
     large = replace(sizes, hidden=8192, intermediate=32768, layers=40)
     peak = peak_memory(settings, large, READING, "cuda", 6)
@@ -120,8 +117,8 @@ def test_rows_that_are_dealt_out_leave_one_micro_batch_each(bases, recipe):
 @pytest.mark.parametrize(
     ("sequence", "devices", "message"),
     [
-        (3, 4, "does not divide 4 devices: plan with --devices 3"),
-        (4, 8, "does not divide the model's 6 attention"),
+        (3, 4, "does not divide 4 devices"),
+        (4, 8, "6 attention heads"),
     ],
 )
 def test_what_cannot_be_laid_out_is_told(sequence, devices, message):
@@ -129,22 +126,10 @@ def test_what_cannot_be_laid_out_is_told(sequence, devices, message):
         sharding_of(ParallelSettings(sequence=sequence), devices, heads=6)
 
 
-@pytest.mark.parametrize(
-    ("parallel", "message"),
-    [
-        ({"offload": "optimizer"}, "set parallel.zero to 1, 2 or 3"),
-        ({"zero": 2, "offload": "parameters"}, "needs parallel.zero = 3"),
-    ],
-)
-def test_what_zero_does_not_cut_is_not_offloaded(parallel, message):
-    with pytest.raises(ValueError, match=message):
-        ParallelSettings(**parallel)
-
-
 def test_tiles_that_would_part_ways_are_refused_and_not_advised(bases, recipe):
     path = str(bases["llama"])
     settings = recipe(model__path=path, memory__tiled_mlp=True, parallel={"zero": 3, "sequence": 2})
-    with pytest.raises(ConfigError, match=r"tiled_mlp .* set parallel.sequence to 4, parallel.zero to 2"):
+    with pytest.raises(ConfigError, match=r"memory\.tiled_mlp"):
         plan_training(settings, "h100-80gb", devices=4)
     assert plan_training(settings, "h100-80gb", devices=2).devices == 2
     cut = recipe(model__path=path, parallel={"zero": 3, "sequence": 2}, memory__gradient_checkpointing=True)
@@ -154,40 +139,17 @@ def test_tiles_that_would_part_ways_are_refused_and_not_advised(bases, recipe):
         replace(READING, largest=PackedLayout((TreeShape(60_000, (500, 500)),))),
     )
     found = {
-        devices: [switch.setting for switch in advise(cut, sizes, long, small, devices).switches]
+        devices: [switch.setting for switch in suggest(cut, sizes, long, small, devices)]
         for devices in (2, 4)
     }
     assert ["memory.tiled_mlp=true" in names for names in found.values()] == [True, False]
-
-
-def test_traffic_in_words(bases, recipe):
-    sizes = sizes_of(recipe(model__path=str(bases["llama"])), "scorer")
-
-    def told(devices, **parallel):
-        grid = Sharding(devices, ParallelSettings(**parallel))
-        return traffic(grid, sizes, trained=2**30, weights=2.0**32, tokens=2.0**24, parts=3, size=2, passes=2)
-
-    assert told(1) == []
-    assert told(4) == ["6.0 GiB of gradients"]  # twice 3/4 of 4 GiB
-    assert told(4, zero=2) == [
-        "9.0 GiB of gradients, with every micro-batch",
-        "3.0 GiB of weights, after the update",
-    ]
-    assert told(4, zero=3)[1] == "18.0 GiB of weights, gathered layer by layer"
-    # Of (96 queries + 32 keys) x 2 x 2 bytes x 3 layers x 2 passes, half stays; of 2^24 tokens a device has half.
-    first, *_ = told(2, sequence=2)
-    size = f"{2 * 2 * 128 * 3 * 2 * 2**24 / 4 / 2**30:,.1f} GiB"
-    assert first == f"{size} of queries, keys, values and outputs, among 2 that share a sequence"
-    assert told(1, zero=2, offload="optimizer") == [
-        "8.0 GiB between device and CPU, which takes the optimizer's step"
-    ]
 
 
 def test_hours_are_shared_out(bases, recipe):
     settings = recipe(model__path=str(bases["llama"]), data__per_step=4)
     one, four = (plan_training(settings, "h100-80gb", devices=devices) for devices in (1, 4))
     assert four.seconds == pytest.approx(one.seconds / 4)
-    assert (one.traffic, four.as_dict()["devices"]) == ((), 4)
+    assert four.as_dict()["devices"] == 4
 
 
 def test_advice_for_several_devices_fits(bases, recipe):
@@ -195,10 +157,10 @@ def test_advice_for_several_devices_fits(bases, recipe):
     sizes = replace(sizes_of(settings, "scorer"), hidden=8192, intermediate=32768, layers=40)
     peaks = [peak_memory(settings, sizes, READING, "cuda", 6).total]
     small = Device(int(peaks[0] / 3), None, None)
-    found = advise(settings, sizes, READING, small, 6)
-    names = [switch.setting for switch in found.switches]
+    found = suggest(settings, sizes, READING, small, 6)
+    names = [switch.setting for switch in found]
     assert names[0] == "parallel.zero=2"
-    assert found.switches[-1].total <= small.memory
+    assert found[-1].total <= small.memory
     group = {
         key.split(".")[1]: value for key, value in (name.split("=") for name in names if "parallel" in name)
     }

@@ -6,12 +6,12 @@ import pytest
 
 from longrm.data import write
 from longrm.runs.progress import no_progress
-from longrm.training.objectives import OBJECTIVES
 from longrm.training.plan.workload import workload_of
+from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
-TINY = {"layers": 1, "hidden": 16, "heads": 2, "kv_heads": 2, "head_dim": 8}
+TINY = {"layers": 1, "hidden": 16, "heads": 2, "head_dim": 8}
 
 
 @pytest.mark.parametrize("weights", [(0.5, 2.0), (1.0, 1.0)])
@@ -21,10 +21,11 @@ def test_sources_count_as_often_as_they_are_read(tmp_path, weights):
         path = tmp_path / f"{length}.jsonl"
         write(path, generate(WorldPlan("records", length, seed=number), 8, words_tokenizer()))
         files.append({"path": str(path), "weight": weight})
-    recipe = OBJECTIVES["bradley_terry"].settings.model_validate(
-        {
+    recipe = TrainingSettings.model_validate(
+        {"objective": "bradley_terry"}
+        | {
             "model": {"new": TINY},
-            "data": {"sources": files, "per_step": 2, "cache": str(tmp_path / "cache")},
+            "data": {"sources": files, "per_step": 2},
             "optimizer": {"epochs": 1},
         }
     )
@@ -42,8 +43,13 @@ def test_ties_that_the_loss_reads_are_planned(tmp_path):
     write(path, [replace(row, ranks=(1, 1)) for row in rows])
     tree = {
         "model": {"new": TINY},
-        "data": {"path": str(path), "cache": str(tmp_path / "cache")},
+        "data": {"path": str(path)},
         "optimizer": {"epochs": 1},
         "loss": {"ties": True},
     }
-    assert workload_of(OBJECTIVES["bradley_terry"].settings.model_validate(tree), 4096, no_progress).rows == 4
+    assert (
+        workload_of(
+            TrainingSettings.model_validate({"objective": "bradley_terry"} | tree), 4096, no_progress
+        ).rows
+        == 4
+    )

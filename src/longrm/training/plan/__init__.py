@@ -1,1 +1,166 @@
-"""What a training will need, before it is begun: tokens, steps, FLOPs, memory."""
+"""What a training will need before it starts: tokens, steps, FLOPs, memory. This file has the plain types of a plan."""
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+if TYPE_CHECKING:  # so that a command line can name the devices without torch
+    from longrm.modeling.device_memory import Precision
+
+GIB = 2**30
+
+UTILIZATION = 0.4
+"""The share of a device's peak that training is assumed to reach; not measured."""
+
+Count = Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSizes:
+    """The sizes of a decoder with gated feed-forward layers, such as Llama, Mistral and Qwen.
+
+    A recipe may state them in `[plan.model]`, for a model whose config is not on this machine.
+
+    Attributes:
+        hidden: C; there are H (query) heads and G key-value heads of size D.
+        intermediate: I, the size of the feed-forward layer.
+        vocabulary: V, the rows of the embedding.
+        tied: Whether the output embedding of a language model is its input embedding.
+        qk_norm: Whether queries and keys are normalized.
+        biases: Parameters of a layer other than its matrices and norms.
+        limit: Its context window in tokens; None if unknown.
+        kind: A model with a scalar head, or a language model.
+        origin: Where the sizes come from, in a few words.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    layers: Count
+    hidden: Count
+    heads: Count
+    kv_heads: Count
+    head_dim: Count
+    intermediate: Count
+    vocabulary: Count
+    tied: bool = False
+    qk_norm: bool = False
+    biases: int = 0
+    limit: int | None = None
+    kind: Literal["scorer", "language_model"] = "language_model"
+    origin: str = "[plan.model], because the model is not on this machine"
+
+    @property
+    def queries(self) -> int:
+        """The width of the queries of all heads, H x D."""
+        return self.heads * self.head_dim
+
+    @property
+    def keys(self) -> int:
+        """The width of the keys of all heads, G x D; also that of the values."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """The linear modules of a layer: the widths of input and output."""
+        c, i = self.hidden, self.intermediate
+        return {
+            "q_proj": (c, self.queries),
+            "k_proj": (c, self.keys),
+            "v_proj": (c, self.keys),
+            "o_proj": (self.queries, c),
+            "gate_proj": (c, i),
+            "up_proj": (c, i),
+            "down_proj": (i, c),
+        }
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of one layer."""
+        norms = 2 * self.hidden + 2 * self.head_dim * self.qk_norm
+        return sum(width * output for width, output in self.matrices.values()) + norms + self.biases
+
+    @property
+    def head_parameters(self) -> int:
+        """Parameters of the head that it shares with nothing else."""
+        if self.kind == "scorer":
+            return self.hidden
+        return 0 if self.tied else self.vocabulary * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        body = self.layers * self.layer_parameters + self.hidden
+        return self.vocabulary * self.hidden + body + self.head_parameters
+
+    def adapter_parameters(self, rank: int) -> int:
+        """Parameters of the LoRA adapters of one layer, one for every matrix."""
+        return sum(rank * (width + output) for width, output in self.matrices.values())
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRows:
+    """Rows of one shape, in tokens, for data that is not on this machine."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    rows: Count
+    prompt: Count
+    response: Count
+    responses: Count = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """The table `[plan]` of a recipe: what a plan assumes about a model or data that is not on this machine."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    model: ModelSizes | None = None
+    rows: tuple[PlannedRows, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device, as the vendor's data sheet describes it.
+
+    Attributes:
+        memory: Bytes. A data sheet's gigabytes are read as 10^9 bytes; what a driver reports beyond that
+            is left for its context and for fragmentation.
+        bfloat16: Peak dense operations per second with bf16 products and fp32 sums; None if no sheet says.
+        float32: The same in fp32, without tensor cores.
+        type: torch's name of it.
+    """
+
+    memory: int
+    bfloat16: float | None
+    float32: float | None
+    type: Literal["cpu", "cuda"] = "cuda"
+
+    def seconds(self, flops: float, precision: "Precision") -> float | None:
+        """How long so many operations take at `UTILIZATION`; None if the peak is unknown."""
+        peak = self.bfloat16 if precision == "bfloat16" else self.float32
+        return None if peak is None else flops / (peak * UTILIZATION)
+
+
+DEVICES = {
+    "cpu": Device(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), None, None, "cpu"),
+    "rtx3090": Device(24 * 10**9, 71e12, 35.6e12),
+    "rtx4090": Device(24 * 10**9, 165.2e12, 82.6e12),
+    "l4": Device(24 * 10**9, 121e12, 30.3e12),
+    "l40s": Device(48 * 10**9, 362e12, 91.6e12),
+    "a100-40gb": Device(40 * 10**9, 312e12, 19.5e12),
+    "a100-80gb": Device(80 * 10**9, 312e12, 19.5e12),
+    "h100-80gb": Device(80 * 10**9, 989e12, 67e12),
+    "h200-141gb": Device(141 * 10**9, 989e12, 67e12),
+    "b200-180gb": Device(180 * 10**9, 2250e12, 75e12),
+}
+"""Devices by name; "cpu" is this machine."""
+
+
+def format_bytes(size: float) -> str:
+    """Formats bytes in GiB or MiB."""
+    if size < GIB:
+        return f"{size / 2**20:.0f} MiB"
+    return f"{size / GIB:.1f} GiB" if size < 100 * GIB else f"{size / GIB:.0f} GiB"

@@ -1,22 +1,117 @@
-"""What a training reads, as shapes: how many rows of which lengths, and its largest micro-batch."""
+"""What a training computes: the sizes of its model, the rows that it reads, and its largest micro-batch."""
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from longrm import hub
 from longrm.data.tokenizing import Tokenizer
-from longrm.errors import ConfigError, ModelError
+from longrm.errors import ConfigError, ModelError, first_line
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.runs.progress import Progress, no_progress
 from longrm.training.batches import Batches
-from longrm.training.objectives import OBJECTIVES
-from longrm.training.sampler import Curriculum
+from longrm.training.objectives import OBJECTIVES, ModelKind
+from longrm.training.plan import ModelSizes
+from longrm.training.sampling import Curriculum
+from longrm.training.settings import TrainingSettings
 from longrm.training.sources import FileSource, source_of
-from longrm.training.training_settings import TrainingSettings
 from longrm.worlds.words_tokenizer import load_tokenizer
 
-_ENDLESS = 2**62
+_UNLIMITED = 2**62
+
+
+def sizes_of(settings: TrainingSettings, kind: ModelKind) -> ModelSizes:
+    """The sizes of the model that a recipe starts from, from its config alone: no weight is read.
+
+    Raises:
+        ModelError: Neither its config nor `[plan.model]` is there, or its architecture is not supported.
+        ConfigError: The recipe names no model.
+    """
+    new, path = settings.model.new, settings.model.path
+    if new is not None:
+        shape = new.shape()
+        queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        return ModelSizes(
+            kind=kind,
+            layers=shape.layers,
+            hidden=shape.hidden,
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+            intermediate=shape.intermediate,
+            vocabulary=load_tokenizer(new.tokenizer).vocab_size,
+            tied=True,
+            biases=(queries + 2 * keys + shape.hidden) * shape.attention_bias,
+            limit=shape.max_positions,
+            origin="model.new",
+        )
+    if path is None:
+        raise ConfigError("the recipe names no model: add --set model.path=FOLDER")
+    stated = settings.plan.model if settings.plan else None
+    config = _config(path, local_only=stated is not None)
+    if config is not None:
+        return _sizes_of_config(config, kind, path)
+    assert stated is not None, "without it the config comes from the Hub"
+    return replace(stated, kind=kind)
+
+
+def _config(path: str, *, local_only: bool) -> Any:
+    """The config of a folder or of the Hub; None if `local_only` and it is not on this machine."""
+    folder = Path(path).expanduser()
+    name, revision = (None if folder.is_dir() else hub.split_revision(path)) or (str(folder), None)
+    if local_only and not folder.is_dir() and not hub.is_cached(name, "config.json", revision):
+        return None
+    from transformers import AutoConfig  # slow to import; sizes that are stated need none of it
+
+    try:
+        return AutoConfig.from_pretrained(name, revision=revision or "main", local_files_only=local_only)
+    except (ValueError, KeyError, OSError) as error:
+        if local_only and not folder.is_dir():
+            return None
+        raise ModelError(
+            f"{path}: cannot read its config ({first_line(error)}); [plan.model] may state its sizes"
+        ) from None
+
+
+def _sizes_of_config(config: Any, kind: ModelKind, path: str) -> ModelSizes:
+    """Sizes under the names that decoders of transformers share; counting the parameters shows whether they are all."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    from longrm.modeling.folders import check_config, check_trainable
+
+    check_config(config, path)
+    check_trainable(config, path)
+    config.num_labels = 1
+    auto: Any = AutoModelForSequenceClassification if kind == "scorer" else AutoModelForCausalLM
+    with torch.device("meta"):
+        model = auto.from_config(config)
+    modules = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    sizes = ModelSizes(
+        kind=kind,
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        heads=config.num_attention_heads,
+        kv_heads=getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        intermediate=config.intermediate_size,
+        vocabulary=config.vocab_size,
+        tied=bool(config.tie_word_embeddings),
+        qk_norm={"q_norm", "k_norm"} <= modules,
+        limit=config.max_position_embeddings,
+        origin=f"the config of {path}",
+    )
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    # Configs name biases differently: they are what remains, the same number in every layer, and small.
+    biases, rest = divmod(parameters - sizes.parameters, sizes.layers)
+    if rest or not 0 <= biases <= 0.02 * sizes.layer_parameters:
+        raise ModelError(
+            f"{path}: it has {parameters} parameters, and a decoder of its sizes {sizes.parameters}; architectures "
+            "other than Llama's (experts, plain feed-forward layers) cannot be planned"
+        )
+    return replace(sizes, biases=biases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +124,7 @@ class Workload:
         largest: The micro-batch with the most tokens.
         several: Whether a step may have several micro-batches.
         origin: Where the lengths come from, in a few words.
-        counts: Rows read, and left out by reason, where there is a file.
+        counts: Rows read and omitted, if there is a file.
         epochs: Passes over the data; generated data is read once.
     """
 
@@ -53,45 +148,64 @@ class Workload:
         return sum(count * shape.branch_tokens for shape, count in self.trees.items())
 
     @property
-    def targets(self) -> int:
-        """Tokens of the branches of the largest micro-batch."""
-        return sum(shape.branch_tokens for shape in self.largest.trees)
+    def tokens(self) -> float:
+        """All tokens, each prefix counted once."""
+        return self.prompt_tokens + self.response_tokens
 
     @property
     def separate_tokens(self) -> float:
-        """Tokens that would be read if every response had a copy of its prompt."""
+        """Tokens if every response had a copy of its prompt."""
         return sum(
             count * (shape.branch_tokens + shape.prefix * len(shape.branches))
             for shape, count in self.trees.items()
         )
 
+    @property
+    def targets(self) -> int:
+        """Tokens of the branches of the largest micro-batch, at which log-probabilities are computed."""
+        return sum(shape.branch_tokens for shape in self.largest.trees)
+
+    @property
+    def longest_row(self) -> TreeShape:
+        """The longest row of the largest micro-batch."""
+        return max(self.largest.trees, key=lambda shape: shape.tokens)
+
 
 def workload_of(settings: TrainingSettings, limit: int | None, progress: Progress) -> Workload:
-    """What a recipe reads; `[plan.rows]` stand in for data that is not at hand, and the model may read `limit` tokens.
+    """What a recipe reads; `[plan.rows]` replaces data that is not on this machine.
 
     Raises:
-        ConfigError: Neither the data nor `[plan.rows]` are there.
+        ConfigError: Neither the data nor `[plan.rows]` is there.
         DataError: The data cannot be read.
     """
-    planned = settings.plan.rows if settings.plan else ()
+    stated = settings.plan.rows if settings.plan else ()
     if settings.data.world is not None:
-        return _generated(settings, limit or _ENDLESS)
+        return _generated(settings, limit or _UNLIMITED)
     missing = [file.path for file in settings.data.files() if not Path(file.path).expanduser().exists()]
-    if missing and not planned:
+    if missing and not stated:
         raise ConfigError(
-            f"{missing[0]} is not there; make it, or state its rows in the recipe: "
+            f"{missing[0]} does not exist; create it, or state its rows in the recipe: "
             "plan.rows = [{rows = 1000, prompt = 30000, responses = 2, response = 500}]"
         )
-    tokenizer = None if missing else _tokenizer(settings, optional=bool(planned))
+    tokenizer = None if missing else _tokenizer(settings, optional=bool(stated))
+    trees: Counter[TreeShape] = Counter()
     if tokenizer is None:
-        most = settings.most_responses or _ENDLESS
-        trees: Counter[TreeShape] = Counter()
-        for rows in planned:
+        most = settings.most_responses or _UNLIMITED
+        for rows in stated:
             trees[TreeShape(rows.prompt, (rows.response,) * min(rows.responses, most))] += rows.rows
-        return _of_rows(settings, trees, trees, "[plan.rows]; the data or its tokenizer is not here", {})
-    source = source_of(settings, tokenizer, limit=limit or _ENDLESS, progress=progress)
+        origin = "[plan.rows], because the data or its tokenizer is not on this machine"
+        return _of_rows(settings, trees, trees, origin, {})
+    source = source_of(settings, tokenizer, limit=limit or _UNLIMITED, progress=progress)
     assert isinstance(source, FileSource), "generated data is planned above"
-    return _of_file(settings, source)
+    select = OBJECTIVES[settings.objective](settings.loss).select
+    weights = {file.label: file.weight for file in settings.data.files()}
+    weighted: dict[TreeShape, float] = {}
+    for example in source.examples():
+        tokens = select(example).tokens
+        shape = TreeShape(len(tokens.prompt), tuple(map(len, tokens.responses)))
+        trees[shape] += 1
+        weighted[shape] = weighted.get(shape, 0.0) + weights[example.source]
+    return _of_rows(settings, trees, weighted, "the data, row by row", source.counts, source.epoch_steps())
 
 
 def _tokenizer(settings: TrainingSettings, *, optional: bool) -> Tokenizer | None:
@@ -104,21 +218,6 @@ def _tokenizer(settings: TrainingSettings, *, optional: bool) -> Tokenizer | Non
         return None
 
 
-def _of_file(settings: TrainingSettings, source: FileSource) -> Workload:
-    select = OBJECTIVES[settings.objective].build(settings, {}, None).select
-    weights = {file.label: file.weight for file in settings.data.files()}
-    trees: Counter[TreeShape] = Counter()
-    weighted: dict[TreeShape, float] = {}
-    for example in source.examples():
-        tokens = select(example).tokens
-        shape = TreeShape(len(tokens.prompt), tuple(map(len, tokens.responses)))
-        trees[shape] += 1
-        weighted[shape] = weighted.get(shape, 0.0) + weights[example.source]
-    return _of_rows(
-        settings, trees, weighted, "the data, every row by itself", source.counts, source.epoch_steps()
-    )
-
-
 def _of_rows(
     settings: TrainingSettings,
     trees: Counter[TreeShape],
@@ -127,26 +226,27 @@ def _of_rows(
     counts: Mapping[str, int],
     epoch_steps: int | None = None,
 ) -> Workload:
-    """Rows as they would be read if none shared a prompt with another; an epoch reads as many as `weighted` says."""
+    """Rows as if none shared a prompt with another; an epoch reads as many as `weighted` says."""
     per_step, budget = settings.data.per_step, settings.memory.tokens_per_forward
     epoch_steps = epoch_steps or -(-trees.total() // per_step)
     steps = settings.optimizer.steps or (settings.optimizer.epochs or 1) * epoch_steps
     passes = steps / epoch_steps
-    # The most that a step can put into one micro-batch: the longest row, and what still fits beside it.
-    taken: list[TreeShape] = []
-    room, left, tokens = budget, per_step, 0
+    # The most that one micro-batch can have: the longest row, and the longest of those that fit next to it. `longest`
+    # is the number of tokens of the `per_step` longest rows: if they exceed the budget, a step may need several parts.
+    largest: list[TreeShape] = []
+    room, rows_left, longest = budget, per_step, 0
     for shape in sorted(trees, key=lambda shape: -shape.tokens):
-        more = min(trees[shape], per_step - len(taken), max(room // shape.tokens, int(not taken)))
-        taken += [shape] * more
+        more = min(trees[shape], per_step - len(largest), max(room // shape.tokens, int(not largest)))
+        largest += [shape] * more
         room -= more * shape.tokens
-        tokens += min(left, trees[shape]) * shape.tokens
-        left -= min(left, trees[shape])
+        longest += min(rows_left, trees[shape]) * shape.tokens
+        rows_left -= min(rows_left, trees[shape])
     return Workload(
         steps=steps,
         rows=passes * sum(weighted.values()),
         trees={shape: passes * count for shape, count in weighted.items()},
-        largest=PackedLayout(tuple(taken)),
-        several=tokens > budget and min(per_step, trees.total()) > 1,
+        largest=PackedLayout(tuple(largest)),
+        several=longest > budget and min(per_step, trees.total()) > 1,
         origin=origin,
         counts=counts,
         epochs=passes,
@@ -154,19 +254,17 @@ def _of_rows(
 
 
 def _generated(settings: TrainingSettings, limit: int) -> Workload:
-    """One step of every length is drawn; all steps of a length are taken to be like it."""
-    world = settings.data.world
-    assert world is not None, "the caller has seen it"
-    assert settings.curriculum is not None, "settings ask for it"
-    assert settings.optimizer.steps is not None, "settings ask for it"
-    steps = settings.optimizer.steps
+    """Draws one step of every length, and assumes that all steps of a length are like it."""
+    world, steps = settings.data.world, settings.optimizer.steps
+    assert world is not None, "the caller has checked"
+    assert settings.curriculum is not None, "settings require it"
+    assert steps is not None, "settings require it"
     curriculum = Curriculum(settings.curriculum, steps=steps, seed=settings.seed)
     tokenizer = _tokenizer(settings, optional=False)
     assert tokenizer is not None
-    source = source_of(settings, tokenizer, limit=limit, progress=no_progress)
     batches = Batches(
-        source,
-        OBJECTIVES[settings.objective].build(settings, {}, None),
+        source_of(settings, tokenizer, limit=limit, progress=no_progress),
+        OBJECTIVES[settings.objective](settings.loss),
         budget=settings.memory.tokens_per_forward,
         limit=limit,
         curriculum=curriculum,
@@ -189,5 +287,5 @@ def _generated(settings: TrainingSettings, limit: int) -> Workload:
         trees=trees,
         largest=max(layouts, key=lambda layout: layout.tokens),
         several=several,
-        origin=f"data.world, one step of every length of {', '.join(world.names or (world.name,))} drawn",
+        origin=f"data.world, one step of every length of {', '.join(world.names)}",
     )

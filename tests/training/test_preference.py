@@ -6,11 +6,8 @@ from safetensors.torch import load_file
 
 from longrm.data.joining import Encoded
 from longrm.training.batches import Example
-from longrm.training.objectives.preference import (
-    PreferenceLossSettings,
-    PreferenceObjective,
-    PreferenceSettings,
-)
+from longrm.training.objectives import Preference
+from longrm.training.settings import LossSettings
 from longrm.training.train import train
 
 
@@ -37,7 +34,7 @@ def test_the_number_of_rejected_responses_is_read_and_no_more(tmp_path, recipe, 
 def test_the_best_comes_first_and_worse_ones_keep_their_order():
     example = Example("e", Encoded([1], [[2], [3], [4], [5], [6]]), (2, 1, 3, 1, 2), "d")
     for rejected, kept in [(None, [[3], [2], [4], [6]]), (2, [[3], [2], [4]])]:
-        selected = PreferenceObjective(PreferenceLossSettings(rejected=rejected)).select(example)
+        selected = Preference(LossSettings(kind="logo", rejected=rejected)).select(example)
         assert list(selected.tokens.responses) == kept
         assert selected.ranks[0] == 1
 
@@ -52,13 +49,3 @@ def test_cutting_a_step_into_parts_changes_nothing_but_rounding(tmp_path, recipe
     for one, other in zip(steps_of(tmp_path / "whole"), steps_of(tmp_path / "rows"), strict=True):
         assert one.loss == pytest.approx(other.loss, rel=1e-4)
         assert one.grad_norm == pytest.approx(other.grad_norm, rel=1e-3)
-
-
-def test_a_margin_for_dpo_is_refused():
-    with pytest.raises(
-        ValueError,
-        match='loss.gamma is no option of loss.kind = "dpo", which takes beta, nll, label_smoothing',
-    ):
-        PreferenceSettings.model_validate(
-            {"model": {"path": "m"}, "data": {"path": "d"}, "loss": {"kind": "dpo", "gamma": 1.0}}
-        )

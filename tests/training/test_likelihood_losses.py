@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from longrm.training.losses.likelihood_losses import dpo, logo, sft, simpo
+from longrm.training.losses import dpo, logo, sft, simpo
 
 TOLERANCE = 1e-12
 LOGPROBS = [
@@ -158,5 +158,5 @@ def test_extreme_log_probabilities_stay_finite(kind, high):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_comparison_without_a_rejected_response_is_refused(kind):
-    with pytest.raises(ValueError, match="without a rejected response"):
+    with pytest.raises(ValueError, match="rejected response"):
         KINDS[kind](tensors(LOGPROBS[:3]), [2, 1], **OPTIONS)

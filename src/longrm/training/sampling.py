@@ -1,96 +1,91 @@
 """The order in which rows are read: a pure function of the seed and the epoch, with long rows spread evenly.
 
-The rows of a source are sorted into *strata* by length (powers of two). In a series where stratum i holds m_i of n
-rows, every beginning of t rows holds t m_i / n of its rows, give or take less than one: long rows are neither
-starved nor bunched (Tijdeman 1980, "The chairman assignment problem").
+The rows of a source are sorted into *strata* by length (powers of two). In a series where stratum i has m_i of n rows,
+every beginning of t rows has t m_i / n of its rows, give or take less than one: long rows are neither starved nor
+bunched (Tijdeman 1980, "The chairman assignment problem").
 """
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
 from longrm.rng import Draws
-from longrm.training.data_settings import CurriculumSettings
+from longrm.training.settings import CurriculumSettings
 
 SampledRow = TypeVar("SampledRow")
 StratumKey = TypeVar("StratumKey", int, tuple[int, int])
 
 
-@dataclass(frozen=True, slots=True)
-class SampledSource:
-    """A source as sampling sees it: the tokens of every row, and how many passes over it one epoch makes."""
-
-    lengths: Sequence[int]
-    weight: float = 1.0
-
-    @property
-    def quota(self) -> int:
-        """Its rows in one epoch, the same in every epoch; at least one."""
-        return max(1, round(self.weight * len(self.lengths)))
-
-
 class Mixture:
     """Epochs over several sources.
 
-    A source is an endless series of passes, each a new order of all its rows, and an epoch reads on where the last
-    one ended: with weight 1 every row once, with weight 0.5 the half that the last epoch left out.
+    A source is an endless series of passes, each a new order of all its rows, and an epoch continues where the last
+    one ended: with weight 1 every row once, with weight 0.5 the half that the last epoch omitted.
+
+    Args:
+        lengths: The tokens of every row, for each source.
+        weights: Passes over each source in one epoch.
     """
 
-    def __init__(self, stocks: Sequence[SampledSource], seed: int) -> None:
-        self._stocks = stocks
+    def __init__(self, lengths: Sequence[Sequence[int]], weights: Sequence[float], seed: int) -> None:
+        self._lengths = lengths
         self._seed = seed
-        self.rows = sum(stock.quota for stock in stocks)
+        # rows of each source in one epoch, the same number in every epoch
+        self._quotas = [
+            max(1, round(weight * len(own))) for own, weight in zip(lengths, weights, strict=True)
+        ]
+        self.rows = sum(self._quotas)
 
     def epoch(self, number: int) -> list[tuple[int, int]]:
-        """Source and row of all that an epoch, counted from 0, reads, in order."""
+        """Source and row of everything that an epoch, counted from 0, reads, in order."""
         strata: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for source, stock in enumerate(self._stocks):
+        for source, lengths in enumerate(self._lengths):
             for row in self._drawn(source, number):
-                strata.setdefault((source, stock.lengths[row].bit_length()), []).append((source, row))
-        return _woven(strata, Draws("epoch", self._seed, number))
+                strata.setdefault((source, lengths[row].bit_length()), []).append((source, row))
+        return _interleave(strata, Draws("epoch", self._seed, number))
 
     def _drawn(self, source: int, epoch: int) -> list[int]:
         """The rows of a source that an epoch reads."""
-        stock = self._stocks[source]
-        size, start = len(stock.lengths), epoch * stock.quota
-        passes = range(start // size, -(-(start + stock.quota) // size))
+        size, quota = len(self._lengths[source]), self._quotas[source]
+        start = epoch * quota
+        passes = range(start // size, -(-(start + quota) // size))
         drawn = (row for number in passes for row in self._pass(source, number))
         first = start - passes.start * size
-        return list(islice(drawn, first, first + stock.quota))
+        return list(islice(drawn, first, first + quota))
 
     def _pass(self, source: int, number: int) -> list[int]:
         """All rows of a source in the order of one pass."""
         strata: dict[int, list[int]] = {}
-        for row, length in enumerate(self._stocks[source].lengths):
+        for row, length in enumerate(self._lengths[source]):
             strata.setdefault(length.bit_length(), []).append(row)
         draws = Draws("pass", self._seed, source, number)
-        for bucket in sorted(strata):
-            draws.shuffle(strata[bucket])
-        return _woven(strata, draws)
+        for stratum in sorted(strata):
+            draws.shuffle(strata[stratum])
+        return _interleave(strata, draws)
 
 
-def _woven(strata: Mapping[StratumKey, Sequence[SampledRow]], draws: Draws) -> list[SampledRow]:
-    """The items of all strata, spread evenly; where several are due at once, it is drawn which comes first."""
+def _interleave(strata: Mapping[StratumKey, Sequence[SampledRow]], draws: Draws) -> list[SampledRow]:
+    """The rows of all strata, spread evenly; a random order of the strata breaks ties."""
     keys = sorted(strata)
     draws.shuffle(keys)
-    parts = [iter(strata[key]) for key in keys]
-    return [next(parts[stratum]) for stratum in spread([len(strata[key]) for key in keys])]
+    rows = [iter(strata[key]) for key in keys]
+    return [next(rows[stratum]) for stratum in spread([len(strata[key]) for key in keys])]
 
 
 def spread(sizes: Sequence[int]) -> list[int]:
     """Spreads strata evenly over a series.
 
     Args:
-        sizes: How often each stratum stands in it; 1 at least.
+        sizes: How often each stratum occurs; 1 at least.
 
     Returns:
         The strata, by index, in order. Of the first t, t * size / sum(sizes) are of a stratum, +- less than 1.
     """
     total = sum(sizes)
     slack = 1 / max(2, 2 * len(sizes) - 2)
-    # A turn of a stratum has a time from which, and a time until which, it may be taken: the earliest end goes first.
+    # Each turn of a stratum has a release time and a deadline. Of the turns that are released, the earliest deadline
+    # goes first: `due` is a heap by release time, `ready` one by deadline.
     due = [(slack * total / size, stratum) for stratum, size in enumerate(sizes)]
     heapq.heapify(due)
     ready: list[tuple[float, int]] = []
@@ -109,7 +104,7 @@ def spread(sizes: Sequence[int]) -> list[int]:
 
 
 class Curriculum:
-    """Which length each step trains on; a pure function of the step."""
+    """The context length of each step; a pure function of the step."""
 
     def __init__(self, settings: CurriculumSettings, *, steps: int, seed: int) -> None:
         self._settings = settings
@@ -119,6 +114,6 @@ class Curriculum:
     def length(self, step: int) -> int:
         """The context length of a step, counted from 0."""
         lengths = self._settings.lengths
-        climbed = int(step / self._ramp_steps * (len(lengths) - 1))
+        reached = int(step / self._ramp_steps * (len(lengths) - 1))
         back = Draws("curriculum", self._seed, step).fraction() < self._settings.short_share
-        return lengths[0] if back else lengths[min(climbed, len(lengths) - 1)]
+        return lengths[0] if back else lengths[min(reached, len(lengths) - 1)]

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from longrm.training.losses.ranking_losses import (
+from longrm.training.losses import (
     bradley_terry,
     centering,
     hardest,

@@ -1,0 +1,513 @@
+"""The whole package on a laptop: reveals a tiny reward model's context boundary, moves it, and shows both.
+
+One checkpoint, trained on short contexts, is trained further twice, on data that differs in one thing: more short
+contexts, or contexts that grow from short to long. A generative judge is trained too, by imitation of judgments, short
+and then long, and by preference for judgments of consensus.
+
+Torch is imported in the worker processes only, so that they start sooner.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from longrm import report
+from longrm.benchmarks import LoadedBenchmark, Probe, ProbeCell
+from longrm.benchmarks.probe import comparisons
+from longrm.config import Config
+from longrm.data.training_rows import context_digest
+from longrm.errors import ConfigError, require
+from longrm.evaluation.comparison_trials import JudgingSettings
+from longrm.evaluation.estimates import paired_difference
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1
+from longrm.evaluation.summaries import read_summary
+from longrm.reading import read_toml
+from longrm.report.load import STAGES
+from longrm.reward_models import JudgeSettings
+from longrm.runs.folder import SCHEMA_VERSION, RunFolder, read_json, write_json
+from longrm.runs.judgments import read_judgments
+from longrm.runs.logs import Log
+from longrm.runs.progress import Progress, no_progress
+from longrm.runs.records import ContextRecord, JudgmentRecord
+from longrm.training.settings import TrainingSettings
+from longrm.training.world_judgments import TEMPLATES
+from longrm.types import Comparison
+
+RECIPES = Path(str(files("longrm") / "recipes" / "demo"))
+SECONDS = "seconds.json"
+
+# Stages: models that are evaluated. Each has the name of the training that makes it.
+UNTRAINED, UNSTRUCTURED, RESCALED = "untrained", "unstructured", "rescale_only"
+SHORT, CONTROL, LONG = "short", "control", "long"
+GENERATIVE_BASE = "generative_base"
+GENERATIVE_SHORT, GENERATIVE_LONG, GENERATIVE_LOGO = "generative_short", "generative_long", "generative_logo"
+GENERATIVE_RESCALED, GENERATIVE_LONG_ALONE = "generative_rescale_only", "generative_long_alone"
+
+# Evaluations of a stage.
+PAIRS, BEST_OF_4, POINTWISE = "pairs", "best_of_4", "pointwise"
+_EVALUATION_SEED = 1_000_000  # no training uses a seed from here on
+_SHORT_LENGTHS, _LONG_LENGTHS = (128, 256, 512, 1024), (2048, 4096)
+_TOKENIZER = "words"  # of all stages
+_MAX_TOKENS = 16  # a judgment has ten
+_MIN_CONTEXTS = 10  # per length; an interval from fewer could not be trusted
+
+
+class DemoSettings(Config):
+    """Settings of `longrm demo`.
+
+    Attributes:
+        seed: Seed of the training data, the evaluation data and the initial models.
+        generative: Also train a generative judge. The training from an unstructured start then counts as a control,
+            because of the time it takes.
+        controls: Also run the trainings that show the cause of the gain.
+    """
+
+    seed: int = 0
+    generative: bool = False
+    controls: bool = False
+
+
+class DemoTraining(NamedTuple):
+    """A training: the stage that it makes, its recipe, the stage it starts from, and changes to the recipe."""
+
+    stage: str
+    recipe: str
+    start: str | None
+    changes: dict[str, Any]
+
+
+DISCRIMINATIVE = (
+    DemoTraining(SHORT, SHORT, None, {}),
+    DemoTraining(UNSTRUCTURED, SHORT, None, {"model.new.structured": False, "plateau_steps": 0}),
+    DemoTraining(LONG, LONG, SHORT, {}),
+    DemoTraining(CONTROL, CONTROL, SHORT, {}),
+)
+CONTROLS = (
+    DemoTraining("long_without_rescale", LONG, SHORT, {"model.rope_theta": None}),
+    DemoTraining("shuffled_labels", SHORT, None, {"data.world.shuffle_labels": True, "plateau_steps": 0}),
+)
+GENERATIVE = (
+    DemoTraining(GENERATIVE_BASE, GENERATIVE_BASE, None, {}),
+    DemoTraining(GENERATIVE_SHORT, GENERATIVE_SHORT, GENERATIVE_BASE, {}),
+    DemoTraining(GENERATIVE_LONG, GENERATIVE_LONG, GENERATIVE_SHORT, {}),
+    DemoTraining(GENERATIVE_LOGO, GENERATIVE_LOGO, GENERATIVE_LONG, {}),
+    DemoTraining(GENERATIVE_LONG_ALONE, GENERATIVE_LONG_ALONE, GENERATIVE_SHORT, {}),
+)
+RESCALED_STAGES = {RESCALED: (SHORT, LONG), GENERATIVE_RESCALED: (GENERATIVE_SHORT, GENERATIVE_LONG)}
+"""Stages without training: another stage with the rotary base of a recipe, to separate that from the training."""
+UNRELATED = {"unrelated_context": LONG, "judge_unrelated_context": GENERATIVE_LOGO}
+"""Controls: the stage that is evaluated on contexts that have nothing to do with the answers."""
+CONTRASTS = (
+    (LONG, CONTROL),
+    (GENERATIVE_LONG, GENERATIVE_SHORT),
+    (GENERATIVE_LONG, GENERATIVE_LONG_ALONE),
+    (GENERATIVE_LOGO, GENERATIVE_LONG),
+)
+START_NOTES = {
+    UNTRAINED: "The untrained model is random except for its attention, which starts with heads that attend to the "
+    "previous few tokens and heads that match equal content.",
+    UNSTRUCTURED: "The row 'unstructured' is the same training from entirely random weights.",
+    GENERATIVE_LOGO: "The generative judge starts in the same way, in four layers whose heads return what they copy. "
+    "It first learns to write the record that answers a question, then to judge by it: 'Corimo: keeps bucket. [[A]]'. "
+    "LOGO prefers the judgment of most of seven simulated judges, each of which errs in 15 of 100 cases, over those of "
+    "the others.",
+}
+"""Notes of the summary on how the models start, for stages that are evaluated."""
+
+
+def run_demo(settings: DemoSettings, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
+    """Trains, evaluates and reports; a killed demo resumes.
+
+    Args:
+        settings: The seed, and what to run.
+        out: Receives a run folder for every training and evaluation, `summary.json` and `report.html`.
+        progress: Called with the share of the work that is done, and when a stage is evaluated.
+
+    Returns:
+        The summary: the stages with their evaluations, the contrasts, the controls, and the seconds of every task, with
+        the wall-clock seconds of this call as `total`.
+    """
+    require("torch", "transformers", "altair", "vl_convert", user="the demo")
+    began = time.perf_counter()
+
+    def finished(task: str) -> None:
+        for stage in stages_of(settings):
+            if task == f"evaluate {stage} {PAIRS}":
+                by_length = read_summary(out / "stages" / stage / PAIRS)["metrics"]["by_length"]
+                accuracies = [
+                    f"{100 * metrics['pair_accuracy']['value']:.0f}% at {length}"
+                    for length, metrics in by_length.items()
+                ]
+                progress(stage, 1, 1, f"pair accuracy {', '.join(accuracies)} tokens")
+
+    with RunFolder(out, "demo", settings) as folder:
+        seconds = run_tasks(tasks_of(settings, out), progress, finished)
+        # A resumed demo finds most tasks done: keep the time that they took when they did their work.
+        before = read_json(out / SECONDS) if (out / SECONDS).exists() else {}
+        seconds = before | {name: max(value, before.get(name, 0.0)) for name, value in seconds.items()}
+        write_json(out / SECONDS, seconds)
+        summary = summarize_demo(settings, out, seconds)
+        summary["seconds"]["total"] = round(time.perf_counter() - began, 3)
+        folder.write_summary(summary)
+        report.build([out], out / "report.html")
+    return summary
+
+
+# --- Trainings -------------------------------------------------------------------------------------------------------
+
+
+def trainings_of(settings: DemoSettings) -> list[DemoTraining]:
+    """The trainings of a demo. The longest chain comes first, so that nothing waits for it at the end."""
+    chosen = [
+        *(GENERATIVE if settings.generative else ()),
+        *DISCRIMINATIVE,
+        *(CONTROLS if settings.controls else ()),
+    ]
+    if settings.generative and not settings.controls:
+        return [training for training in chosen if training.stage != UNSTRUCTURED]
+    return chosen
+
+
+def stages_of(settings: DemoSettings) -> list[str]:
+    """The stages that are evaluated, in reading order; not the judge's base, which writes no verdicts yet."""
+    stages = {training.stage for training in trainings_of(settings)} - {GENERATIVE_BASE} | {UNTRAINED}
+    if settings.controls:
+        stages.add(RESCALED)
+    if settings.generative:
+        stages.add(GENERATIVE_RESCALED)
+    return [stage for stage in STAGES if stage in stages]
+
+
+def is_generative(stage: str) -> bool:
+    """Whether the model of a stage is generative."""
+    return stage.startswith("generative_")
+
+
+def model_of(stage: str, out: Path) -> Path:
+    """The folder of the model of a stage."""
+    if stage == UNTRAINED or stage in RESCALED_STAGES:
+        return (out / "models" / stage).resolve()
+    return (out / "training" / stage / "model").resolve()
+
+
+def recipe_of(training: DemoTraining, seed: int, out: Path) -> TrainingSettings:
+    """The settings of a training; every training has data of its own."""
+    number = (*DISCRIMINATIVE, *CONTROLS, *GENERATIVE).index(training)
+    changes: dict[str, Any] = {"seed": seed, "data.world.seed": 10 * seed + number}
+    if training.start is not None:
+        changes["model.path"] = str(model_of(training.start, out))
+    return TrainingSettings.resolve(RECIPES / f"{training.recipe}.toml", changes | training.changes)
+
+
+def train_stage(training: DemoTraining, settings: DemoSettings, out: Path) -> None:
+    """Trains the model of a stage; the first discriminative training also saves its untrained model."""
+    from longrm.modeling.saving import save
+    from longrm.training.initial_model import initial_model
+    from longrm.training.train import train
+
+    recipe = recipe_of(training, settings.seed, out)
+    if training.stage == SHORT and not model_of(UNTRAINED, out).exists():
+        save(initial_model(recipe, "scorer"), model_of(UNTRAINED, out))
+    train(recipe, out / "training" / training.stage)
+
+
+def rescale_stage(stage: str, out: Path) -> None:
+    """Saves the model of a stage that differs from another one only in its rotary base."""
+    from longrm.modeling.loading import load_language_model, load_scorer, rescale_rope
+    from longrm.modeling.saving import save
+
+    if model_of(stage, out).exists():
+        return
+    start, recipe = RESCALED_STAGES[stage]
+    load = load_language_model if is_generative(stage) else load_scorer
+    model = load(model_of(start, out))
+    rescale_rope(
+        model.model, float(read_toml(RECIPES / f"{recipe}.toml", ConfigError)["model"]["rope_theta"])
+    )
+    save(model, model_of(stage, out))
+
+
+# --- Evaluations -----------------------------------------------------------------------------------------------------
+
+
+def evaluations_of(stage: str) -> tuple[str, ...]:
+    """The evaluations of a stage; the judges of the recipe also rate single responses."""
+    if not is_generative(stage):
+        return (PAIRS, BEST_OF_4)
+    return (PAIRS, POINTWISE) if stage in (GENERATIVE_SHORT, GENERATIVE_LONG, GENERATIVE_LOGO) else (PAIRS,)
+
+
+def probes(settings: DemoSettings) -> Mapping[tuple[bool, str], Probe]:
+    """The evaluations, by whether the model is generative and by name.
+
+    Long contexts take time to read, so there are fewer of them, each with more comparisons. So does generation: a
+    generative judge gets fewer comparisons, and scalar models that are compared with it get half of theirs.
+    """
+
+    def probe(*cells: tuple[tuple[int, ...], int, int], responses: int = 2) -> Probe:
+        return Probe(
+            seed=_EVALUATION_SEED + settings.seed,
+            tokenizer=_TOKENIZER,
+            responses=responses,
+            cells=tuple(
+                ProbeCell(lengths=lengths, groups=groups, per_group=n) for lengths, groups, n in cells
+            ),
+        )
+
+    divisor = 2 if settings.generative else 1
+    return {
+        (False, PAIRS): probe((_SHORT_LENGTHS, 32, 16 // divisor), (_LONG_LENGTHS, 16, 32 // divisor)),
+        (False, BEST_OF_4): probe(
+            (_SHORT_LENGTHS, 16, 8 // divisor), (_LONG_LENGTHS, 12, 10 // divisor), responses=4
+        ),
+        (True, PAIRS): probe((_SHORT_LENGTHS, 32, 2), (_LONG_LENGTHS, 8, 8)),
+        (True, POINTWISE): probe((_SHORT_LENGTHS, 16, 2), (_LONG_LENGTHS, 4, 8)),
+    }
+
+
+def probe_of(stage: str, evaluation: str, settings: DemoSettings) -> Probe:
+    """What a stage is asked in one of its evaluations."""
+    probe = probes(settings)[is_generative(stage), evaluation]
+    if stage not in (UNTRAINED, UNSTRUCTURED):
+        return probe
+    # Stages at chance get the first third of the contexts: their intervals may be wider.
+    cells = [
+        cell.model_copy(update={"groups": min(cell.groups, max(_MIN_CONTEXTS, cell.groups // 3))})
+        for cell in probe.cells
+    ]
+    return probe.model_copy(update={"cells": tuple(cells)})
+
+
+@lru_cache
+def _comparisons(probe: Probe) -> list[Comparison]:
+    """The comparisons of an evaluation, drawn once per process."""
+    return list(comparisons(probe))
+
+
+def _evaluation(stage: str, evaluation: str, probe: Probe, out: Path) -> Evaluation:
+    form = "pointwise" if evaluation == POINTWISE else "pairwise"
+    judge = JudgeSettings(format=form, template=str(TEMPLATES[form]), max_tokens=_MAX_TOKENS, retries=0)
+    # In these worlds the words of the question lead to the evidence; one baseline is enough to show that.
+    baselines = ("overlap",) if (stage, evaluation) == (LONG, PAIRS) and not probe.unrelated else ()
+    return Evaluation(
+        model=str(model_of(stage, out)),
+        bench="probe",
+        probe=probe,
+        judge=judge if is_generative(stage) else JudgeSettings(),
+        judging=JudgingSettings(baselines=baselines),
+    )
+
+
+def evaluate_stage(stage: str, evaluation: str, settings: DemoSettings, out: Path) -> None:
+    """Runs one evaluation of one stage."""
+    probe = probe_of(stage, evaluation, settings)
+    drawn = _comparisons(probe)
+    bench = LoadedBenchmark("probe", drawn, len(drawn), measured=probe.measured(_TOKENIZER))
+    run_evaluation(
+        _evaluation(stage, evaluation, probe, out), out / "stages" / stage / evaluation, bench=bench
+    )
+
+
+def evaluate_unrelated(name: str, settings: DemoSettings, out: Path) -> None:
+    """Evaluates a stage on contexts that have nothing to do with the answers."""
+    stage = UNRELATED[name]
+    cell = ProbeCell(lengths=(256, 1024), groups=16 if is_generative(stage) else 64, per_group=8)
+    probe = Probe(seed=_EVALUATION_SEED + settings.seed, tokenizer=_TOKENIZER, unrelated=True, cells=(cell,))
+    run_evaluation(_evaluation(stage, PAIRS, probe, out), out / "controls" / name)
+
+
+def assert_unseen(settings: DemoSettings, out: Path) -> None:
+    """Fails if a context of the evaluation was trained on."""
+    logs = (out / "training").glob("*/contexts.jsonl")
+    seen = {digest for log in logs for record in Log(log, ContextRecord) for digest in record.digests}
+    for probe in probes(settings).values():
+        for comparison in _comparisons(probe):
+            assert context_digest(comparison) not in seen, f"{comparison.id} was trained on"
+
+
+# --- Summary ---------------------------------------------------------------------------------------------------------
+
+
+def summarize_demo(settings: DemoSettings, out: Path, seconds: dict[str, float]) -> dict[str, Any]:
+    """The summary of all stages in the folder."""
+    stages, summaries = stages_of(settings), {}
+    for stage in stages:
+        first, *others = evaluations_of(stage)
+        summaries[stage] = read_summary(out / "stages" / stage / first) | {
+            evaluation: read_summary(out / "stages" / stage / evaluation) for evaluation in others
+        }
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "demo",
+        "seed": settings.seed,
+        "complete": all(summary["complete"] for summary in summaries.values()),
+        "stages": summaries,
+        "contrasts": {
+            f"{one}_vs_{other}": {
+                "by_length": _contrast(out, one, other, PAIRS),
+                "best_of_4": None if is_generative(one) else _contrast(out, one, other, BEST_OF_4),
+            }
+            for one, other in CONTRASTS
+            if one in stages
+        },
+        "controls": {
+            name: read_summary(out / "controls" / name)["metrics"]["overall"]["pair_accuracy"]
+            for name, stage in UNRELATED.items()
+            if stage in stages
+        },
+        "notes": {"start": " ".join(note for stage, note in START_NOTES.items() if stage in stages)},
+        "seconds": dict(seconds),
+    }
+
+
+def _contrast(out: Path, stage: str, other: str, evaluation: str) -> dict[str, Any]:
+    """The paired difference of two stages' accuracy, by length."""
+    metric = (TOP1 if evaluation == BEST_OF_4 else PAIR_ACCURACY).name
+    ours, theirs = (_records_by_length(out / "stages" / name / evaluation) for name in (stage, other))
+    return {
+        str(length): asdict(paired_difference(ours[length], theirs[length], metric))
+        for length in sorted(ours)
+    }
+
+
+def _records_by_length(folder: Path) -> dict[int, list[JudgmentRecord]]:
+    records: dict[int, list[JudgmentRecord]] = {}
+    for record in read_judgments(folder):
+        assert record.length is not None, "generated comparisons know their length"
+        records.setdefault(record.length, []).append(record)
+    return records
+
+
+# --- Tasks -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DemoTask:
+    """A piece of work for a worker process.
+
+    Attributes:
+        name: Unique.
+        function: Called with the arguments; another process must be able to import it.
+        arguments: Its arguments.
+        after: Names of the tasks that have to be finished before.
+        work: The amount of work, in a unit that all tasks share.
+    """
+
+    name: str
+    function: Callable[..., None]
+    arguments: tuple[Any, ...]
+    after: tuple[str, ...] = ()
+    work: float = 1.0
+
+
+def tasks_of(settings: DemoSettings, out: Path) -> list[DemoTask]:
+    """All tasks, with their dependencies."""
+    trainings, stages = trainings_of(settings), stages_of(settings)
+    made_by = {training.stage: f"train {training.stage}" for training in trainings}
+    trained = tuple(made_by.values())
+    tasks = []
+    for training in trainings:
+        recipe = recipe_of(training, settings.seed, out)
+        assert recipe.optimizer.steps is not None, "the demo's recipes set steps"
+        assert recipe.data.world is not None, "the demo trains on generated worlds"
+        work = (
+            3 * recipe.optimizer.steps * recipe.data.world.tokens_per_step
+        )  # backward costs twice as much as forward
+        after = (made_by[training.start],) if training.start else ()
+        tasks.append(DemoTask(made_by[training.stage], train_stage, (training, settings, out), after, work))
+    made_by[UNTRAINED] = made_by[SHORT]
+    for stage in stages:
+        if stage in RESCALED_STAGES:
+            before = made_by[RESCALED_STAGES[stage][0]]
+            made_by[stage] = f"rescale {stage}"
+            tasks.append(DemoTask(made_by[stage], rescale_stage, (stage, out), (before,)))
+    for stage in stages:
+        for evaluation in evaluations_of(stage):
+            work = sum(
+                sum(cell.lengths) * cell.groups for cell in probe_of(stage, evaluation, settings).cells
+            )
+            name, arguments = f"evaluate {stage} {evaluation}", (stage, evaluation, settings, out)
+            tasks.append(DemoTask(name, evaluate_stage, arguments, (made_by[stage],), work))
+    for name, stage in UNRELATED.items():
+        if stage in stages:
+            tasks.append(
+                DemoTask(f"evaluate {name}", evaluate_unrelated, (name, settings, out), (made_by[stage],))
+            )
+    return [*tasks, DemoTask("check contexts", assert_unseen, (settings, out), trained)]
+
+
+def run_tasks(
+    tasks: Sequence[DemoTask], progress: Progress, finished: Callable[[str], None], workers: int | None = None
+) -> dict[str, float]:
+    """Runs tasks in worker processes, one per processor, and returns the seconds that each took.
+
+    A free worker takes the first task in the list whose dependencies are finished. An error of a task is raised here,
+    and no further task is started.
+    """
+    workers = workers or len(os.sched_getaffinity(0))
+    pool = ProcessPoolExecutor(
+        workers, multiprocessing.get_context("spawn"), initializer=_start_worker, initargs=(os.getpid(),)
+    )
+    waiting, running = list(tasks), dict[Future[float], str]()
+    seconds: dict[str, float] = {}
+    try:
+        while waiting or running:
+            ready = [task for task in waiting if seconds.keys() >= set(task.after)]
+            for task in ready[: workers - len(running)]:
+                waiting.remove(task)
+                # Worker processes inherit the blocked signal. A terminal sends Ctrl-C to all of them; only this process
+                # handles it, and ends the workers.
+                signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+                running[pool.submit(_timed, task)] = task.name
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+            assert running, f"tasks wait for each other: {[task.name for task in waiting]}"
+            done_work = sum(task.work for task in tasks if task.name in seconds)
+            progress(
+                "demo",
+                int(100 * done_work / sum(task.work for task in tasks)),
+                100,
+                ", ".join(running.values()),
+            )
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                name = running.pop(future)
+                seconds[name] = round(future.result(), 3)
+                finished(name)
+        progress("demo", 100, 100, "")
+        return seconds
+    except BaseException as error:
+        if not isinstance(error, Exception):  # a signal, which must not wait for running tasks
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start_worker(parent: int) -> None:
+    """One thread per worker: tiny models gain little from more, and results are the same on any machine."""
+    import torch
+
+    torch.set_num_threads(1)
+
+    def end_with_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def _timed(task: DemoTask) -> float:
+    began = time.perf_counter()
+    task.function(*task.arguments)
+    return time.perf_counter() - began

@@ -1,0 +1,438 @@
+"""The losses of training, and `LOSSES`, the names that `loss.kind` gives them.
+
+A loss is a pure function of tensors. It returns its value and the metrics to log with it, both means over comparisons:
+every comparison has the same weight, however many responses it has (`sft`: means over tokens). So the loss of a step
+is the weighted mean of the losses of its micro-batches.
+
+Settings import this module and must load without torch, which takes over a second to import. The losses therefore use
+methods of tensors, and the few functions that need torch itself import it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+    LossResult = tuple[Float[Tensor, ""], dict[str, float]]
+
+# --- Losses of log-probabilities -------------------------------------------------------------------------------------
+#
+# T tokens of all completions, R tokens of one response, V rejected responses of a comparison, S responses of a batch.
+#
+# The responses of all comparisons come in one sequence, `counts` per comparison, the chosen one first. l(y) is the mean
+# log-probability of a response's tokens, L(y) their sum.
+#
+# Preference losses share a term `nll` x -l(chosen): a mean over comparisons of means over tokens (LongRM; Pang et al.
+# 2024). TRL's `cpo_alpha` takes one mean over the chosen tokens of the whole batch, where long responses weigh more;
+# the two agree where chosen responses are equally long.
+#
+# With `label_smoothing` e, -log sigmoid(x) becomes -(1 - e) log sigmoid(x) - e log sigmoid(-x), and x includes the
+# margin (as in TRL's CPO; for DPO: Mitchell 2023, "conservative DPO").
+
+
+def sft(logprobs: Float[Tensor, " T"]) -> LossResult:
+    """Negative log-likelihood, a mean over the tokens of all completions (LongRM, stage 1)."""
+    return -logprobs.mean(), {}
+
+
+def logo(
+    logprobs: Sequence[Float[Tensor, " R"]],
+    counts: Sequence[int],
+    *,
+    beta: float,
+    gamma: float,
+    nll: float,
+    label_smoothing: float = 0.0,
+) -> LossResult:
+    """Compares the chosen response with the mean over the rejected ones, inside one sigmoid.
+
+    -log sigmoid(beta l(chosen) - (beta / V) sum_j l(rejected_j) - gamma) + nll (-l(chosen)): LongRM, stage 2; LOGO
+    (Tang et al. 2024).
+
+    Args:
+        logprobs: Log-probabilities of the tokens of every response.
+        counts: Responses of every comparison.
+        beta: Scale of the mean log-probabilities.
+        gamma: The margin by which the chosen response should lead.
+        nll: Weight of the chosen response's negative log-likelihood.
+        label_smoothing: The share of preferences that are assumed to be wrong.
+
+    Returns:
+        The loss, and `accuracy` (the share of rejected responses with a lower reward than the chosen one, equal rewards
+        count half), `margin` (the mean difference of these rewards), `chosen` and `rejected` (mean rewards: beta times
+        l, or times the log-ratio to the reference) and `nll` (the mean of -l(chosen)).
+    """
+    means = _stack([own.mean() for own in logprobs])
+    rewards = beta * means
+    margins = [own[:1] - own[1:].mean() - gamma for own in _split(rewards, counts)]
+    return _preference_loss(margins, rewards, means, counts, nll, label_smoothing)
+
+
+def simpo(
+    logprobs: Sequence[Float[Tensor, " R"]],
+    counts: Sequence[int],
+    *,
+    beta: float,
+    gamma: float,
+    nll: float,
+    label_smoothing: float = 0.0,
+) -> LossResult:
+    """The mean over pairs of -log sigmoid(beta l(chosen) - beta l(rejected) - gamma), plus nll (-l(chosen)).
+
+    SimPO (Meng et al. 2024), which has V = 1 and no last term. Arguments and metrics are those of `logo`.
+    """
+    means = _stack([own.mean() for own in logprobs])
+    rewards = beta * means
+    margins = [own[0] - own[1:] - gamma for own in _split(rewards, counts)]
+    return _preference_loss(margins, rewards, means, counts, nll, label_smoothing)
+
+
+def dpo(
+    logprobs: Sequence[Float[Tensor, " R"]],
+    counts: Sequence[int],
+    reference: Sequence[float],
+    *,
+    beta: float,
+    nll: float,
+    label_smoothing: float = 0.0,
+) -> LossResult:
+    """The mean over pairs of -log sigmoid(beta (h(chosen) - h(rejected))), plus nll (-l(chosen)).
+
+    h(y) = L(y) - L_reference(y): DPO (Rafailov et al. 2023, equation 7). `reference` has the reference model's L of
+    every response, `beta` scales the log-ratios; the other arguments and the metrics are those of `logo`.
+    """
+    assert len(reference) == len(logprobs), "one reference value per response"
+    sums = _stack([own.sum() for own in logprobs])
+    rewards = beta * (sums - sums.new_tensor(reference))
+    margins = [own[0] - own[1:] for own in _split(rewards, counts)]
+    means = _stack([own.mean() for own in logprobs])
+    return _preference_loss(margins, rewards, means, counts, nll, label_smoothing)
+
+
+def _preference_loss(
+    margins: Sequence[Float[Tensor, " pairs"]],
+    rewards: Float[Tensor, " S"],
+    means: Float[Tensor, " S"],
+    counts: Sequence[int],
+    nll: float,
+    label_smoothing: float,
+) -> LossResult:
+    e = label_smoothing
+    losses = [-((1.0 - e) * _log_sigmoid(x) + e * _log_sigmoid(-x)).mean() for x in margins]
+    chosen_nll = -_stack([own[0] for own in _split(means, counts)]).mean()
+    split_rewards = _split(rewards.detach(), counts)
+
+    def mean(values: list[Tensor]) -> float:
+        return _stack(values).mean().item()
+
+    metrics = {
+        # sign() is 0 for equal rewards, so that a tie counts half
+        "accuracy": mean([0.5 * ((own[0] - own[1:]).sign() + 1.0).mean() for own in split_rewards]),
+        "margin": mean([(own[0] - own[1:]).mean() for own in split_rewards]),
+        "chosen": mean([own[0] for own in split_rewards]),
+        "rejected": mean([own[1:].mean() for own in split_rewards]),
+        "nll": chosen_nll.item(),
+    }
+    return _stack(losses).mean() + nll * chosen_nll, metrics
+
+
+def _split(values: Float[Tensor, " S"], counts: Sequence[int]) -> Sequence[Float[Tensor, " V+1"]]:
+    if min(counts) < 2:
+        raise ValueError("a comparison needs a rejected response")
+    parts: tuple[Tensor, ...] = values.split(list(counts))  # type: ignore[no-untyped-call]  # torch has no types here
+    return parts
+
+
+# --- Losses of scores with a gold order ------------------------------------------------------------------------------
+#
+# S responses of a batch, one comparison after the other; B comparisons; N responses of the largest comparison.
+#
+# Scores are laid out as a grid of B rows and N columns. `gold` has the ranks in the same layout, and 0 where a smaller
+# comparison has no response: every mask below excludes these places.
+#
+# `ranks` has the gold ranks of every comparison, 1 = best; equal ranks are ties. All these losses return the metrics
+# `accuracy` (the share of gold-ordered pairs in the right order; equal scores, and tied responses where they are read,
+# count half), `margin` (by how much the better response leads) and `score` (the mean score).
+
+
+def bradley_terry(
+    scores: Float[Tensor, " S"],
+    ranks: Sequence[Sequence[int]],
+    *,
+    margins: Sequence[float] | None = None,
+    probabilities: Sequence[float] | None = None,
+    ties: bool = False,
+) -> LossResult:
+    """The mean over the gold-ordered pairs of a comparison of -log sigmoid(r_better - r_worse - margin).
+
+    Bradley and Terry 1952; LongRM, section on DisRM training; the margin as in Llama 2 (Touvron et al. 2023).
+
+    Args:
+        scores: Rewards of all responses, one comparison after the other.
+        ranks: Gold ranks of every comparison in the same order.
+        margins: One per comparison; 0 by default.
+        probabilities: That the gold order of a comparison is right; 1 by default. With p the loss is
+            -p log sigmoid(x) - (1 - p) log sigmoid(-x), so 1 - p smooths labels.
+        ties: Tied responses form pairs too, half won and half lost, which pulls their scores together. This is the
+            loss at p = 1/2, not a model of ties with a parameter of its own (Rao and Kupper 1967; Davidson 1970).
+            By default they form no pair.
+    """
+    if not ties:
+        _check_ordered(ranks)
+    grid, gold = _grid(scores, ranks)
+    better = _better(gold)
+    # Of two tied responses one pair is enough: triu(1) keeps i < j.
+    tied = ((gold[:, :, None] == gold[:, None, :]) & (gold > 0)[:, :, None]).triu(1)
+    pairs = better | tied if ties else better
+    leads = grid[:, :, None] - grid[:, None, :]  # [B, N, N]: score of i minus score of j
+    margin = _column(margins, 0.0, leads)[:, :, None]
+    probability = _column(probabilities, 1.0, leads)[:, :, None].where(better, 0.5)
+    losses = _logistic((leads - margin).where(better, leads), probability)
+    return _mean(losses, pairs), _ranking_metrics(grid, gold, pairs)
+
+
+def hardest(
+    scores: Float[Tensor, " S"],
+    ranks: Sequence[Sequence[int]],
+    *,
+    margins: Sequence[float] | None = None,
+    probabilities: Sequence[float] | None = None,
+) -> LossResult:
+    """Compares the best response with the highest scored worse one: -log sigmoid(r_best - max r_worse - margin).
+
+    The arguments are those of `bradley_terry`. Of several best responses the mean is taken.
+    """
+    _check_ordered(ranks)
+    grid, gold = _grid(scores, ranks)
+    rival = grid.masked_fill(~_beaten(gold), -math.inf).amax(1)
+    return _best_against(rival, grid, gold, margins, probabilities)
+
+
+def mean_inside(
+    scores: Float[Tensor, " S"],
+    ranks: Sequence[Sequence[int]],
+    *,
+    margins: Sequence[float] | None = None,
+    probabilities: Sequence[float] | None = None,
+) -> LossResult:
+    """Compares the best response with the mean score of the worse ones: -log sigmoid(r_best - mean r_worse - margin).
+
+    This is the form of LongRM's release; it dilutes a hard rival among easy ones. The arguments are those of
+    `bradley_terry`. Of several best responses the mean is taken.
+    """
+    _check_ordered(ranks)
+    grid, gold = _grid(scores, ranks)
+    beaten = _beaten(gold)
+    rival = (grid * beaten).sum(1) / beaten.sum(1)
+    return _best_against(rival, grid, gold, margins, probabilities)
+
+
+def plackett_luce(scores: Float[Tensor, " S"], ranks: Sequence[Sequence[int]]) -> LossResult:
+    """Every response is chosen, by a softmax of scores, among itself and all that are worse than it.
+
+    The mean over the choices of a comparison. A ranking without ties has N - 1 of them, and the product of their
+    probabilities is its likelihood (Plackett 1975; Luce 1959). For a pair this is the Bradley-Terry loss. Tied
+    responses are not compared with each other: each is chosen among itself and the worse ones.
+    """
+    _check_ordered(ranks)
+    grid, gold = _grid(scores, ranks)
+    better = _better(gold)
+    candidates = better.clone()
+    candidates.diagonal(dim1=1, dim2=2).fill_(True)  # a response is a candidate of its own choice
+    losses = grid[:, None, :].masked_fill(~candidates, -math.inf).logsumexp(2) - grid
+    return _mean(losses, better.any(2)), _ranking_metrics(grid, gold, better)
+
+
+def centering(scores: Float[Tensor, " S"], ranks: Sequence[Sequence[int]]) -> Float[Tensor, ""]:
+    """Keeps scores around zero: the square of twice the mean score of a comparison, a mean over comparisons.
+
+    For a pair this is (r_chosen + r_rejected)^2 (Eisenstein et al. 2023). For more responses it moves only their mean
+    and leaves their differences alone, as it does for a pair.
+    """
+    grid, gold = _grid(scores, ranks)
+    return (2.0 * grid.sum(1) / (gold > 0).sum(1)).square().mean()
+
+
+def _best_against(
+    rival: Float[Tensor, " B"],
+    grid: Float[Tensor, "B N"],
+    gold: Int[Tensor, "B N"],
+    margins: Sequence[float] | None,
+    probabilities: Sequence[float] | None,
+) -> LossResult:
+    leads = grid - rival[:, None] - _column(margins, 0.0, grid)
+    losses = _logistic(leads, _column(probabilities, 1.0, grid))
+    best = (gold > 0) & ~_beaten(gold)
+    return _mean(losses, best), _ranking_metrics(grid, gold, _better(gold))
+
+
+def _logistic(leads: Tensor, probability: Tensor) -> Tensor:
+    return -(probability * _log_sigmoid(leads) + (1.0 - probability) * _log_sigmoid(-leads))
+
+
+def _check_ordered(ranks: Sequence[Sequence[int]]) -> None:
+    if any(len(set(own)) < 2 for own in ranks):
+        raise ValueError("a comparison whose responses are all tied teaches nothing")
+
+
+def _better(gold: Int[Tensor, "B N"]) -> Bool[Tensor, "B N N"]:
+    """Whether response i of a comparison is better than its response j."""
+    return (gold[:, :, None] < gold[:, None, :]) & (gold > 0)[:, :, None]
+
+
+def _beaten(gold: Int[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
+    """Whether some response of the comparison is better."""
+    return _better(gold).any(1)
+
+
+def _mean(values: Float[Tensor, "B ..."], chosen: Bool[Tensor, "B ..."]) -> Float[Tensor, ""]:
+    """The mean over the chosen places of each comparison, then over comparisons."""
+    # where() rather than a product: unused places may be infinite, and 0 x inf is NaN.
+    values, chosen = values.where(chosen, 0.0).flatten(1), chosen.flatten(1)
+    return (values.sum(1) / chosen.sum(1)).mean()
+
+
+def _ranking_metrics(
+    grid: Float[Tensor, "B N"], gold: Int[Tensor, "B N"], pairs: Bool[Tensor, "B N N"]
+) -> dict[str, float]:
+    grid = grid.detach()
+    leads = (grid[:, :, None] - grid[:, None, :]).where(
+        _better(gold), 0.0
+    )  # 0 for ties, which then count half
+    return {
+        "accuracy": _mean(0.5 * (leads.sign() + 1.0), pairs).item(),
+        "margin": _mean(leads, pairs).item(),
+        "score": _mean(grid, gold > 0).item(),
+    }
+
+
+def _column(values: Sequence[float] | None, default: float, like: Tensor) -> Float[Tensor, "B 1"]:
+    given = [default] * len(like) if values is None else list(values)
+    assert len(given) == len(like), "one value per comparison"
+    return like.new_tensor(given)[:, None]
+
+
+def _grid(
+    scores: Float[Tensor, " S"], ranks: Sequence[Sequence[int]]
+) -> tuple[Float[Tensor, "B N"], Int[Tensor, "B N"]]:
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    assert len(scores) == sum(map(len, ranks)), "one score per ranked response"
+    assert all(len(own) >= 2 and min(own) >= 1 for own in ranks), "two responses or more, with ranks from 1"
+    gold = pad_sequence([torch.tensor(own) for own in ranks], batch_first=True).to(scores.device)
+    return scores.new_zeros(gold.shape).masked_scatter(gold > 0, scores), gold
+
+
+def _log_sigmoid(values: Tensor) -> Tensor:
+    from torch.nn.functional import logsigmoid
+
+    return logsigmoid(values)
+
+
+def _stack(values: Sequence[Tensor]) -> Tensor:
+    import torch
+
+    return torch.stack(list(values))
+
+
+# --- The registry ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """An entry of `LOSSES`.
+
+    Attributes:
+        objective: The objective that uses it (`longrm.training.objectives`).
+        function: Returns the loss and the metrics to log.
+        title: Its name in reports.
+        description: What it compares, for the model card and docs/cli.md.
+        options: The settings of `[loss]` that may be set for it, with their defaults.
+        chance: Its value for a model that knows nothing, where there is one.
+        needs_reference: Whether it compares with the model that training starts from.
+        reads_pairs: Whether it compares pairs, so that the margins and probabilities of rows apply.
+    """
+
+    objective: str
+    function: Callable[..., LossResult]
+    title: str
+    description: str
+    options: Mapping[str, Any]
+    chance: float | None = None
+    needs_reference: bool = False
+    reads_pairs: bool = True
+
+
+# `rejected`, `centering` and the ranking losses' `label_smoothing` are applied by the objective; the loss function
+# receives the other options.
+_MARGIN = {"beta": 2.5, "gamma": 0.5, "nll": 0.05, "label_smoothing": 0.0, "rejected": None}
+_RANKING = {"label_smoothing": 0.0, "centering": 0.0}
+
+LOSSES: dict[str, Loss] = {
+    "sft": Loss("sft", sft, "SFT", "the negative log-likelihood of completion tokens", {}),
+    "logo": Loss(
+        "preference",
+        logo,
+        "LOGO",
+        "the chosen response against the mean over the rejected ones, inside one sigmoid (LongRM, stage 2; Tang et al. "
+        "2024)",
+        _MARGIN,
+    ),
+    "simpo": Loss(
+        "preference",
+        simpo,
+        "SimPO",
+        "the chosen response against each rejected one (Meng et al. 2024)",
+        _MARGIN,
+    ),
+    "dpo": Loss(
+        "preference",
+        dpo,
+        "DPO",
+        "the chosen response against each rejected one, relative to the model that training starts from (Rafailov et "
+        "al. 2023)",
+        {"beta": 0.1, "nll": 0.0, "label_smoothing": 0.0, "rejected": None},
+        chance=math.log(2.0),
+        needs_reference=True,
+    ),
+    "bradley_terry": Loss(
+        "bradley_terry",
+        bradley_terry,
+        "Bradley-Terry",
+        "every gold-ordered pair (Bradley and Terry 1952)",
+        {**_RANKING, "ties": False},
+        chance=math.log(2.0),
+    ),
+    "hardest": Loss(
+        "bradley_terry",
+        hardest,
+        "hardest rival",
+        "the best response against the highest scored worse one",
+        _RANKING,
+        chance=math.log(2.0),
+    ),
+    "mean_inside": Loss(
+        "bradley_terry",
+        mean_inside,
+        "mean inside",
+        "the best response against the mean score of the worse ones, as the release of LongRM does",
+        _RANKING,
+        chance=math.log(2.0),
+    ),
+    "plackett_luce": Loss(
+        "bradley_terry",
+        plackett_luce,
+        "Plackett-Luce",
+        "the likelihood of the whole ranking (Plackett 1975; Luce 1959)",
+        {"centering": 0.0},
+        reads_pairs=False,
+    ),
+}
+"""Every loss. The first one of an objective is its default."""

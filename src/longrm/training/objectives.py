@@ -1,0 +1,194 @@
+"""The objectives of training, and `OBJECTIVES`, their names in recipes. Importing this module imports no torch.
+
+An objective says which rows and which kind of model it needs, and turns a micro-batch into a loss. The loss functions
+themselves are in `losses.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from longrm.errors import DataError
+from longrm.training.settings import LossSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from longrm.training.batches import Example, MicroBatch
+
+ModelKind = Literal["scorer", "language_model"]
+"""A model with a scalar head, or a language model."""
+
+ReferenceLogprobs = Mapping[str, Sequence[float]]
+"""By example id, the summed log-probability of each response under the reference model."""
+
+
+class Objective:
+    """What a training minimizes.
+
+    Args:
+        settings: The loss and its options.
+        reference: Log-probabilities by the reference model, if the loss needs them.
+        graded: Whether rows have margins or probabilities.
+
+    Attributes:
+        trains: The kind of model.
+        reads: The kind of rows.
+        title: One line for `longrm train --help`.
+        help: The text of `longrm train OBJECTIVE --help`.
+        description: What was trained, for the model card.
+        chance: The loss of a model that knows nothing, if that is known.
+    """
+
+    trains: ClassVar[ModelKind]
+    reads: ClassVar[Literal["comparison", "demonstration"]]
+    title: ClassVar[str]
+    help: ClassVar[str]
+    description: ClassVar[str]
+
+    def __init__(
+        self, settings: LossSettings, reference: ReferenceLogprobs | None = None, *, graded: bool = False
+    ) -> None:
+        self.settings = settings
+        self.reference = reference
+        self.chance = settings.loss.chance
+
+    def select(self, example: "Example") -> "Example":
+        """The example with the responses that the loss reads."""
+        return example
+
+    def weight(self, example: "Example") -> float:
+        """The weight of the example in the mean over a step."""
+        return 1.0
+
+    def loss(self, model: Any, micro: "MicroBatch") -> "tuple[Tensor, dict[str, float]]":
+        """The weighted mean over the examples of a micro-batch, and metrics to log."""
+        raise NotImplementedError
+
+
+class SFT(Objective):
+    """Stage 1 of a generative reward model: the likelihood of completions, a mean over their tokens (LongRM, SFT)."""
+
+    trains = "language_model"
+    reads = "demonstration"
+    title = "Imitate judgments: stage 1 of a generative reward model."
+    help = """Trains a language model to write the completions of demonstrations; prompts carry no loss.
+
+    \b
+    longrm train sft --config sft.toml --out runs/sft
+    longrm train sft --config sft.toml --out runs/other --set optimizer.learning_rate=1e-5
+    """
+    description = "imitation of judgments: the likelihood of their tokens"
+
+    def weight(self, example: "Example") -> float:
+        """Every token of a completion has the same weight, whatever its document."""
+        return float(sum(map(len, example.tokens.written)))
+
+    def loss(self, model: Any, micro: "MicroBatch") -> "tuple[Tensor, dict[str, float]]":
+        """The loss of a micro-batch."""
+        import torch  # not at the top: settings and help load without it
+
+        return self.settings.loss.function(torch.cat(micro.response_logprobs(model)))
+
+
+class Preference(Objective):
+    """Stage 2 of a generative reward model: log-probabilities of chosen against rejected responses."""
+
+    trains = "language_model"
+    reads = "comparison"
+    title = "Prefer judgments over others: stage 2, LOGO, SimPO or DPO."
+    help = """Trains a language model to prefer chosen responses over rejected ones, by their log-probabilities.
+
+    \b
+    longrm train preference --config paper/qwen3-8b/logo --out runs/logo
+    longrm train preference --config mine.toml --out runs/dpo --set loss.kind=dpo --set optimizer.learning_rate=1e-6
+    """
+    description = "preference between judgments"
+
+    def __init__(
+        self, settings: LossSettings, reference: ReferenceLogprobs | None = None, *, graded: bool = False
+    ) -> None:
+        super().__init__(settings, reference, graded=graded)
+        if settings.options().get("nll"):
+            self.chance = None  # the likelihood term has no known value
+
+    def select(self, example: "Example") -> "Example":
+        """The best response, then worse ones in their order, V at most."""
+        best = example.ranks.index(min(example.ranks))
+        worse = [index for index, rank in enumerate(example.ranks) if rank > example.ranks[best]]
+        kept = [best, *worse[: self.settings.rejected]]
+        tokens = example.tokens.only(kept)
+        return replace(example, tokens=tokens, ranks=tuple(example.ranks[index] for index in kept))
+
+    def loss(self, model: Any, micro: "MicroBatch") -> "tuple[Tensor, dict[str, float]]":
+        """The loss of a micro-batch."""
+        options = self.settings.options()
+        options.pop("rejected", None)  # `select` has applied it
+        if self.settings.loss.needs_reference:
+            assert self.reference is not None, "the loss needs a reference"
+            options["reference"] = [
+                logprob for example in micro.examples for logprob in self.reference[example.id]
+            ]
+        counts = [len(example.ranks) for example in micro.examples]
+        return self.settings.loss.function(micro.response_logprobs(model), counts, **options)
+
+
+class BradleyTerry(Objective):
+    """A discriminative reward model: scores by a linear head, ordered by gold ranks."""
+
+    trains = "scorer"
+    reads = "comparison"
+    title = "Train a discriminative reward model on comparisons."
+    help = """Trains a scalar head on gold-ordered responses, -log sigmoid(r_better - r_worse).
+
+    \b
+    longrm train bradley-terry --config mine.toml --out runs/mine
+    longrm train bradley-terry --config mine.toml --out runs/other --set optimizer.learning_rate=1e-5
+    """
+    description = "a score for every response"
+
+    def __init__(
+        self, settings: LossSettings, reference: ReferenceLogprobs | None = None, *, graded: bool = False
+    ) -> None:
+        super().__init__(settings, reference, graded=graded)
+        # Equal scores have the loss at chance only without margins, smoothing, ties and centering.
+        if graded or settings.options() != settings.loss.options:
+            self.chance = None
+
+    def select(self, example: "Example") -> "Example":
+        """All responses; raises `DataError` if the loss cannot read the example's margin or probability."""
+        if not self.settings.loss.reads_pairs and (
+            example.margin is not None or example.probability is not None
+        ):
+            raise DataError(
+                f"'{example.id}' has a margin or a probability, which loss.kind = \"{self.settings.kind}\" does not "
+                "read: choose a loss of pairs, or remove the column"
+            )
+        return example
+
+    def loss(self, model: Any, micro: "MicroBatch") -> "tuple[Tensor, dict[str, float]]":
+        """The loss of a micro-batch."""
+        from longrm.modeling.shared_prefix import (
+            scores,  # not at the top: settings and help load without torch
+        )
+        from longrm.training.losses import centering
+
+        options = self.settings.options()
+        smoothing = options.pop("label_smoothing", 0.0)
+        centering_weight = options.pop("centering", 0.0)
+        if self.settings.loss.reads_pairs:
+            options["margins"] = [example.margin or 0.0 for example in micro.examples]
+            options["probabilities"] = [
+                1.0 - smoothing if example.probability is None else example.probability
+                for example in micro.examples
+            ]
+        values = scores(
+            model, micro.packed.to(model.device)
+        )  # one per response, in the order of the examples
+        ranks = [example.ranks for example in micro.examples]
+        loss, metrics = self.settings.loss.function(values, ranks, **options)
+        return loss + centering_weight * centering(values, ranks), metrics
+
+
+OBJECTIVES: dict[str, type[Objective]] = {"sft": SFT, "preference": Preference, "bradley_terry": BradleyTerry}
+"""Every objective by its name in recipes."""

@@ -1,0 +1,328 @@
+"""Memory of a training at its peak, counted from what autograd keeps, on one device of one or several.
+
+The counts follow one layer of a decoder with gated feed-forward layers through its forward and backward pass; a test
+compares them with what autograd saves. The peak is that of a step after the first, when the optimizer has its state.
+
+What DeepSpeed holds in addition to what ZeRO shards is counted by its default sizes: buckets in which gradients are
+reduced, the weights that stage 3 keeps gathered, a second copy of the trained weights for the optimizer, and of
+gradients in CPU memory. Two processes on a CPU (DeepSpeed 0.19.8) held what this says at stages 2 and 3 and at stage 3
+with the optimizer offloaded; at stage 1 1.5 bytes per weight less, at stage 2 with offload one byte more. Buckets and
+gathered weights of full size, and a GPU, are not measured.
+
+Letters: M devices, S tokens of a micro-batch, C hidden size, I feed-forward size, H query heads, D head size, V
+vocabulary, T trained weights, b bytes of an element of a matrix product, r rank of the adapters.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from longrm.errors import ConfigError
+from longrm.modeling.shapes import LOGITS_AT_ONCE, tile_length
+from longrm.training.plan import ModelSizes
+from longrm.training.plan.workload import Workload
+from longrm.training.settings import ParallelSettings, TrainingSettings
+
+_FP32 = 4
+_BLOCK = 256  # weights whose 8-bit moments share a scale
+_BUCKET = 500_000_000  # elements of a bucket of gradients; one is filled while another is sent
+_LIVE = 1_000_000_000  # elements of the weights that stage 3 keeps gathered
+
+
+@dataclass(frozen=True, slots=True)
+class PeakMemory:
+    """Bytes on a device at a moment of a step, by purpose; their sum is `total`.
+
+    Attributes:
+        when: The moment.
+        weights: The model.
+        gradients: Of trained weights, as far as they exist at that moment.
+        optimizer: The two moments of AdamW, and under ZeRO the copy of the weights that it updates.
+        activations: What is kept for the backward pass.
+        logits: Logits of the responses, and what their backward pass needs.
+        working: What the layer being computed needs in addition.
+        offloaded: Bytes in CPU memory instead, at most; not part of the sum.
+    """
+
+    when: str
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    logits: float
+    working: float
+    offloaded: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """The bytes on the device."""
+        parts = (self.weights, self.gradients, self.optimizer, self.activations, self.logits, self.working)
+        return sum(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """The layout of M devices: `sequence` neighbors share every sequence, and each such group reads its own rows.
+
+    The methods return bytes on one device, and bytes in CPU memory instead.
+    """
+
+    devices: int
+    parallel: ParallelSettings
+
+    @property
+    def groups(self) -> int:
+        """Groups of devices with rows of their own."""
+        return self.devices // self.parallel.sequence
+
+    def share(self, tokens: int) -> int:
+        """The tokens of a sequence that one device holds."""
+        return -(-tokens // self.parallel.sequence)
+
+    def key_copies(self, kv_heads: int) -> int:
+        """The number of devices of a group that need each key head."""
+        return math.lcm(kv_heads, self.parallel.sequence) // kv_heads
+
+    def weights(self, elements: int, size: float) -> tuple[float, float]:
+        """Weights of so many elements and `size` bytes."""
+        if self.parallel.zero < 3:
+            return size, 0.0
+        live, own = size * min(1.0, _LIVE / elements), size / self.devices
+        return (live, own) if self.parallel.offload == "parameters" else (live + own, 0.0)
+
+    def gradients(self, trained: int, present: int) -> tuple[float, float]:
+        """Gradients of T trained weights, of which `present` have one at the moment."""
+        if self.parallel.zero < 2:
+            return _FP32 * present, 0.0
+        buckets = _FP32 * min(trained, _BUCKET) * (1 + (self.devices > 1))
+        own = _FP32 * trained / self.devices * (present > 0)
+        return (buckets, 2 * own) if self.parallel.offload != "none" else (buckets + own, 0.0)
+
+    def optimizer(self, trained: int) -> tuple[float, float]:
+        """The two moments of AdamW, and under ZeRO the copy of the weights that it updates."""
+        if not self.parallel.zero:
+            return 2 * _FP32 * trained, 0.0
+        own = 3 * _FP32 * trained / self.devices
+        return (0.0, own) if self.parallel.offload != "none" else (own, 0.0)
+
+
+def sharding_of(parallel: ParallelSettings, devices: int, heads: int) -> Sharding:
+    """The layout of a recipe; raises `ConfigError` if devices or heads cannot be divided so."""
+    sequence = parallel.sequence
+    if devices % sequence:
+        raise ConfigError(
+            f"parallel.sequence = {sequence} does not divide {devices} devices: use --devices {sequence}, or a multiple"
+        )
+    if heads % sequence:
+        raise ConfigError(
+            f"parallel.sequence = {sequence} does not divide the model's {heads} attention heads"
+        )
+    return Sharding(devices, parallel)
+
+
+def peak_memory(
+    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: str, devices: int = 1
+) -> PeakMemory:
+    """The peak on one device, "cpu" or "cuda", in the largest micro-batch.
+
+    Raises:
+        ConfigError: The devices cannot be laid out as the settings say.
+    """
+    moments = moments_of(settings, sizes, workload, device, devices)
+    peak = max(moments, key=lambda moment: moment.total)
+    # CPU memory has a peak of its own.
+    return replace(peak, offloaded=max(moment.offloaded for moment in moments))
+
+
+def moments_of(
+    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: str, devices: int = 1
+) -> list[PeakMemory]:
+    """The moments at which memory may peak.
+
+    In the backward pass at the head, the last layer, the first layer and the embedding; after it; and, with ZeRO-3,
+    before the first step.
+    """
+    grid = sharding_of(settings.parallel, devices, sizes.heads)
+    layer = _layer_memory(settings, sizes, workload, device, grid)
+    full = settings.model.lora is None
+    checkpointing = settings.memory.gradient_checkpointing
+    offload = settings.memory.activation_offloading and device != "cpu"
+    embedding = sizes.vocabulary * sizes.hidden
+    # Rows are distributed: with no more rows than groups, each group has one micro-batch.
+    several = workload.several and (grid.groups == 1 or settings.data.per_step > grid.groups)
+
+    # Weights, and the parameters that are trained: all of them, or adapters and a scalar head.
+    frozen = 2 if settings.model.precision == "bfloat16" else _FP32
+    if settings.model.lora is None:
+        adapters, trained, weight_bytes = 0, sizes.parameters, float(_FP32 * sizes.parameters)
+    else:
+        head = sizes.head_parameters if sizes.kind == "scorer" else 0
+        adapters = sizes.adapter_parameters(settings.model.lora.rank)
+        trained = sizes.layers * adapters + head
+        weight_bytes = float(frozen * (sizes.parameters - head) + _FP32 * trained)
+    weights, offloaded_weights = grid.weights(sizes.parameters, weight_bytes)
+    optimizer, offloaded_optimizer = grid.optimizer(trained)
+    if settings.optimizer.kind != "adamw":
+        # One byte per moment and a scale for every block; embeddings keep theirs in fp32.
+        in_fp32 = embedding * full
+        optimizer = 2 * (_FP32 * in_fp32 + (1 + _FP32 / _BLOCK) * (trained - in_fp32))
+
+    def moment(when: str, gradients: float, activations: float, logits: float, working: float) -> PeakMemory:
+        if several and full and working:
+            # The gradients of an earlier micro-batch exist already; each matrix is added to its own.
+            working += _FP32 * max(width * output for width, output in sizes.matrices.values())
+        present, offloaded_gradients = grid.gradients(trained, trained if several else round(gradients))
+        return PeakMemory(
+            when=when,
+            weights=weights,
+            gradients=present,
+            optimizer=optimizer,
+            activations=activations,
+            logits=logits,
+            working=working,
+            offloaded=(sizes.layers * layer.input if offload else 0.0)
+            + offloaded_weights
+            + offloaded_gradients
+            + offloaded_optimizer,
+        )
+
+    def kept(layers: int) -> float:
+        """What is kept of so many layers whose backward pass is still to come."""
+        if checkpointing:
+            # With offload, one input is in use and the next one is on its way to the device.
+            return (min(2, layers) if offload else layers) * layer.input
+        # Frozen embeddings need no gradient, so the first norm of the first layer keeps nothing.
+        return (
+            layers * layer.kept
+            - (layer.not_in_last if layers == sizes.layers else 0.0)
+            - (0.0 if full else layer.norm)
+        )
+
+    # Logits or their softmax and two gradients of them; then the gradients of hidden states and head.
+    logits = 0.0
+    targets = grid.share(workload.targets) if sizes.kind == "language_model" else 0
+    if targets:
+        at_once = min(targets, max(1, LOGITS_AT_ONCE // sizes.vocabulary))
+        chunk, matrix = _FP32 * at_once * sizes.vocabulary, _FP32 * embedding
+        gradient = matrix * (1 + (at_once < targets)) if full else 0
+        # A frozen bf16 head has an fp32 copy in every chunk.
+        logits = max(3 * chunk, chunk + gradient) + (matrix if not full and frozen < _FP32 else 0)
+
+    computing = layer.working + (layer.recomputed if checkpointing else 0)
+    last = embedding if full and sizes.kind != "scorer" else sizes.hidden
+    first = last + sizes.layers * (sizes.layer_parameters if full else adapters)
+    rotation = layer.tokens * 2 * layer.stream * sizes.head_dim  # cosines and sines, which the layers share
+    # What the last norm keeps, and the states from which tokens are predicted.
+    final = layer.norm + _FP32 * targets * sizes.hidden
+    moments = [
+        moment("the head's backward", 0, kept(sizes.layers) + rotation + final, logits, 0),
+        moment("the last layer's backward", last, kept(sizes.layers) + rotation, 0, computing),
+        moment("the first layer's backward", first, kept(1) + rotation, 0, computing),
+        moment("the optimizer's step", trained, 0, 0, 0),
+    ]
+    if full:
+        # The embedding's gradient comes last, and is added to that of a tied head or of an earlier micro-batch.
+        twice = several or (sizes.kind == "language_model" and sizes.tied)
+        working = _FP32 * embedding * twice + layer.tokens * layer.stream * sizes.hidden
+        moments.append(moment("the embedding's backward", trained, 0, 0, working))
+    if settings.parallel.zero == 3:
+        # Every device loads the full model before it is sharded.
+        moments.append(PeakMemory("before the weights are sharded", weight_bytes, 0, 0, 0, 0, 0))
+    return moments
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerMemory:
+    """Bytes of one layer for one micro-batch.
+
+    Attributes:
+        tokens: S, or a device's share of them.
+        stream: Bytes of an element of the residual stream.
+        input: The layer's input, which is what checkpointing keeps.
+        norm: What one norm keeps.
+        kept: What autograd keeps.
+        not_in_last: What it does not keep of the last layer.
+        recomputed: What it keeps in addition to the input when the layer is recomputed, and its output.
+        working: Gradients at the widest place of its backward pass, that of its output included.
+    """
+
+    tokens: int
+    stream: int
+    input: float
+    norm: float
+    kept: float
+    not_in_last: float
+    recomputed: float
+    working: float
+
+
+def _layer_memory(
+    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: str, grid: Sharding
+) -> _LayerMemory:
+    full = settings.model.lora is None
+    rank = settings.model.lora.rank if settings.model.lora else 0
+    b = 2 if settings.model.precision == "bfloat16" else _FP32
+    tokens = grid.share(workload.largest.tokens)
+    keys = sizes.keys * grid.key_copies(sizes.kv_heads)
+    # Frozen bf16 embeddings start a bf16 residual stream; trained ones, in fp32, an fp32 stream.
+    stream = _FP32 if full else b
+    layer_input = float(tokens * stream * sizes.hidden)
+    # A norm keeps its input in fp32, one over its root mean square, and for the gradient of its gain the normed input.
+    norm = float(tokens * _FP32 * (sizes.hidden + 1 + sizes.hidden * full))
+
+    def matrix_inputs(*modules: str) -> int:
+        """Bytes per token of the kept input of some matrices: one copy in fp32, one each in bf16; and adapters."""
+        width = sizes.matrices[modules[0]][0]
+        return b * (width * (1 if b == _FP32 else len(modules)) + rank * len(modules))
+
+    def bf16_copies(*modules: str) -> int:
+        """Bytes of the bf16 copies of trained fp32 matrices, which autograd keeps as they were multiplied."""
+        if b == _FP32:
+            return 0
+        shapes = [sizes.matrices[name] for name in modules]
+        return b * sum(rank * (width + output) if rank else width * output for width, output in shapes)
+
+    # Attention: inputs of its matrices; queries, keys, values and log-sum-exps; norms of queries and keys; the output,
+    # unless the matrix that reads it, in the model's own precision, keeps it.
+    heads = b * (sizes.queries + 2 * keys) + _FP32 * sizes.heads
+    if sizes.qk_norm:
+        heads += (_FP32 + b * full) * (sizes.queries + sizes.keys) + _FP32 * (sizes.heads + sizes.kv_heads)
+    output = 0 if full or b == _FP32 else b * sizes.queries
+    attention_inputs = matrix_inputs("q_proj", "k_proj", "v_proj") + matrix_inputs("o_proj")
+    attention = tokens * (attention_inputs + heads + output)
+    kept = 2 * norm + attention + bf16_copies("q_proj", "k_proj", "v_proj", "o_proj")
+    # A scorer on a CPU computes the queries of the last layer only where scores are read.
+    everywhere = device != "cpu" or sizes.kind != "scorer"
+    not_in_last = 0.0 if everywhere else float(tokens * (b * sizes.queries + _FP32 * sizes.heads + output))
+
+    # The feed-forward layer: inputs of its matrices, and three wide activations (gate, up, and their product).
+    wide = matrix_inputs("gate_proj", "up_proj") + matrix_inputs("down_proj") + 3 * b * sizes.intermediate
+    copies = bf16_copies("gate_proj", "up_proj", "down_proj")
+    # Adapters read an fp32 copy of what bf16 computes, so the backward pass has a gradient of that copy.
+    cast = _FP32 if rank and b < _FP32 else 0
+    gradients = (2 * b + cast) * sizes.intermediate  # two wide gradients more than are freed
+    if settings.memory.tiled_mlp:
+        tile = min(tokens, tile_length(sizes.hidden))
+        # Weight gradients are summed over tiles, next to those of one tile.
+        summed = _FP32 * 4 * sizes.hidden * sizes.intermediate * full
+        feed_working, feed_kept = layer_input + tile * (wide + gradients) + copies + summed, layer_input
+    else:
+        feed_working, feed_kept = tokens * gradients, tokens * wide + copies
+
+    # In attention's backward pass, when nothing of the feed-forward layer is kept any more: gradients of output,
+    # queries, keys, values and input.
+    attention_working = tokens * (2 * b * (sizes.queries + keys) + (b + cast) * sizes.hidden)
+    if device != "cpu" and b < _FP32:
+        # A flash kernel sums the gradient of queries in fp32, and those of keys and values per query head.
+        attention_working += tokens * sizes.queries * (_FP32 + 2 * b * (sizes.kv_heads < sizes.heads))
+    kept += feed_kept
+    return _LayerMemory(
+        tokens=tokens,
+        stream=stream,
+        input=layer_input,
+        norm=norm,
+        kept=float(kept),
+        not_in_last=not_in_last,
+        # An fp32 input is shared with the first norm.
+        recomputed=kept - (layer_input if stream == _FP32 else 0.0) + layer_input,
+        working=layer_input + max(feed_working, attention_working - feed_kept),
+    )

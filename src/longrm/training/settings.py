@@ -1,0 +1,511 @@
+"""The settings of `longrm train`. They load without torch, so a mistake in a recipe is reported at once."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from longrm.column_names import ColumnNames
+from longrm.config import OPERATIONAL, Config
+from longrm.errors import ConfigError, nearest
+from longrm.modeling.shapes import ModelShape
+from longrm.training.losses import LOSSES, Loss
+from longrm.training.plan import Assumptions
+
+CompletionForm = Literal["fact", "pairwise", "pointwise"]
+"""What a model learns to write about a generated comparison: a fact of its context, or a judgment of its responses."""
+
+
+class NewModelSettings(Config):
+    """A small Llama with random weights, to start without a pretrained model.
+
+    Attributes:
+        tokenizer: "words", the vocabulary of generated worlds; "judge_words", the same with verdicts, for language
+            models that judge; or a tokenizer's file, folder or Hub id.
+        layers: Decoder layers.
+        hidden: Hidden size; the feed-forward layer has twice as much.
+        heads: Attention heads.
+        head_dim: Size of a head.
+        init_std: Standard deviation of the random weights.
+        structured: Start with heads that attend to previous tokens and heads that match equal content
+            (`modeling.structured_start`).
+    """
+
+    tokenizer: str = "words"
+    layers: int = Field(2, ge=1)
+    hidden: int = Field(64, ge=1)
+    heads: int = Field(4, ge=1)
+    head_dim: int = Field(32, ge=2, multiple_of=2)
+    init_std: float = Field(0.02, gt=0.0)
+    structured: bool = False
+
+    @model_validator(mode="after")
+    def _divides(self) -> "NewModelSettings":
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
+        if self.structured and self.layers < 2:
+            raise ValueError("structured needs at least 2 layers")
+        return self
+
+    def shape(self, rope_theta: float | None = None) -> ModelShape:
+        """All sizes of the model."""
+        return ModelShape(
+            layers=self.layers,
+            hidden=self.hidden,
+            heads=self.heads,
+            kv_heads=self.heads,
+            head_dim=self.head_dim,
+            intermediate=2 * self.hidden,
+            rope_theta=rope_theta or 10_000.0,
+            init_std=self.init_std,
+            attention_bias=self.structured,
+        )
+
+
+class LoraSettings(Config):
+    """Low-rank adapters on the linear layers (Hu et al. 2021); of other weights only a scalar head is trained.
+
+    Attributes:
+        rank: Rank of the update of every matrix.
+        alpha: The update is scaled by alpha / rank.
+    """
+
+    rank: int = Field(16, ge=1)
+    alpha: float = Field(32.0, gt=0.0)
+
+
+class ModelSettings(Config):
+    """The model that training starts from.
+
+    Attributes:
+        path: A folder or Hub id (OWNER/NAME@REVISION): a reward model, or a language model (which gets a new
+            scalar head if the objective needs one).
+        new: A small random model instead.
+        rope_theta: Set the base of the rotary frequencies before training, to extend the context window.
+        lora: Train adapters instead of all weights.
+        precision: Precision of matrix products. With "bfloat16" trained weights stay in fp32 and frozen ones are
+            bf16; heads and log-probabilities are always computed in fp32.
+    """
+
+    path: str | None = None
+    new: NewModelSettings | None = None
+    rope_theta: float | None = Field(None, gt=1.0)
+    lora: LoraSettings | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
+
+    @model_validator(mode="after")
+    def _one_start(self) -> "ModelSettings":
+        if (self.path is None) == (self.new is None):
+            raise ValueError("set either model.path or model.new")
+        if self.lora is not None and self.path is None:
+            raise ValueError("model.lora needs model.path: adapters are trained on a pretrained model")
+        if self.lora is not None and self.rope_theta is not None:
+            raise ValueError(
+                "model.rope_theta is not supported with model.lora, because an adapter does not store it: set "
+                "rope_parameters in the config.json of the base model"
+            )
+        return self
+
+
+class SourceFile(Config):
+    """One of several files that training mixes.
+
+    Attributes:
+        path: Data in any format that `longrm.data` reads.
+        format: Format of the rows; detected from the columns by default.
+        columns: Names of columns in the file that longrm knows under another name, as `prompt = "question"`.
+        weight: Passes over the file per epoch: 0.5 reads one half, and the other half in the next epoch.
+        name: Name in logs and in the model card; the path by default.
+    """
+
+    path: str
+    format: str | None = None
+    columns: ColumnNames | None = None
+    weight: float = Field(1.0, gt=0.0)
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """The name, or the path of a file without one."""
+        return self.name or self.path
+
+
+class WorldDataSettings(Config):
+    """Training data that is generated on the fly; no context is used twice.
+
+    Attributes:
+        name: A generated world (`longrm world --list`), or a list of worlds from which every context is drawn evenly.
+        texts: Kinds of text for worlds in prose, drawn for every context; all by default.
+        responses: Responses per comparison; several numbers take turns from context to context, and a number that
+            is listed twice is used twice as often.
+        tokens_per_step: Context tokens per optimizer step: as many contexts as fit, at least one.
+        responses_per_step: Responses per optimizer step, divided among its contexts.
+        seed: Seed of the generated contexts; choose one that no evaluation uses.
+        shuffle_labels: Control: draw the gold order at random, so that there is nothing to learn.
+        completions: What a language model learns to write: the fact that answers the question, or a pairwise or
+            pointwise judgment of two responses; of several, one is drawn for every question. Preference training reads
+            judgments, takes the chosen one by consensus, and omits questions on which all judges agree.
+    """
+
+    name: str | tuple[str, ...] = "records"
+    texts: tuple[str, ...] = ()
+    responses: tuple[int, ...] = (2,)
+    tokens_per_step: int = Field(4096, ge=1)
+    responses_per_step: int = Field(128, ge=2)
+    seed: int = 0
+    shuffle_labels: bool = False
+    completions: tuple[CompletionForm, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The worlds from which contexts are drawn."""
+        return (self.name,) if isinstance(self.name, str) else self.name
+
+    @model_validator(mode="after")
+    def _judges_pairs_of_records(self) -> "WorldDataSettings":
+        if self.completions and (self.names != ("records",) or set(self.responses) != {2}):
+            raise ValueError('completions are only supported for name = "records" with responses = [2]')
+        return self
+
+
+class DataSettings(Config):
+    """Where the rows come from: one file, several files, or a generated world.
+
+    Attributes:
+        path: Training data in any format that `longrm.data` reads.
+        sources: Several files instead, mixed by their weights, or one with columns of other names.
+        world: Generate the data instead.
+        on_bad_row: What to do about a row that cannot be read, has no gold order, or has ties that the loss does not
+            read.
+        too_long: What to do about a row whose prompt and longest response exceed `max_tokens`; none is truncated.
+        max_tokens: Longest row in tokens; the model's context window by default.
+        without_contrast: What to do about a row of judgments that all give the same score, and so teach nothing about
+            the verdict.
+        per_step: Rows per optimizer step.
+    """
+
+    path: str | None = None
+    sources: tuple[SourceFile, ...] = ()
+    world: WorldDataSettings | None = None
+    on_bad_row: Literal["stop", "skip"] = "stop"
+    too_long: Literal["stop", "skip"] = "stop"
+    max_tokens: int | None = Field(None, ge=2)
+    without_contrast: Literal["keep", "skip"] = "keep"
+    per_step: int = Field(32, ge=1)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "DataSettings":
+        if (self.path is not None) + bool(self.sources) + (self.world is not None) != 1:
+            raise ValueError("set one of data.path, data.sources and data.world")
+        for name in ("on_bad_row", "too_long", "max_tokens", "without_contrast", "per_step"):
+            if self.world is not None and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"data.{name} is only valid with data.path or data.sources, not with data.world"
+                )
+        labels = [source.label for source in self.sources]
+        if len(labels) != len(set(labels)):
+            raise ValueError("data.sources need different names: set the name of each")
+        return self
+
+    def files(self) -> tuple[SourceFile, ...]:
+        """The files to read; none for a world."""
+        return self.sources if self.path is None else (SourceFile(path=self.path),)
+
+
+class CurriculumSettings(Config):
+    """How the context length of generated data grows.
+
+    Attributes:
+        lengths: Context lengths in tokens, ascending. Each but the last is used for the same number of steps.
+        ramp: Share of all steps after which the last length is reached.
+        short_share: Share of the steps that go back to the first length, so that it is not forgotten.
+    """
+
+    lengths: tuple[Annotated[int, Field(ge=1)], ...] = Field((128,), min_length=1)
+    ramp: float = Field(0.5, gt=0.0, le=1.0)
+    short_share: float = Field(0.0, ge=0.0, lt=1.0)
+
+    @model_validator(mode="after")
+    def _ascending(self) -> "CurriculumSettings":
+        if list(self.lengths) != sorted(set(self.lengths)):
+            raise ValueError(f"curriculum.lengths must be ascending, got {list(self.lengths)}")
+        return self
+
+
+class LossSettings(Config):
+    """The loss and its options. An option of another loss is an error.
+
+    Attributes:
+        kind: Which loss; the default depends on the objective.
+        label_smoothing: The share of labels that are assumed to be wrong; a row's own probability takes precedence.
+        beta: Preference losses: scale of the log-probabilities.
+        gamma: Preference losses: margin by which the chosen response should lead.
+        nll: Preference losses: weight of the negative log-likelihood of the chosen response, per token.
+        rejected: Preference losses: V, the number of rejected responses to read, the first ones; all by default.
+        ties: Bradley-Terry: pairs of tied responses count as half won and half lost, which pulls their scores together.
+        centering: Ranking losses: weight of (2 x mean score)^2 of a comparison, which keeps scores around zero
+            (Eisenstein et al. 2023).
+    """
+
+    # None stands for the loss's own default, which `LOSSES` has.
+    kind: str
+    label_smoothing: float | None = Field(None, ge=0.0, lt=0.5)
+    beta: float | None = Field(None, gt=0.0)
+    gamma: float | None = Field(None, ge=0.0)
+    nll: float | None = Field(None, ge=0.0)
+    rejected: int | None = Field(None, ge=1)
+    ties: bool | None = None
+    centering: float | None = Field(None, ge=0.0)
+
+    @field_validator("kind")
+    @classmethod
+    def _is_known(cls, kind: str) -> str:
+        if kind not in LOSSES:
+            raise ConfigError(f"unknown loss {kind!r}; {nearest(kind, LOSSES)}")
+        return kind
+
+    @model_validator(mode="after")
+    def _takes_its_options(self) -> "LossSettings":
+        for name in type(self).model_fields:
+            if name != "kind" and getattr(self, name) is not None and name not in self.loss.options:
+                takes = ", ".join(self.loss.options) or "no options"
+                raise ConfigError(
+                    f'loss.{name} is not an option of loss.kind = "{self.kind}", which takes {takes}'
+                )
+        return self
+
+    @property
+    def loss(self) -> Loss:
+        """The entry of `LOSSES`."""
+        return LOSSES[self.kind]
+
+    def options(self) -> dict[str, Any]:
+        """The options of the loss, defaults filled in."""
+        given = {name: getattr(self, name) for name in self.loss.options}
+        return {name: self.loss.options[name] if value is None else value for name, value in given.items()}
+
+
+class OptimizerSettings(Config):
+    """AdamW and its schedule. Its betas are 0.9 and 0.95, and gradients are clipped to a norm of 1, as in LongRM.
+
+    Attributes:
+        steps: Optimizer steps; for data in files, `epochs` may be set instead.
+        epochs: Passes over the data.
+        learning_rate: Peak learning rate.
+        schedule: How the learning rate decays after warm-up.
+        min_learning_rate_ratio: The final learning rate of a cosine, as a share of the peak.
+        warmup_ratio: Share of the steps over which the learning rate rises.
+        weight_decay: Decoupled weight decay, not applied to norms and biases.
+        kind: Precision of AdamW's moments: fp32, or 8 bits (Dettmers et al. 2022; needs bitsandbytes), which "paged"
+            moves to CPU memory while a GPU is full.
+    """
+
+    steps: int | None = Field(None, ge=1)
+    epochs: int | None = Field(None, ge=1)
+    learning_rate: float = Field(2e-6, gt=0.0)
+    schedule: Literal["cosine", "linear", "constant_with_warmup"] = "cosine"
+    min_learning_rate_ratio: float = Field(0.0, ge=0.0, lt=1.0)
+    warmup_ratio: float = Field(0.03, ge=0.0, lt=1.0)
+    weight_decay: float = Field(0.0, ge=0.0)
+    kind: Literal["adamw", "adamw_8bit", "paged_adamw_8bit"] = "adamw"
+
+    @model_validator(mode="after")
+    def _fits(self) -> "OptimizerSettings":
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError("set optimizer.steps or optimizer.epochs, not both")
+        if self.min_learning_rate_ratio and self.schedule != "cosine":
+            raise ValueError(
+                "optimizer.min_learning_rate_ratio is only valid with optimizer.schedule = 'cosine'"
+            )
+        return self
+
+
+class MemorySettings(Config):
+    """Ways to save memory. `longrm plan` computes what a recipe needs.
+
+    Attributes:
+        tokens_per_forward: Tokens per micro-batch; a longer row is a micro-batch of its own. Questions about one
+            context share it only if they fit into one micro-batch together.
+        gradient_checkpointing: Keep only the input of every layer, and recompute the layer in the backward pass.
+        activation_offloading: Move what gradient checkpointing keeps to CPU memory.
+        tiled_mlp: Compute feed-forward layers tile by tile, and again in the backward pass.
+    """
+
+    tokens_per_forward: int = Field(16_384, ge=1)
+    gradient_checkpointing: bool = False
+    activation_offloading: bool = False
+    tiled_mlp: bool = False
+
+    @model_validator(mode="after")
+    def _fits(self) -> "MemorySettings":
+        if self.activation_offloading and not self.gradient_checkpointing:
+            raise ValueError("memory.activation_offloading needs memory.gradient_checkpointing = true")
+        return self
+
+
+class ParallelSettings(Config):
+    """How a training is laid out over several devices; `torchrun` sets their number.
+
+    Attributes:
+        sequence: Devices that share every sequence; groups of this size read different rows.
+        zero: What is sharded over all devices (Rajbhandari et al. 2020): 1 the optimizer state, 2 gradients too,
+            3 weights too; 0 replicates everything.
+        offload: What is kept in CPU memory while it is not used: the state and the update of the "optimizer", or
+            the "parameters" too.
+    """
+
+    sequence: int = Field(1, ge=1)
+    zero: Literal[0, 1, 2, 3] = 0
+    offload: Literal["none", "optimizer", "parameters"] = "none"
+
+    @model_validator(mode="after")
+    def _fits(self) -> "ParallelSettings":
+        if self.offload == "optimizer" and not self.zero:
+            raise ValueError('parallel.offload = "optimizer" needs parallel.zero = 1, 2 or 3')
+        if self.offload == "parameters" and self.zero != 3:
+            raise ValueError('parallel.offload = "parameters" needs parallel.zero = 3')
+        return self
+
+
+class CheckpointSettings(Config):
+    """When checkpoints are written. One is also written after 30 minutes without one; the latest two are kept.
+
+    Attributes:
+        every: Steps between checkpoints.
+    """
+
+    every: int = Field(100, ge=1)
+
+
+def _known_metric(name: str) -> str:
+    # imported here because metrics need numpy, which help texts and recipes without evaluations do not
+    from longrm.evaluation.metrics import known_metric
+
+    return known_metric(name)
+
+
+class EvaluationSettings(Config):
+    """Evaluation during training, and after the last step.
+
+    Attributes:
+        every: Steps between evaluations.
+        metric: A metric that the evaluation reports, by its name in docs/measures.md.
+        keep_best: Save the model with the best value of the metric instead of the last one.
+        settings: The settings of `longrm evaluate`, without the model.
+    """
+
+    every: int = Field(100, ge=1)
+    metric: Annotated[str, AfterValidator(_known_metric)] = "pair_accuracy"
+    keep_best: bool = False
+    settings: dict[str, Any]
+
+
+class TrainingSettings(Config):
+    """A recipe of `longrm train`.
+
+    Attributes:
+        objective: "sft", "preference" or "bradley_terry".
+        seed: Seed of a new head or model, the order of the data, and the curriculum.
+        model: The model that training starts from.
+        data: The rows.
+        curriculum: Context lengths of generated data.
+        loss: The loss and its options.
+        optimizer: AdamW, its schedule and the number of steps.
+        memory: Ways to save memory.
+        parallel: Layout over several devices.
+        checkpoint: When checkpoints are written.
+        evaluation: Evaluation during training.
+        plateau_steps: Stop if the loss stays at chance for so many steps; 0 never stops.
+        report_to: Trackers that transformers supports, such as "tensorboard" or "wandb".
+        plan: What `longrm plan` assumes about a model or data that is not on this machine: a table `model` (layers,
+            hidden, heads, kv_heads, head_dim, intermediate, vocabulary, tied, qk_norm) and a list `rows` of tables
+            (rows, prompt, responses, response).
+    """
+
+    objective: str
+    seed: int = 0
+    model: ModelSettings
+    data: DataSettings
+    curriculum: CurriculumSettings | None = None
+    loss: LossSettings
+    optimizer: OptimizerSettings = OptimizerSettings()
+    memory: Annotated[MemorySettings, OPERATIONAL] = MemorySettings()
+    parallel: Annotated[ParallelSettings, OPERATIONAL] = ParallelSettings()
+    checkpoint: Annotated[CheckpointSettings, OPERATIONAL] = CheckpointSettings()
+    evaluation: EvaluationSettings | None = None
+    plateau_steps: Annotated[int, OPERATIONAL] = Field(200, ge=0)
+    report_to: Annotated[tuple[str, ...], OPERATIONAL] = ()
+    plan: Annotated[Assumptions | None, OPERATIONAL] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_the_loss(cls, values: Any) -> Any:
+        """Fills in the default loss of the objective, so that the config.toml of every run names its loss."""
+        if not isinstance(values, Mapping):
+            return values
+        loss, defaults = values.get("loss", {}), default_losses()
+        if isinstance(loss, Mapping) and "kind" not in loss and values.get("objective") in defaults:
+            return {**values, "loss": {**loss, "kind": defaults[values["objective"]]}}
+        return values
+
+    @field_validator("objective")
+    @classmethod
+    def _is_known(cls, objective: str) -> str:
+        if objective not in default_losses():
+            raise ConfigError(f"unknown objective {objective!r}; {nearest(objective, default_losses())}")
+        return objective
+
+    @model_validator(mode="after")
+    def _fits(self) -> "TrainingSettings":
+        if self.loss.loss.objective != self.objective:
+            known = ", ".join(name for name, loss in LOSSES.items() if loss.objective == self.objective)
+            raise ConfigError(
+                f'loss.kind = "{self.loss.kind}" is not a loss of "{self.objective}"; known: {known}'
+            )
+        if self.data.world is not None:
+            if self.curriculum is None:
+                raise ValueError("data.world needs curriculum.lengths, such as [128]")
+            if self.optimizer.steps is None:
+                raise ValueError("data.world needs optimizer.steps, because generated data has no end")
+            if self.loss.loss.needs_reference:
+                raise ValueError(
+                    f'loss.kind = "{self.loss.kind}" needs data.path: the log-probabilities of its reference model are '
+                    "computed once for every row, and generated data has no end"
+                )
+            if self.objective == "preference" and "fact" in self.data.world.completions:
+                raise ValueError('completions = ["fact"] is only supported with objective = "sft"')
+        elif self.curriculum is not None:
+            raise ValueError(
+                "curriculum is only valid with data.world; rows of files have lengths of their own"
+            )
+        if self.parallel.zero and self.optimizer.kind != "adamw":
+            raise ValueError(f'parallel.zero does not support optimizer.kind = "{self.optimizer.kind}"')
+        return self
+
+    @property
+    def most_responses(self) -> int | None:
+        """The number of responses of a row that the loss reads; None for all."""
+        if self.objective == "sft":
+            return 1
+        return None if self.loss.rejected is None else 1 + self.loss.rejected
+
+    def deadlocks(self, devices: int) -> bool:
+        """Whether so many devices would wait for each other forever.
+
+        Every tile gathers the weights that ZeRO-3 shards, and devices that read different rows have different numbers
+        of tiles.
+        """
+        return self.memory.tiled_mlp and self.parallel.zero == 3 and self.parallel.sequence < devices
+
+    def check_devices(self, devices: int) -> None:
+        """Raises `ConfigError` if the settings cannot be used on so many devices."""
+        if self.deadlocks(devices):
+            raise ConfigError(
+                "memory.tiled_mlp with parallel.zero = 3 needs devices that share every sequence: set "
+                f"parallel.sequence to {devices}, parallel.zero to 2, or memory.tiled_mlp to false"
+            )
+
+
+def default_losses() -> dict[str, str]:
+    """The default loss of every objective: the first one in `LOSSES`."""
+    return {loss.objective: name for name, loss in reversed(LOSSES.items())}

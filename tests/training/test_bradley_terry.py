@@ -1,0 +1,163 @@
+"""Bradley-Terry training end to end: on generated worlds and on files."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from longrm.data import write
+from longrm.errors import DataError
+from longrm.modeling.loading import new_scorer
+from longrm.modeling.saving import save
+from longrm.modeling.shapes import ModelShape
+from longrm.runs.logs import Log
+from longrm.runs.records import ContextRecord
+from longrm.training.settings import TrainingSettings
+from longrm.training.train import train
+from longrm.worlds import WorldPlan, generate, words_tokenizer
+
+TINY = {"layers": 2, "hidden": 16, "heads": 2, "head_dim": 8, "init_std": 0.1}
+WORLD = {"name": "records", "responses": [2, 4], "tokens_per_step": 512, "responses_per_step": 12}
+
+
+def settings(**changes):
+    tree = {
+        "objective": "bradley_terry",
+        "model": {"new": TINY},
+        "data": {"world": WORLD},
+        "curriculum": {"lengths": [160, 200], "ramp": 0.5},
+        "optimizer": {"steps": 8, "learning_rate": 3e-3},
+        "checkpoint": {"every": 3},
+    }
+    changed = {name.replace("__", "."): value for name, value in changes.items()}
+    return TrainingSettings.resolve(None, tree | changed)
+
+
+@pytest.fixture(scope="module")
+def on_a_world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("training") / "run"
+    return folder, train(settings(), folder)
+
+
+def weights_of(folder):
+    return torch.cat([weight.flatten() for weight in load_file(folder / "model/model.safetensors").values()])
+
+
+@pytest.mark.parametrize("step", [1, 6])
+def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, on_a_world, stop, results_of, step):
+    error, at = stop
+    with pytest.raises(error):
+        train(settings(), tmp_path / "run", progress=at(step))
+    assert train(settings(), tmp_path / "run") == on_a_world[1]
+    assert results_of(tmp_path / "run") == results_of(on_a_world[0])
+
+
+def test_another_seed_trains_another_model(tmp_path, on_a_world):
+    train(settings(seed=1, optimizer__steps=1), tmp_path / "run")
+    assert not torch.equal(weights_of(tmp_path / "run"), weights_of(on_a_world[0]))
+
+
+def test_the_log_has_every_step_and_its_contexts(on_a_world, steps_of):
+    folder, summary = on_a_world
+    steps = steps_of(folder)
+    assert [record.step for record in steps] == list(range(1, 9))
+    assert summary["tokens"] == sum(record.tokens for record in steps)
+    assert {record.length for record in steps} > {steps[0].length}, "the curriculum moved"
+    rates = [record.learning_rate for record in steps]
+    assert rates[0] == 0.0
+    assert max(rates) == pytest.approx(3e-3)
+    assert rates[-1] < rates[2]
+    records = Log(folder / "contexts.jsonl", ContextRecord)
+    contexts = [digest for record in records for digest in record.digests]
+    assert len(contexts) == len(set(contexts)), "no context is used twice"
+
+
+def test_cutting_a_step_into_parts_changes_nothing_but_rounding(tmp_path, on_a_world, steps_of):
+    """Eight parts of one comparison or one part of eight: the same gradient."""
+    train(settings(memory__tokens_per_forward=1), tmp_path / "run")
+    train(settings(data__world__seed=1), tmp_path / "other")
+    whole, parts, other = map(weights_of, (on_a_world[0], tmp_path / "run", tmp_path / "other"))
+    # Adam scales a gradient near zero up to the learning rate (3e-3), and its rounding with it: single weights may
+    # differ by as much, all of them together hardly.
+    assert (parts - whole).abs().max() < 3e-3
+    assert (parts - whole).norm() < 0.01 * (other - whole).norm(), (
+        "other contexts differ a hundred times as much"
+    )
+    for one, other in zip(steps_of(tmp_path / "run"), steps_of(on_a_world[0]), strict=True):
+        assert one.loss == pytest.approx(other.loss, rel=1e-4)
+        assert one.grad_norm == pytest.approx(other.grad_norm, rel=1e-3)
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    write(path, generate(WorldPlan("records", 64, seed=3), 5, words_tokenizer()))
+    return path
+
+
+def from_file(path, **changes):
+    plain = {"data": {"path": str(path), "per_step": 2}, "curriculum": None, "optimizer__steps": None}
+    return settings(**plain | {"optimizer__epochs": 1} | changes)
+
+
+def changed(path, number, **values):
+    """Changes one row of a file; returns its id."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[number] = {key: value for key, value in (rows[number] | values).items() if value is not None}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return rows[number]["id"]
+
+
+def test_an_epoch_over_a_file_reads_every_row_once(tmp_path, pairs):
+    train(from_file(pairs, optimizer__epochs=2), tmp_path / "run")
+    steps = [record.digests for record in Log(tmp_path / "run/contexts.jsonl", ContextRecord)]
+    assert len(steps) == 6
+    first, second = ([digest for digests in half for digest in digests] for half in (steps[:3], steps[3:]))
+    assert sorted(first) == sorted(second)
+    assert len(set(first)) == 5
+    assert first != second, "every epoch has an order of its own"
+
+
+def test_a_row_without_gold_order_is_named(tmp_path, pairs):
+    name = changed(pairs, 2, ranks=None)
+    with pytest.raises(DataError, match=rf"pairs.jsonl, line 3: '{name}'"):
+        train(from_file(pairs), tmp_path / "run")
+
+
+def test_rows_with_ties_only_stop_or_are_skipped_or_learned_from(tmp_path, pairs):
+    name = changed(pairs, 2, ranks=[1, 1])
+    with pytest.raises(DataError, match=rf"'{name}' .*loss\.ties = true"):
+        train(from_file(pairs), tmp_path / "run")
+    skipped = train(from_file(pairs, data__on_bad_row="skip"), tmp_path / "skipped")
+    learned = train(from_file(pairs, loss={"ties": True}), tmp_path / "learned")
+    counts = [(summary["data"]["used"], summary["data"]["tied"]) for summary in (skipped, learned)]
+    assert counts == [(4, 1), (5, 0)]
+
+
+def test_margins_do_not_cause_a_plateau(tmp_path, pairs):
+    """With a margin, equal scores have a higher loss than chance: no sign that nothing is learned."""
+    for number in range(5):
+        changed(pairs, number, metadata={"margin": 5.0})
+    done = train(
+        from_file(pairs, plateau_steps=2, optimizer__learning_rate=1e-9),
+        tmp_path / "run",
+    )
+    assert done["data"]["margin"] == 5
+    assert done["loss"] > 1.0
+
+
+def test_a_row_beyond_the_context_window_is_named_and_not_truncated(tmp_path, pairs):
+    shape = ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8, max_positions=60)
+    save(new_scorer(shape, words_tokenizer(), seed=0), tmp_path / "model")
+    with pytest.raises(DataError, match=r"'records-64-2-s3-\d+-0' has \d+ tokens"):
+        train(from_file(pairs, model={"path": str(tmp_path / "model")}), tmp_path / "run")
+
+
+def test_a_new_head_is_logged(tmp_path, base, comparisons, caplog):
+    caplog.set_level("INFO", "longrm")
+    train(from_file(comparisons, model={"path": str(base)}), tmp_path / "run")
+    assert [message for message in caplog.messages if "scalar head" in message and "seed 0" in message]
+    caplog.clear()
+    train(from_file(comparisons, model={"path": str(tmp_path / "run/model")}), tmp_path / "more")
+    assert not any("scalar head" in message for message in caplog.messages)

@@ -24,7 +24,7 @@ from measuring import (
     peak_growth_in_fresh_process,
 )
 
-from longrm.modeling.attention_scores import attention_rows, embedding_gradients, scored_rows
+from longrm.modeling.attention_scores import attention_rows, embedding_gradients
 from longrm.modeling.device_memory import return_freed_memory
 from longrm.modeling.shared_prefix import branch_scores, pack
 
@@ -35,9 +35,8 @@ _ALLOWED = 1.1
 
 def arms_of(load: Workload) -> dict[str, Arm]:
     packed, read = pack([load.tree]), partial(branch_scores, load.ours)
-    asking = scored_rows(packed, load.ours.config.pad_token_id)
     return {
-        "rows": lambda: attention_rows(load.ours, packed, asking, read)[0],
+        "rows": lambda: attention_rows(load.ours, packed)[0],
         "embeddings": lambda: embedding_gradients(load.ours, packed, read),
         "full": lambda: full_matrices(load),
     }

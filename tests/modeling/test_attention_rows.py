@@ -10,15 +10,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from longrm.modeling import attention_scores as module
-from longrm.modeling.attention_scores import (
-    AttentionRows,
-    RowTokens,
-    attention_rows,
-    embedding_gradients,
-    scored_rows,
-)
+from longrm.modeling.attention_scores import AttentionRow, attention_rows, embedding_gradients
 from longrm.modeling.shapes import TokenTree
-from longrm.modeling.shared_prefix import Packed, branch_scores, pack, scores, token_logprobs
+from longrm.modeling.shared_prefix import branch_scores, pack, scores
 
 from .conftest import CONFIGS, VOCABULARY, make_pair
 
@@ -33,19 +27,22 @@ def make_trees(padded: bool = False) -> list[TokenTree]:
     trees = [TokenTree(ids(prefix), [ids(n) for n in branches]) for prefix, branches in SHAPES]
     if not padded:
         return trees
-    # The config's padding, behind which nothing is read; a branch of nothing else is read in its prefix.
+    # The config's padding, after which nothing is scored; a branch of nothing else is scored in its prefix.
     return [TokenTree(tree.prefix, [*([*own, 0, 0] for own in tree.branches), [0]]) for tree in trees]
 
 
-def reference(stock: Any, ids: list[int], read: Any) -> list[tuple[Tensor, Tensor]]:
-    """Every layer's whole matrix [H, S, S], and the gradient by it, of a sequence alone."""
+def reference(stock: Any, ids: list[int]) -> list[tuple[Tensor, Tensor]]:
+    """Every layer's whole matrix [H, S, S], and the gradient of the score by it, of a sequence alone."""
     stock.set_attn_implementation("eager")
     output = stock(input_ids=torch.tensor([ids]), output_attentions=True)
-    gradients = torch.autograd.grad(read(output.logits[0]), output.attentions)
-    return [
-        (weights[0].detach(), gradient[0])
-        for weights, gradient in zip(output.attentions, gradients, strict=True)
-    ]
+    gradients = torch.autograd.grad(output.logits[0, 0], output.attentions)
+    return [(w[0].detach(), gradient[0]) for w, gradient in zip(output.attentions, gradients, strict=True)]
+
+
+def references(stock: Any, trees: list[TokenTree]) -> list[tuple[list[tuple[Tensor, Tensor]], int]]:
+    """The reference and the scored token of every branch."""
+    sequences = [[*tree.prefix, *branch] for tree in trees for branch in tree.branches]
+    return [(reference(stock, ids), max(at for at, token in enumerate(ids) if token)) for ids in sequences]
 
 
 def apart(found: Tensor, truth: Tensor) -> float:
@@ -54,30 +51,13 @@ def apart(found: Tensor, truth: Tensor) -> float:
     return float((found - truth).abs().max() / truth.abs().max())
 
 
-def deviation(found: list[AttentionRows], truth: list[tuple[Tensor, Tensor]], rows: slice) -> float:
-    """The largest deviation of weights or gradients in any layer; of the matrices only `rows` are compared."""
+def deviation(found: list[AttentionRow], truth: list[tuple[Tensor, Tensor]], row: int) -> float:
+    """The largest deviation of weights or gradients in any layer from a row of the whole matrices."""
     return max(
-        apart(one, whole[:, rows, : one.shape[-1]])
+        apart(one, whole[:, row, : one.shape[-1]])
         for layer, matrices in zip(found, truth, strict=True)
         for one, whole in zip((layer.weights, layer.gradients), matrices, strict=True)
     )
-
-
-def of_scores(ours: Any, packed: Packed) -> tuple[Tensor, list[list[AttentionRows]]]:
-    """Scores and, branch by branch, the layers' rows."""
-    asking = scored_rows(packed, ours.config.pad_token_id)
-    values, layers = attention_rows(ours, packed, asking, partial(branch_scores, ours))
-    return values, [list(layers_of) for layers_of in zip(*layers, strict=True)]
-
-
-def truth_of_scores(stock: Any, trees: list[TokenTree]) -> list[tuple[list[tuple[Tensor, Tensor]], int]]:
-    found = []
-    for tree in trees:
-        for branch in tree.branches:
-            ids = [*tree.prefix, *branch]
-            last = max(at for at, token in enumerate(ids) if token)
-            found.append((reference(stock, ids, lambda logits: logits[0]), last))
-    return found
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -85,17 +65,15 @@ def truth_of_scores(stock: Any, trees: list[TokenTree]) -> list[tuple[list[tuple
 def test_rows_and_gradients_are_those_of_full_matrices(family: str, padded: bool):
     stock, ours = (model.eval() for model in make_pair(family, "scores"))
     trees = make_trees(padded)
-    packed = pack(trees)
-    values, found = of_scores(ours, packed)
-    truth = truth_of_scores(stock, trees)
+    values, found = attention_rows(ours, pack(trees))
+    truth = references(stock, trees)
     for rows, (matrices, last) in zip(found, truth, strict=True):
-        assert deviation(rows, matrices, slice(last, last + 1)) < TOLERANCE
-        assert rows[0].weights.shape == (4, 1, last + 1)
+        assert deviation(rows, matrices, last) < TOLERANCE
+        assert rows[0].weights.shape == (4, last + 1)
     with torch.no_grad():
-        assert apart(values, scores(ours, packed)) < TOLERANCE
-    # The control: the row before is far off.
+        assert apart(values, scores(ours, pack(trees))) < TOLERANCE
     matrices, last = truth[0]
-    assert deviation(found[0], matrices, slice(last - 1, last)) > FAULT
+    assert deviation(found[0], matrices, last - 1) > FAULT, "the control: the row before is far off"
 
 
 def swapped_keys(query: Tensor, keys: Any, values: Any, scale: float) -> Any:
@@ -114,57 +92,32 @@ RIGHT = module._written_out
 def test_faults_are_a_hundred_times_beyond_the_tolerance(fault: Any, monkeypatch: pytest.MonkeyPatch):
     stock, ours = (model.eval() for model in make_pair("qwen3", "scores"))
     trees = make_trees()[:1]
-    ((matrices, last), *_) = truth_of_scores(stock, trees)
+    ((matrices, last), *_) = references(stock, trees)
     monkeypatch.setattr(module, "_written_out", fault)
-    _, (rows, *_) = of_scores(ours, pack(trees))
-    assert deviation(rows, matrices, slice(last, last + 1)) > FAULT
+    _, (rows, *_) = attention_rows(ours, pack(trees))
+    assert deviation(rows, matrices, last) > FAULT
 
 
 def test_a_branch_that_saw_the_one_before_it_is_far_off(monkeypatch: pytest.MonkeyPatch):
     stock, ours = (model.eval() for model in make_pair("llama", "scores"))
     trees = [TokenTree(make_trees()[0].prefix, [[5, 6, 7], [8, 9, 10]])]
-    (_, (matrices, last)) = truth_of_scores(stock, trees)
-    packed = pack(trees)
-    right = scored_rows(packed, 0)
-    leaking = [right[0], RowTokens((right[1].before[0], right[0].before[1]), right[1].own)]
-    _, layers = attention_rows(ours, packed, leaking, partial(branch_scores, ours))
-    assert deviation([layer[1] for layer in layers], matrices, slice(last, last + 1)) > FAULT
+    (_, (matrices, last)) = references(stock, trees)
+    right = module._tokens_before
 
+    def leaking(layout: Any, scored: Any) -> Any:
+        first, (prefix, _) = right(layout, scored)
+        return [first, (prefix, first[1])]  # the other branch's tokens in place of its own
 
-def test_several_rows_of_a_model_that_writes():
-    """The loss of three written tokens: each is read at the token before it, and later rows read earlier ones."""
-    stock, ours = (model.eval() for model in make_pair("qwen2", "logprobs"))
-    (tree,) = make_trees()[1:2]
-    ids, written = [*tree.prefix, *tree.branches[0]], 3
-    start = len(ids) - written - 1
-
-    def loss(logits: Tensor) -> Tensor:
-        logprobs = logits[start:-1].log_softmax(-1)
-        return -logprobs.gather(1, torch.tensor(ids[start + 1 :])[:, None]).sum()
-
-    truth = reference(stock, ids, loss)
-    packed = pack([TokenTree(ids[:start], [ids[start:]])])
-    asking = [RowTokens((range(start),), range(start, len(ids)))]
-    values, layers = attention_rows(
-        ours, packed, asking, lambda hidden, rows: -token_logprobs(ours, hidden, rows, range(1, written + 1))
-    )
-    rows = [layer[0] for layer in layers]
-    assert deviation(rows, truth, slice(start, None)) < TOLERANCE
-    assert rows[0].weights.shape == (4, written + 1, len(ids))
-    assert not rows[0].gradients[:, -1].any(), "nothing is read at the last written token"
-    assert rows[0].gradients[:, :-1].any(dim=-1).all()
-    assert len(values) == written
-    assert (
-        deviation([AttentionRows(one.weights, -one.gradients) for one in rows], truth, slice(start, None))
-        > FAULT
-    )
+    monkeypatch.setattr(module, "_tokens_before", leaking)
+    _, rows = attention_rows(ours, pack(trees))
+    assert deviation(rows[1], matrices, last) > FAULT
 
 
 def test_frozen_weights_have_the_same_gradients_and_none_gets_one():
     _, ours = make_pair("llama", "scores")
     packed = pack(make_trees()[:1])
-    _, trained = of_scores(ours.eval(), packed)
-    _, frozen = of_scores(ours.requires_grad_(False), packed)
+    _, trained = attention_rows(ours.eval(), packed)
+    _, frozen = attention_rows(ours.requires_grad_(False), packed)
     assert all(parameter.grad is None for parameter in ours.parameters())
     for one, other in zip(trained[0], frozen[0], strict=True):
         torch.testing.assert_close(one.gradients, other.gradients)
@@ -223,18 +176,14 @@ def test_no_tensor_grows_faster_than_the_context():
         TokenTree(torch.randint(3, VOCABULARY, (n,), generator=draw).tolist(), [[5, 6], [7]])
         for n in (512, 1024)
     ]
-    packed = [pack([tree]) for tree in trees]
     for compute in (
-        lambda one: of_scores(ours, one),
-        lambda one: embedding_gradients(ours, one, partial(branch_scores, ours)),
+        lambda tree: attention_rows(ours, pack([tree])),
+        lambda tree: embedding_gradients(ours, pack([tree]), partial(branch_scores, ours)),
     ):
-        short, long = (largest(lambda one=one, compute=compute: compute(one)) for one in packed)
+        short, long = (largest(lambda tree=tree, compute=compute: compute(tree)) for tree in trees)
         assert long < 2.1 * short
         assert long < 70 * 1024, "no head has a number for each pair of tokens"
-    short, long = (
-        largest(lambda tree=tree: reference(stock, [*tree.prefix, 5], lambda logits: logits[0]))
-        for tree in trees
-    )
+    short, long = (largest(lambda tree=tree: reference(stock, [*tree.prefix, 5])) for tree in trees)
     assert long > 3.9 * short, "the control: full matrices"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM, LlamaForSequenceClassification
+from transformers import LlamaForSequenceClassification
 
 from longrm.data.joining import encode
 from longrm.errors import DataError
@@ -20,14 +20,13 @@ from longrm.modeling.attended_regions import (
     context_regions,
 )
 from longrm.modeling.attention_scores import (
-    AttentionRows,
+    AttentionRow,
     attended,
     embedding_gradient_norms,
     region_scores,
     token_attention,
-    verdict_attention,
 )
-from longrm.modeling.loading import Scorer, new_language_model, new_scorer
+from longrm.modeling.loading import Scorer, new_scorer
 from longrm.modeling.shapes import ModelShape
 from longrm.types import Comparison, Query, Span, message_text
 from longrm.worlds import WorldPlan, generate, words_tokenizer
@@ -141,62 +140,14 @@ def test_the_whole_row_has_a_mass_of_one_and_k_tokens_are_attended_to(scorer, co
 
 def test_a_closed_form():
     """Two heads, one row, four tokens: [1/2, 1/4, 1/8, 1/8] and [1/8, 1/8, 1/4, 1/2], with gradients of 1 and -2."""
-    weights = torch.tensor([[[0.5, 0.25, 0.125, 0.125]], [[0.125, 0.125, 0.25, 0.5]]])
-    gradients = torch.stack([torch.ones(1, 4), torch.full((1, 4), -2.0)])
-    fr, ig, mass = token_attention(AttentionRows(weights, gradients), 2)
+    weights = torch.tensor([[0.5, 0.25, 0.125, 0.125], [0.125, 0.125, 0.25, 0.5]])
+    gradients = torch.stack([torch.ones(4), torch.full((4,), -2.0)])
+    fr, ig, mass = token_attention(AttentionRow(weights, gradients), 2)
     assert fr.tolist() == [0.5, 0.5, 0.5, 0.5]
-    tied, *_ = token_attention(AttentionRows(weights, gradients), 3)
+    tied, *_ = token_attention(AttentionRow(weights, gradients), 3)
     assert tied.tolist() == [1.0, 0.5, 1.0, 0.5]  # the earlier of equal weights
     assert mass.tolist() == [0.3125, 0.1875, 0.1875, 0.3125]
     assert ig.tolist() == [0.375, 0.25, 0.3125, 0.5625]
-
-
-def test_a_verdict_is_measured_at_the_tokens_before_its_own():
-    tokenizer = words_tokenizer(verdicts=True)
-    judge = new_language_model(SHAPE, tokenizer, seed=2)
-    stock = LlamaForCausalLM(copy.deepcopy(judge.model.config))
-    stock.load_state_dict(judge.model.state_dict())
-    stock.set_attn_implementation("eager")
-    messages = [
-        {"role": "user", "content": "The access code of Alora is copper. What is the access code of Alora?"}
-    ]
-    written = "The access code is copper. [[A]] Alora."
-    start = written.index("[[A")
-    regions = {SUPPORTING: [Span(0, 0, 35)]}
-    found = verdict_attention(judge, messages, written, (start, start + 5), regions, k=K)
-
-    prompt, ids = tokenizer.generation_ids(messages), tokenizer.encode(written)
-    before, count = tokenizer.count(written[:start]), tokenizer.count(written[start : start + 5])
-    assert count > 1, "there are several rows"
-    ids = [*prompt, *ids[: before + count]]
-    output = stock.eval()(input_ids=torch.tensor([ids]), output_attentions=True)
-    logprobs = output.logits[0].log_softmax(-1)
-    rows = range(len(ids) - count - 1, len(ids) - 1)
-    total = sum(logprobs[row, ids[row + 1]] for row in rows)
-    assert found.score == pytest.approx(total.item(), rel=1e-5)
-    gradients = torch.autograd.grad(-total, output.attentions)
-    opening = tokenizer.opening(messages)
-    first = tokenizer.count(opening[: opening.index("The")])
-    evidence = range(first, first + tokenizer.count("The access code of Alora is copper."))
-    for layer, (weights, gradient) in enumerate(zip(output.attentions, gradients, strict=True)):
-        flow = (weights * gradient).abs()[0].mean(0)
-        wanted = (
-            sum(flow[row, token].item() for row in rows for token in evidence) / len(rows) / len(evidence)
-        )
-        mass = weights[0].mean(0)[list(rows)][:, list(evidence)].sum().item() / len(rows)
-        tops = [{*weights[0, head, row].topk(K).indices.tolist()} for head in range(4) for row in rows]
-        fr = sum(len(top & {*evidence}) for top in tops) / len(tops) / len(evidence)
-        region = found.regions[SUPPORTING]
-        assert region.ig[layer] == pytest.approx(wanted, rel=1e-5)
-        assert region.mass[layer] == pytest.approx(mass, rel=1e-5)
-        assert region.fr[layer] == pytest.approx(fr, rel=1e-5)
-        late = (
-            sum(flow[row + 1, token].item() for row in rows for token in evidence) / len(rows) / len(evidence)
-        )
-        assert abs(late / wanted - 1) > 100 * TOLERANCE, "the control: rows one token later"
-    assert (found.tokens, found.chance) == (len(ids) - 1, K / (len(ids) - 1))
-    with pytest.raises(DataError, match="90 to 95"):
-        verdict_attention(judge, messages, written, (90, 95), regions)
 
 
 def test_gradients_by_embeddings_are_those_of_the_margin(scorer, comparisons):

@@ -117,19 +117,6 @@ def test_bf16_keeps_log_probabilities_in_fp32():
     assert (rounded - exact).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_checkpointing_in_bf16_computes_the_layer_again_as_it_was(precision: Any):
-    results = []
-    for checkpointing in (False, True):
-        model = make_pair("qwen3", "scores")[1].train()
-        set_precision(model, precision)
-        if checkpointing:
-            checkpoint_activations(model, offload=False)
-        differently_weighted(scores(model, pack([TREE]))).backward()
-        results.append(gradients(model))
-    assert far(*results) < 1e-6
-
-
 def test_frozen_weights_of_fp32_training_are_fp32():
     model = make_pair("llama", "scores")[1].bfloat16()
     model.requires_grad_(False)
@@ -209,51 +196,24 @@ def test_a_frozen_head_in_bf16_passes_gradients_on():
     assert list(gradients(model)) == ["model.layers.0.mlp.up_proj.weight"]
 
 
-@pytest.mark.usefixtures("in_parts")
-@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_parts_work_where_nothing_goes_back(context: Any):
-    with context():
-        values = torch.cat(response_logprobs(make_pair("llama", "logprobs")[1], pack([TREE])))
-    assert len(values) == 19
-    assert not values.requires_grad
-
-
 @pytest.mark.parametrize(
-    "error",
+    ("error", "expected"),
     [
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
-        RuntimeError("MPS backend out of memory (MPS allocated: 8.00 GiB)"),
-        RuntimeError(
-            "[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: you tried"
-        ),
-        RuntimeError(
-            "[enforce fail at alloc_cpu.cpp:116] data. DefaultCPUAllocator: not enough memory: you tried"
-        ),
-        MemoryError(),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried"), True),
+        (MemoryError(), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"), False),
+        (OSError(28, "No space left on device"), False),
     ],
 )
-def test_memory_that_ran_out_is_known_by_class_and_by_what_torch_says(error: Exception):
-    assert is_out_of_memory(error)
+def test_out_of_memory_is_recognized(error: Exception, expected: bool):
+    assert is_out_of_memory(error) is expected
 
 
-def test_what_this_machine_says_is_known():
+def test_out_of_memory_on_this_machine_is_recognized():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**50)
     assert is_out_of_memory(caught.value)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("CUDA error: an illegal memory access was encountered"),
-        RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"),
-        ValueError("out of memory"),
-        OSError(28, "No space left on device"),
-    ],
-)
-def test_another_error_is_not_taken_for_it(error: Exception):
-    assert not is_out_of_memory(error)

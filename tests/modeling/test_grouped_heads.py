@@ -88,17 +88,6 @@ def test_on_a_gpu_keys_are_repeated_where_flash_does_not_compute(calls, way, dty
     }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_nothing_is_asked_where_every_head_has_keys_of_its_own_or_on_a_cpu(calls, way):
-    WAYS[way](HEADS, torch.float32, "cuda")
-    assert set(calls.heads) == {(HEADS, HEADS, False)}
-    calls.heads.clear()
-    if way != "a block":  # which a CPU has a kernel of its own for
-        WAYS[way](GROUPS, torch.float32, "cpu")
-        assert set(calls.heads) == {(HEADS, GROUPS, True)}
-    assert not calls.asked
-
-
 @pytest.mark.parametrize("last", [1, 20, 60])
 def test_what_is_repeated_computes_the_same(monkeypatch, last):
     monkeypatch.setattr(attention, "_takes_groups", lambda q, k, v: False)

@@ -1,12 +1,9 @@
 """Who of several processes says why all of them end."""
 
-import os
 import signal
 import socket
 from datetime import timedelta
-from types import SimpleNamespace
 
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -15,7 +12,6 @@ from longrm.errors import ConfigError, DataError, RunError
 from longrm.modeling import process_group
 from longrm.modeling.process_group import (
     LaunchedProcesses,
-    choose_interface,
     extend_timeouts,
     join,
     report_first_failure,
@@ -99,65 +95,6 @@ def test_processes_without_a_launcher_are_refused(as_process, monkeypatch):
     monkeypatch.delenv("MASTER_PORT", raising=False)
     with pytest.raises(ConfigError, match=r"MASTER_PORT not set\): torchrun --nproc-per-node 2"), join():
         pass
-
-
-@pytest.fixture
-def on_two_machines(as_process, monkeypatch):
-    """Makes this process one of two, each on a machine of its own, that meet at an address."""
-    as_process(0)
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    monkeypatch.setenv("MASTER_PORT", "29500")
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
-    monkeypatch.setattr(
-        psutil,
-        "net_if_addrs",
-        lambda: {
-            name: [SimpleNamespace(address=address)]
-            for name, address in {"lo": "127.0.0.1", "docker0": "172.17.0.1", "eth0": "10.9.0.1"}.items()
-        },
-    )
-
-    def meet_at(own):
-        monkeypatch.setenv("MASTER_ADDR", "node-1")
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(socket.AF_INET, 2, 17, "", (own, 1))])
-        monkeypatch.setattr(socket.socket, "connect", lambda way, address: None)
-        monkeypatch.setattr(socket.socket, "getsockname", lambda way: (own, 40_000))
-
-    return meet_at
-
-
-def test_gloo_takes_the_interface_that_leads_to_the_first_machine(on_two_machines):
-    on_two_machines("10.9.0.1")
-    choose_interface()
-    assert os.environ["GLOO_SOCKET_IFNAME"] == "eth0"
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("GLOO_SOCKET_IFNAME", "ib0"), ("LOCAL_WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", None)]
-)
-def test_what_the_user_sets_stays_and_one_machine_is_left_alone(on_two_machines, monkeypatch, name, value):
-    on_two_machines("127.0.0.1")
-    monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
-    choose_interface()
-    assert os.environ["GLOO_SOCKET_IFNAME"] == ("ib0" if value == "ib0" else "")
-
-
-def test_a_machine_whose_name_leads_to_itself_asks_for_the_interface(on_two_machines):
-    on_two_machines("127.0.0.1")
-    with pytest.raises(ConfigError, match="GLOO_SOCKET_IFNAME here .one of docker0, eth0"):
-        choose_interface()
-
-
-def test_an_unknown_first_machine_is_told(on_two_machines, monkeypatch):
-    on_two_machines("10.9.0.1")
-
-    def unknown(*_, **__):
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(ConfigError, match="MASTER_ADDR = node-1"):
-        choose_interface()
 
 
 def test_processes_that_do_not_meet_are_told_in_one_line(as_process, monkeypatch):

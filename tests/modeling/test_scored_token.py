@@ -22,15 +22,12 @@ from transformers import (
 )
 
 import longrm
-from longrm.evaluation.evaluation_run import Evaluation
-from longrm.evaluation.evaluation_run import run_evaluation as evaluate
 from longrm.modeling.saving import merge
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack
 from longrm.runs.folder import read_manifest
 from longrm.runs.logs import Log
-from longrm.runs.records import JudgmentRecord, StepRecord
-from longrm.scoring.scored_file import ScoreSettings, score_file
+from longrm.runs.records import StepRecord
 from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 
@@ -179,19 +176,6 @@ def said(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
 
-def test_scored_files_and_evaluations_read_the_same_token(folder: Path, pairs: Path, tmp_path: Path):
-    truth = plain_scores(folder)
-    wanted = [[truth[0], truth[1]], [truth[0], truth[3]]]
-    score_file(ScoreSettings(model=str(folder), data=str(pairs)), tmp_path / "scored.jsonl")
-    rows = [json.loads(line) for line in (tmp_path / "scored.jsonl").read_text().splitlines()]
-    for row, scores in zip(rows, wanted, strict=True):
-        assert distance(row["scores"], scores) < TOLERANCE
-    evaluate(Evaluation(model=str(folder), bench=f"file:{pairs}"), tmp_path / "run")
-    records = list(Log(tmp_path / "run/judgments.jsonl", JudgmentRecord))
-    for record, scores in zip(records, wanted, strict=True):
-        assert distance(list(record.scores), scores) < TOLERANCE
-
-
 def recipe(start: Path, pairs: Path, tmp_path: Path, **model: Any) -> Any:
     settings = {
         "model": {"path": str(start), **model},
@@ -232,17 +216,6 @@ def test_a_model_of_our_own_is_read_at_the_token_that_closes_a_response(
     ours = longrm.load(str(model)).score(PROMPT, RESPONSES)
     assert distance(ours, plain_scores(model)) < TOLERANCE
     assert distance(ours, very_last_scores(model)) < TOLERANCE
-
-
-def test_a_padding_that_closes_responses_is_found_by_the_template(pairs: Path, tmp_path: Path):
-    """Llama-3's base ends a text with one token and its template closes a message with another."""
-    base = trained_elsewhere("llama-3", tmp_path / "base", AutoModelForCausalLM)
-    for name in ("config.json", "tokenizer_config.json"):
-        told = json.loads((base / name).read_text())
-        told |= {"eos_token_id": 5} if name == "config.json" else {"eos_token": "</s>"}
-        (base / name).write_text(json.dumps(told))
-    train(recipe(base, pairs, tmp_path), tmp_path / "run")
-    assert json.loads((tmp_path / "run/model/config.json").read_text())["pad_token_id"] is None
 
 
 def test_an_adapter_is_read_where_peft_reads_it_on_its_base(family: str, pairs: Path, tmp_path: Path):

@@ -120,10 +120,7 @@ def test_a_head_over_the_vocabulary_is_no_part_of_a_scorer(tokenizer: Tokenizer,
 
 QUANTIZED = [
     {"quant_method": "bitsandbytes", "load_in_4bit": True},
-    {"quant_method": "gptq", "bits": 4, "group_size": 128},
-    {"quant_method": "awq", "bits": 4},
     {"quant_method": "fp8", "weight_block_size": [128, 128]},
-    {"quant_method": "compressed-tensors", "format": "pack-quantized"},
 ]
 
 

@@ -1,10 +1,10 @@
 """Kernels for attention over a shared prefix on CUDA, each tried on a small tree before it is trusted.
 
-In order of preference: the varlen flash kernel of flash-attn, that of torch, and FlexAttention with a block mask made
-from the layout. If none works, `attention` falls back to `scaled_dot_product_attention`, which copies a prefix's keys
-and values once per branch. A candidate must be available and agree, forward and backward, with attention that is
-written out, for heads as the model has them. One log line names the chosen kernel and why those before it were not
-taken.
+In order of preference: torch's varlen flash kernel (that of the package flash-attn), and FlexAttention with a block
+mask made from the layout. If none works, `attention` falls back to `scaled_dot_product_attention`, which copies a
+prefix's keys and values once per branch. A candidate must be available and agree, forward and backward, with
+attention that is written out, for heads as the model has them. One log line names the chosen kernel and why those
+before it were not taken.
 
 Kernels of the Hugging Face Hub are no candidates: they are programs that the first attention would download and run,
 and torch ships the same flash kernel.
@@ -59,45 +59,6 @@ class TorchKernel:
             grad, *attended, *bounds.positional, 0.0, bounds.causal, rng_state, unused, scale=scale
         )
         return found
-
-
-class FlashAttnKernel:
-    """The kernel of the package flash-attn, 2.7 or later."""
-
-    def __init__(self) -> None:
-        from flash_attn import flash_attn_interface  # late: few machines have it
-
-        self._interface: Any = flash_attn_interface
-
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, bounds: SequenceBounds, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        """See `VarlenKernel`."""
-        output, lse, *_ = self._interface._flash_attn_varlen_forward(
-            query, key, value, *bounds.positional, dropout_p=0.0, softmax_scale=scale, causal=bounds.causal
-        )
-        return output, lse
-
-    def backward(
-        self, grad: Tensor, attended: Attended, bounds: SequenceBounds, scale: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """See `VarlenKernel`."""
-        gradients = tuple(torch.empty_like(states) for states in attended[:3])
-        self._interface._flash_attn_varlen_backward(
-            grad,
-            *attended,
-            *gradients,
-            *bounds.positional,
-            dropout_p=0.0,
-            softmax_scale=scale,
-            causal=bounds.causal,
-            window_size_left=-1,
-            window_size_right=-1,
-            softcap=0.0,
-            alibi_slopes=None,
-            deterministic=torch.are_deterministic_algorithms_enabled(),
-        )
-        return gradients[0], gradients[1], gradients[2]
 
 
 # FlexAttention
@@ -348,20 +309,11 @@ def _no_flash(heads: AttentionHeads) -> str | None:
     return None
 
 
-def _no_flash_attn(heads: AttentionHeads) -> str | None:
-    return "not installed" if importlib.util.find_spec("flash_attn") is None else _no_flash(heads)
-
-
 def _no_flex(heads: AttentionHeads) -> str | None:
     return "triton is not installed" if importlib.util.find_spec("triton") is None else None
 
 
 CANDIDATES = (
-    KernelCandidate(
-        "the varlen kernel of flash-attn",
-        _no_flash_attn,
-        lambda: partial(varlen_attention, FlashAttnKernel()),
-    ),
     KernelCandidate(
         "the varlen kernel of torch", _no_flash, lambda: partial(varlen_attention, TorchKernel())
     ),

@@ -4,12 +4,10 @@ import datetime
 import logging
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import psutil
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
@@ -30,7 +28,6 @@ model. A process that died is noticed otherwise: its connections break, and the 
 _RENDEZVOUS_TIMEOUT = datetime.timedelta(minutes=10)
 """How long processes look for each other at the start, when none of them is busy."""
 
-_INTERFACE = "GLOO_SOCKET_IFNAME"
 _NEEDED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -88,7 +85,6 @@ def join(backend: str = "gloo") -> Iterator[LaunchedProcesses]:
     with report_first_failure(own):
         claim_gpu()
         if not joined:
-            choose_interface()
             with _unreachable_explained(count):
                 dist.init_process_group(
                     backend, store=store, rank=rank, world_size=count, timeout=_RENDEZVOUS_TIMEOUT
@@ -109,43 +105,6 @@ def extend_timeouts() -> None:
         _set_pg_timeout(_TIMEOUT, group)
 
 
-def choose_interface() -> None:
-    """Makes gloo use the network interface that leads to the first machine, if there are several machines.
-
-    By default gloo uses the address of this machine's name, which on many machines is a loopback address.
-
-    Raises:
-        ConfigError: The interface cannot be determined.
-    """
-    count = os.environ["WORLD_SIZE"]
-    if os.environ.get("LOCAL_WORLD_SIZE", count) == count or os.environ.get(_INTERFACE):
-        return
-    host = os.environ["MASTER_ADDR"]
-    try:
-        interface = interface_to(host)
-    except OSError as error:
-        raise ConfigError(f"MASTER_ADDR = {host} cannot be resolved on this machine: {error}") from None
-    if interface is None:
-        names = ", ".join(name for name in psutil.net_if_addrs() if name != "lo")
-        raise ConfigError(
-            f"MASTER_ADDR = {host} is a loopback address on this machine: start torchrun on the first machine with "
-            f"--local-addr and an address that the others reach, or set {_INTERFACE} here (one of {names})"
-        )
-    _log.info("machines communicate over %s (%s is not set)", interface, _INTERFACE)
-    os.environ[_INTERFACE] = interface
-
-
-def interface_to(host: str) -> str | None:
-    """Returns the network interface that leads to a host; None for a loopback address."""
-    family, _, _, _, address = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as way:
-        way.connect(address)  # sends nothing
-        own = way.getsockname()[0]
-    addresses = [(one.address, name) for name, held in psutil.net_if_addrs().items() for one in held]
-    found = next((name for address, name in addresses if address.split("%")[0] == own), "lo")
-    return None if found == "lo" else found
-
-
 @contextmanager
 def _unreachable_explained(count: int) -> Iterator[None]:
     try:
@@ -153,8 +112,8 @@ def _unreachable_explained(count: int) -> Iterator[None]:
     except RuntimeError as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise ConfigError(
-            f"the {count} processes do not reach each other at {where} ({first_line(error)}): set {_INTERFACE} and "
-            "NCCL_SOCKET_IFNAME on every machine to the network interface that leads to the others"
+            f"the {count} processes do not reach each other at {where} ({first_line(error)}): set GLOO_SOCKET_IFNAME "
+            "and NCCL_SOCKET_IFNAME on every machine to the network interface that leads to the others"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Makes a reward model of longrm a reward function of ms-swift; no server is needed.
+"""Registers a longrm reward model as a reward function of ms-swift; no server is needed.
 
 swift rlhf --rlhf_type grpo ... --external_plugins examples/ms_swift_plugin.py --reward_funcs longrm
 
@@ -14,7 +14,7 @@ import longrm
 
 
 class LongRM(ORM):
-    """Scores the last message of every conversation as the answer to those before it."""
+    """Scores the last message of each conversation as the response to those before it."""
 
     def __init__(self, args: Any = None, **kwargs: Any) -> None:
         super().__init__(args, **kwargs)
@@ -23,7 +23,7 @@ class LongRM(ORM):
     def __call__(
         self, completions: list[str], messages: list[list[dict[str, Any]]], **columns: Any
     ) -> list[float | None]:
-        """One reward a completion; None, which ms-swift leaves out, where there is no score."""
+        """One reward per completion; None where there is no score, which ms-swift skips."""
         return self.reward([turns[:-1] for turns in messages], completions)
 
 

@@ -1,12 +1,12 @@
-"""Scores OpenRLHF's rollouts with a reward model of longrm; no server is needed.
+"""Scores OpenRLHF's rollouts with a longrm reward model; no server is needed.
 
 python -m openrlhf.cli.train_ppo_ray ... \
     --reward.remote_url examples/openrlhf_reward.py --data.label_key prompt
 
-OpenRLHF hands over one completion a call, behind a prompt that is rendered for the policy. What the reward model reads
-comes from the label: let --data.label_key name the column of the prompt, as text or messages. Each of
-`--vllm.num_engines` engines loads a model of its own; completions that wait within one are scored together.
-LONGRM_MODEL names the model, and LONGRM_END what the policy ends its completions with.
+OpenRLHF passes one completion per call, after a prompt that is rendered for the policy. The reward model reads the
+prompt from the label instead: set --data.label_key to the column of the prompt (text or messages). Each of the
+`--vllm.num_engines` engines loads its own copy of the model; completions that wait in one engine are scored together.
+LONGRM_MODEL is the model, LONGRM_END the end-of-turn token of the policy.
 """
 
 import os
@@ -17,18 +17,18 @@ import longrm
 REWARD = longrm.reward_function(os.environ["LONGRM_MODEL"])
 END = os.environ.get("LONGRM_END", "<|im_end|>")
 UNSCORED = 0.0
-"""The reward of a completion without a score, for OpenRLHF needs a number; `scored` tells them apart in its logs."""
+"""The reward of a completion without a score: OpenRLHF needs a number. `scored` in its logs counts them."""
 
 
 def reward_func(queries: list[str], prompts: list[str], labels: list[Any]) -> dict[str, Any]:
-    """The reward of the one completion that OpenRLHF hands over a call."""
+    """The reward of the one completion of a call."""
     (query,), (prompt,), (label,) = queries, prompts, labels
     if not query.startswith(prompt):
         raise ValueError(
-            "the query does not begin with the prompt: is the prompt longer than --data.max_len?"
+            "the query does not start with the prompt; is the prompt longer than --data.max_len?"
         )
     completion = query.removeprefix(prompt)
-    if completion.rstrip().endswith(END):  # some policies write a line break behind it
+    if completion.rstrip().endswith(END):  # some policies write a newline after it
         completion = completion.rstrip().removesuffix(END)
     (reward,) = REWARD([label], [completion])
     score = UNSCORED if reward is None else reward

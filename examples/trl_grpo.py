@@ -1,8 +1,9 @@
-"""Trains a policy by TRL's GRPO, with a reward model of longrm as the reward.
+"""Trains a policy with TRL's GRPO and a longrm reward model.
 
 python examples/trl_grpo.py POLICY MODEL PROMPTS.jsonl OUT
 
-POLICY is a language model, MODEL whatever `longrm.load` takes; PROMPTS.jsonl has a column `prompt`, text or messages.
+POLICY is a language model, MODEL anything that `longrm.load` takes; PROMPTS.jsonl has a column `prompt` (text or
+messages).
 """
 
 import sys
@@ -16,7 +17,7 @@ import longrm
 def train(
     policy: str, model: str | longrm.RewardModel, prompts: str, out: str, **settings: object
 ) -> GRPOTrainer:
-    """Trains, and returns the trainer; `settings` are those of TRL's `GRPOConfig`."""
+    """Trains and returns the trainer; `settings` are those of TRL's `GRPOConfig`."""
     trainer = GRPOTrainer(
         model=policy,
         reward_funcs=longrm.reward_function(model),

@@ -1,4 +1,4 @@
-"""Scores the traces of verifiers (from 0.4 on) with a reward model of longrm; no server is needed.
+"""Scores traces of verifiers (0.4 or later) with a longrm reward model; no server is needed.
 
 As a setting of the task, in the TOML of an evaluation or of prime-rl:
 
@@ -6,7 +6,7 @@ As a setting of the task, in the TOML of an evaluation or of prime-rl:
 fn = "examples/verifiers_reward.py:longrm_reward"
 weight = 1.0
 
-LONGRM_MODEL names the model.
+LONGRM_MODEL is the model.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ REWARD = longrm.reward_function(os.environ["LONGRM_MODEL"])
 
 
 async def longrm_reward(task: Any, trace: Any) -> float:
-    """The reward of the last reply to the task's prompt; an error where it has no score, which fails the rollout."""
+    """The reward of the last reply to the task's prompt; raises where it has no score, which fails the rollout."""
     system = [{"role": "system", "content": task.system_prompt}] if task.system_prompt else []
     prompt = [*system, {"role": "user", "content": task.prompt_text}]
     (reward,) = await asyncio.to_thread(REWARD, [prompt], [trace.last_reply])
     if reward is None:
-        raise ValueError(f"{REWARD.__name__} has no score for the reply; it logged why")
+        raise ValueError(f"{REWARD.__name__} gave no score for the reply; see the log")
     return reward

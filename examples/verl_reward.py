@@ -1,11 +1,11 @@
-"""Scores verl's rollouts with a reward model of longrm; no server is needed.
+"""Scores verl's rollouts with a longrm reward model; no server is needed.
 
 python -m verl.trainer.main_ppo ... \
     reward.custom_reward_function.path=examples/verl_reward.py reward.num_workers=1
 
-verl hands over one completion a call, and not its prompt: let your data set hold it, as text or messages, in
-`extra_info["prompt"]`. Each of `reward.num_workers` processes loads a model of its own, and those that wait within one
-process are scored together. LONGRM_MODEL names the model.
+verl passes one completion per call, without its prompt: your data set must have the prompt, as text or messages, in
+`extra_info["prompt"]`. Each of the `reward.num_workers` processes loads its own copy of the model; completions that
+wait in one process are scored together. LONGRM_MODEL is the model.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import longrm
 
 REWARD = longrm.reward_function(os.environ["LONGRM_MODEL"])
 UNSCORED = 0.0
-"""The reward of a completion without a score, for verl needs a number; `scored` tells them apart in its metrics."""
+"""The reward of a completion without a score: verl needs a number. `scored` in its metrics counts them."""
 
 
 async def compute_score(

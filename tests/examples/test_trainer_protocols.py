@@ -8,6 +8,7 @@ user gives them, written after reading their sources; TRL itself runs in `test_t
 import asyncio
 import inspect
 import sys
+import time
 from functools import partial
 from types import ModuleType, SimpleNamespace
 
@@ -22,6 +23,8 @@ def watch(reward):
     asked, judge = [], reward.model.judge
 
     def judging(queries):
+        if not asked:
+            time.sleep(0.2)  # until the other calls wait
         asked.append([len(query.responses) for query in queries])
         return judge(queries)
 
@@ -104,7 +107,7 @@ def test_openrlhf(example, expected):
             asyncio.run(openrlhf(module.reward_func, ROWS[0][0], ROWS[0][1] + end, ROWS[0][0]))[1]
             == expected[0]
         )
-    with pytest.raises(ValueError, match="does not begin with the prompt"):
+    with pytest.raises(ValueError, match="prompt"):
         module.reward_func(["cut off"], ["the whole prompt"], ["label"])
 
 
@@ -160,5 +163,5 @@ def test_verifiers(example, expected):
     found = asyncio.run(all_at_once(*[verifiers(path, prompt, reply) for prompt, reply in ROWS]))
     assert found == expected
     assert_shared(asked, len(ROWS))
-    with pytest.raises(ValueError, match="has no score for the reply"):
+    with pytest.raises(ValueError, match="no score"):
         asyncio.run(verifiers(path, ROWS[0][0], TOO_LONG))

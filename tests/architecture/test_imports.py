@@ -33,7 +33,7 @@ WITHOUT_TORCH = [
     "longrm.judging",
     "longrm.modeling.folders",
     "longrm.report",
-    "longrm.reward_models.compress",
+    "longrm.reward_models.wrappers",
     "longrm.reward_models.generative",
     "longrm.reward_models.recorded",
     "longrm.reward_models.simulated",

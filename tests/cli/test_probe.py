@@ -122,7 +122,7 @@ def test_lengths_beyond_the_models_window_are_refused_before_any_work(models, tm
     def no_model(*_):
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr("longrm.reward_models.kinds._local", no_model)
+    monkeypatch.setattr("longrm.reward_models.kinds._load_local", no_model)
     out = tmp_path / "run"
     probe = ("probe", models / "plain", "--tasks", "records", "--n", 1, "--out", out)
     with pytest.raises(ConfigError, match=r"plain reads 4,096 tokens.* lengths 4,096, 16,384 ") as refused:

@@ -9,7 +9,7 @@ from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import Remote
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.reward_models.generative import GenerativeRewardModel
-from longrm.reward_models.judge_settings import JudgeSettings
+from longrm.reward_models.kinds import JudgeSettings
 from longrm.runs.folder import CACHE
 from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS
 

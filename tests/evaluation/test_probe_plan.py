@@ -165,7 +165,7 @@ def test_every_kind_of_model_has_the_tokenizer_that_reads_for_it(tmp_path):
     adapter = own_tokenizer(str(tmp_path / "adapter"), Remote())
     assert (adapter.name, adapter.place) == (str(tmp_path / "adapter"), one)
     for model, message in [
-        ("tokens:", "lacks what stands behind the colon"),
+        ("tokens:", "tokens:MODEL"),
         ("likelyhood:x", "did you mean"),
     ]:
         with pytest.raises(ConfigError, match=message):

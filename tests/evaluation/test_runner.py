@@ -221,7 +221,7 @@ def test_a_record_does_not_speak_of_other_texts(tmp_path):
     judge(changed, RecordedRewardModel.load(tmp_path / "run"), tmp_path / "other")
     found = {record.id: record for record in read_judgments(tmp_path / "other")}
     assert [record.outcome for record in found.values()] == [Outcome.ANSWERED] * 5 + [Outcome.ERROR]
-    assert "was recorded about another text" in found[data[5].id].detail
+    assert "recorded with another text" in found[data[5].id].detail
 
 
 def test_a_resumed_run_swaps_the_same_contexts(tmp_path):
@@ -251,13 +251,13 @@ def test_cuts_are_in_the_log_and_the_summary(tmp_path):
 
 def test_answers_of_an_endpoint_are_kept_in_the_run_folder(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("longrm.reward_models.generative.load_openai", lambda *given: seen.append(given))
+    monkeypatch.setattr("longrm.reward_models.load", lambda *_, remote, **options: seen.append(remote))
     settings = Evaluation(model="openai:http://127.0.0.1:9/v1#x", bench="probe")
     load_judge(settings, LoadedBenchmark("probe", []), tmp_path)
-    assert seen[0][1].remote.cache == str(tmp_path / "completions.sqlite")
+    assert seen[0].cache == str(tmp_path / "completions.sqlite")
     chosen = settings.model_copy(update={"remote": Remote(cache="elsewhere.sqlite")})
     load_judge(chosen, LoadedBenchmark("probe", []), tmp_path)
-    assert seen[1][1].remote.cache == "elsewhere.sqlite"
+    assert seen[1].cache == "elsewhere.sqlite"
 
 
 def kept_in_full(path):
@@ -349,7 +349,7 @@ def test_the_prompt_makes_the_bucket_where_the_data_names_no_length(tmp_path):
     path = tmp_path / "rows.jsonl"
     write(path, [replace(row, metadata={}) for row in rows(4, 200)])
     for model in ("baseline:random", "compress:baseline:random"):
-        settings = Evaluation(model=model, bench=f"file:{path}", compress=Compress(tokens=32, chunk=16))
+        settings = Evaluation(model=model, bench=f"file:{path}", compress=Compress(tokens=32))
         summary = run_evaluation(settings, tmp_path / model.replace(":", "-")).to_dict()
         assert list(summary["metrics"]["by_length"]) == ["256"]
 

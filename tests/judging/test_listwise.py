@@ -18,7 +18,7 @@ def test_an_answer_in_the_requested_form_is_parsed(query, order, sign, bold):
     marker = f"**[[{ranking}]]**" if bold else f"[[{ranking}]]"
     reading = LISTWISE.parse(f"One is made up, the others are not.\n\n{marker}", asked)
     assert reading is not None
-    assert (reading.values, reading.order) == ((), tuple(order))
+    assert (reading.values, reading.ranking) == ((), tuple(order))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_ranking_holds_every_response_once(query, marker):
     assert (
         LISTWISE.parse(f"[[A > B > C]]\n{marker}", query("x", "y", "z")) is None
     )  # it took the verdict back
-    assert LISTWISE.parse(f"{marker}\n[[A > B > C]]", query("x", "y", "z")).order == (0, 1, 2)
+    assert LISTWISE.parse(f"{marker}\n[[A > B > C]]", query("x", "y", "z")).ranking == (0, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_ranking_holds_every_response_once(query, marker):
 def test_equal_signs_tie_whatever_is_written_first(query, marker, values):
     reading = LISTWISE.parse(f"So it is.\n{marker}", query("x", "y", "z", "w"))
     assert reading.values == pytest.approx(values)
-    assert reading.order == ()
+    assert reading.ranking == ()
 
 
 def test_a_tie_of_two_is_that_of_a_pair(query):
@@ -67,7 +67,7 @@ def test_a_tie_of_two_is_that_of_a_pair(query):
     "text", ["So it is.\nFinal ranking: B > C > A", "[[Response B > Response C > Response A]]", "B > C > A"]
 )
 def test_unambiguous_words_are_a_ranking(query, text):
-    assert LISTWISE.parse(text, query("x", "y", "z")).order == (1, 2, 0)
+    assert LISTWISE.parse(text, query("x", "y", "z")).ranking == (1, 2, 0)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_unambiguous_words_are_a_ranking(query, text):
     ],
 )
 def test_a_ranking_may_be_spelled_in_other_signs(query, marker):
-    assert LISTWISE.parse(f"So it is.\n{marker}", query("x", "y", "z")).order == (1, 2, 0)
+    assert LISTWISE.parse(f"So it is.\n{marker}", query("x", "y", "z")).ranking == (1, 2, 0)
 
 
 def test_letters_without_a_separator_are_no_ranking(query):

@@ -20,7 +20,7 @@ def test_an_answer_in_the_requested_form_is_parsed(query, letter, analysis, spac
     reading = PAIRWISE.parse(f"{analysis}\n[[{letter}]]{space}", query("Marlow.", "Tamsin."))
     assert reading is not None
     assert reading.values == VERDICTS[letter]
-    assert reading.order == ()
+    assert reading.ranking == ()
 
 
 @given(verdicts=st.lists(st.sampled_from(sorted(VERDICTS)), min_size=1, max_size=6), analysis=PROSE)

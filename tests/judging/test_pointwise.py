@@ -11,7 +11,7 @@ POINTWISE = load_format("pointwise")
 def test_an_answer_in_the_requested_form_is_parsed(query, tenths, suffix):
     reading = POINTWISE.parse(f"All of it is supported.\n\n[[{tenths / 10}{suffix}]]", query("x", "y"))
     assert reading is not None
-    assert (reading.values, reading.order) == ((tenths / 10,), ())
+    assert (reading.values, reading.ranking) == ((tenths / 10,), ())
 
 
 @pytest.mark.parametrize(

@@ -116,8 +116,8 @@ def test_matches_of_the_own_pattern_are_mapped(template, query, said, points):
 
 def test_the_own_pattern_finds_rankings_and_scores(query):
     ranked = load_format("listwise", verdict=r"<order>(.*)</order>")
-    assert ranked.parse("<order>3, 1, 2</order>", query("x", "y", "z")).order == (2, 0, 1)
-    assert ranked.parse("<order>CAB</order>", query("x", "y", "z")).order == (2, 0, 1)
+    assert ranked.parse("<order>3, 1, 2</order>", query("x", "y", "z")).ranking == (2, 0, 1)
+    assert ranked.parse("<order>CAB</order>", query("x", "y", "z")).ranking == (2, 0, 1)
     assert ranked.parse("<order>0, 1, 2</order>", query("x", "y", "z")) is None
     scored = load_format("pointwise", verdict=r'"score": ([\d.]+)')
     assert scored.parse('{"why": "so", "score": 7.5}', query("x")).values == (7.5,)

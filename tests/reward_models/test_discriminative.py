@@ -11,7 +11,7 @@ from longrm.data.joining import encode
 from longrm.errors import DataError, ModelError
 from longrm.judging import fit
 from longrm.reward_models.discriminative import DiscriminativeRewardModel
-from longrm.reward_models.judge_settings import JudgeSettings
+from longrm.reward_models.kinds import JudgeSettings
 from longrm.types import Outcome, Query, presented_order, query_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 

@@ -23,10 +23,10 @@ from longrm.modeling import attention, loading
 from longrm.modeling.attention_cuda import sees_of
 from longrm.modeling.loading import new_scorer
 from longrm.modeling.shapes import ModelShape, build_trees
-from longrm.reward_models import Compress, JudgeSettings
+from longrm.reward_models import JudgeSettings
 from longrm.reward_models import discriminative as scoring
-from longrm.reward_models.compress import CompressRewardModel
 from longrm.reward_models.discriminative import DiscriminativeRewardModel
+from longrm.reward_models.wrappers import CompressRewardModel
 from longrm.runs.folder import RunFolder
 from longrm.runs.judgments import read_judgments
 from longrm.scoring.ray_engine import _Worker
@@ -180,17 +180,13 @@ def test_a_batch_that_does_not_fit_is_read_one_by_one(model, limited, error):
     for judgment, truth, size in zip(found, plain, every, strict=True):
         if size > 300:
             assert judgment.outcome is Outcome.ERROR
-            assert judgment.detail.startswith(
-                f"the {size} tokens of the prompt and its 2 responses need more memory"
-            )
+            assert f"{size} tokens" in judgment.detail
             assert judgment.prompt_tokens == truth.prompt_tokens
         else:
             assert judgment.scores == pytest.approx(truth.scores, abs=1e-5)
     assert [judgment.outcome for judgment in found].count(Outcome.ERROR) == 1
     assert read[0] > 300, "the control: together they did not fit"
-    with pytest.raises(
-        DataError, match=r"gave no scores \(error\): the \d+ tokens .* need more memory than there is"
-    ):
+    with pytest.raises(DataError, match="out of memory"):
         model.score(asked[6].prompt, asked[6].responses)
 
 
@@ -219,7 +215,7 @@ def test_an_evaluation_without_memory_goes_on_and_is_continued_with_more(
         summary = judged(rows, model, tmp_path / "run")
         assert summary["counts"]["outcomes"]["error"] == 2
         assert not summary["complete"]
-        with pytest.raises(DataError, match="no comparison of 'test' could be judged; .* need more memory"):
+        with pytest.raises(DataError, match="'test'.*out of memory"):
             judged(rows[6:], model, tmp_path / "none")
         patched.undo()
     monkeypatch.undo()
@@ -234,7 +230,7 @@ def test_an_evaluation_without_memory_goes_on_and_is_continued_with_more(
 
 def test_compressed_contexts_fail_likewise(model, limited):
     rows = comparisons(3, length=300)
-    small = CompressRewardModel(model, Compress(tokens=60, chunk=20))
+    small = CompressRewardModel(model, 60, 20)
     limited(60)
     (judgment, *_) = small.judge(queries(rows))
     assert judgment.outcome is Outcome.ERROR

@@ -6,7 +6,7 @@ from longrm.clients import Completion, Writer
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError
 from longrm.reward_models.generative import GenerativeRewardModel
-from longrm.reward_models.judge_settings import JudgeSettings
+from longrm.reward_models.kinds import JudgeSettings
 from longrm.reward_models.trials import points, trial_of
 from longrm.types import Outcome, Query, Span, text_of
 
@@ -376,9 +376,9 @@ def test_a_template_and_a_pattern_of_ones_own(tmp_path):
     ("settings", "limit", "words"),
     [
         (JudgeSettings(template="mine.txt"), None, "judge.format"),
-        (JudgeSettings(max_length=2000), None, "max_length cannot be kept"),
-        (JudgeSettings(cut="left"), 5000, 'cut = "left" needs'),
-        (JudgeSettings(max_tokens=512), 512, "leaves no room"),
+        (JudgeSettings(max_length=2000), None, "judge.max_length"),
+        (JudgeSettings(cut="left"), 5000, "judge.cut"),
+        (JudgeSettings(max_tokens=512), 512, "judge.max_tokens"),
     ],
 )
 def test_settings_that_cannot_go_together_fail_before_any_work(settings, limit, words):

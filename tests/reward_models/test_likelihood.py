@@ -114,9 +114,7 @@ def test_the_implicit_reward_is_the_difference_to_the_reference(folder, referenc
 
 def test_a_reference_with_another_tokenizer_is_refused(folder, tmp_path):
     other = make_model(tmp_path / "other", tokenizer=bytes_tokenizer(merges=("No", "Yes")))
-    with pytest.raises(
-        ModelError, match=r"tokenizers of model and reference are not the same \(their vocabularies"
-    ):
+    with pytest.raises(ModelError, match="tokenizers"):
         longrm.load(f"likelihood:{folder}#{other}")
     same_words = tmp_path / "same words"
     shutil.copytree(folder, same_words)
@@ -223,9 +221,9 @@ def test_the_model_in_memory_may_be_given(folder):
 
 
 def test_a_reference_that_is_not_named_is_refused(folder):
-    with pytest.raises(ConfigError, match="lacks the reference behind #"):
+    with pytest.raises(ConfigError, match="reference"):
         longrm.load(f"likelihood:{folder}#")
-    with pytest.raises(ConfigError, match="lacks the model before #"):
+    with pytest.raises(ConfigError, match="model before #"):
         longrm.load(f"likelihood:#{folder}")
 
 

@@ -71,8 +71,7 @@ def test_without_any_of_the_tokens_there_is_no_verdict(server, pairs, said):
     server.script = lambda seen, number: told(*pairs)
     (judgment,) = load(server).judge(queries((20, 2)))
     assert judgment.outcome is Outcome.UNPARSED
-    assert judgment.detail.startswith("none of the tokens ['A', 'B'] is among the likeliest")
-    assert judgment.detail.endswith(f"the model says {said}")
+    assert judgment.detail.endswith(said)
     assert len(server.seen) == 1, "asking again would bring the same"
 
 
@@ -110,7 +109,7 @@ def test_a_server_that_tells_none_is_refused_in_one_line(server, kind, tmp_path)
     text = peer.said("A", finish="length")
     text.body["choices"][0]["text"] = "A"
     server.script = lambda seen, number: text
-    with pytest.raises(ModelError, match="the server tells no log-probabilities") as caught:
+    with pytest.raises(ModelError, match="log-probabilities") as caught:
         load(server, kind, {"tokenizer": str(tmp_path)}).judge(queries((20, 2)))
     assert "\n" not in str(caught.value)
 
@@ -203,11 +202,11 @@ def test_what_does_not_fit_is_cut_for_the_server(server, folder):
 
 
 def test_settings_that_a_likelihood_behind_http_needs(server, tmp_path):
-    with pytest.raises(ConfigError, match=r"needs the model's tokenizer .*: name it in remote\.tokenizer"):
+    with pytest.raises(ConfigError, match=r"remote\.tokenizer"):
         load(server, "likelihood")
     bytes_tokenizer(None).save(tmp_path / "bare")
-    with pytest.raises(ConfigError, match=r"that of remote\.tokenizer has none"):
+    with pytest.raises(ConfigError, match=r"remote\.tokenizer"):
         load(server, "likelihood", {"tokenizer": str(tmp_path / "bare")})
     bytes_tokenizer(CHATML).save(tmp_path / "chat")
-    with pytest.raises(ConfigError, match="name them in judge.max_length"):
+    with pytest.raises(ConfigError, match="judge.max_length"):
         load(server, "likelihood", {"tokenizer": str(tmp_path / "chat")}, cut="left")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import longrm
-from longrm.reward_models.judge_settings import JudgeSettings
+from longrm.reward_models.kinds import JudgeSettings
 from longrm.types import Outcome
 
 from .tiny_models import bytes_tokenizer, make_model, make_scorer, queries
@@ -125,6 +125,6 @@ def test_memory_that_runs_out_while_prompts_are_laid_out_is_the_outcome_of_one_q
     monkeypatch.setattr(model.kept, "pack", narrow)
     judged = model.judge(asked)
     assert [judgment.outcome for judgment in judged] == [Outcome.ANSWERED, Outcome.ERROR, Outcome.ANSWERED]
-    assert "more memory than there is" in judged[1].detail
+    assert "out of memory" in judged[1].detail
     for place in (0, 2):
         assert judged[place].scores == pytest.approx(truth[place], abs=TOLERANCE)

@@ -111,7 +111,7 @@ def test_what_was_not_recorded_is_an_error(put):
     assert [judgment.detail for judgment in judgments] == [
         "trial 3 of 'p' is not in the record",
         "'q' is not in the record",
-        "'p' was recorded with 2 responses, and has 3",
+        "'p' has 3 responses, and 2 in the record",
     ]
     assert model.orders("q") == ()
     assert model.ids == {"p"}
@@ -136,20 +136,20 @@ def test_texts_of_judgebench_are_parsed(put):
     assert first.explanation == "A is fine.\n\n[[A>>B]]"
     silent, missing = judged(model, comparison("q"))
     assert (silent.outcome, silent.explanation) == (Outcome.UNPARSED, "No idea.")
-    assert (missing.outcome, missing.detail) == (Outcome.UNPARSED, "the record holds no judgment")
+    assert (missing.outcome, missing.detail) == (Outcome.UNPARSED, "the record has no judgment")
 
 
 def test_several_judges_are_not_mixed(put, tmp_path):
     for name in ("one.jsonl", "two.jsonl"):
         put(f"both/{name}", pair("p", scored(1, 2)))
-    with pytest.raises(DataError, match=r"both: holds several .* \(one.jsonl, two.jsonl\); name one"):
+    with pytest.raises(DataError, match=r"both: .*one.jsonl, two.jsonl"):
         RecordedRewardModel.load(tmp_path / "both")
 
 
 def test_several_runs_are_not_mixed(tmp_path):
     for name in ("one.jsonl", "two.jsonl"):
         log(tmp_path / "both" / name, RANKED)
-    with pytest.raises(DataError, match=r"both: holds several .* \(one.jsonl, two.jsonl\); name one"):
+    with pytest.raises(DataError, match=r"both: .*one.jsonl, two.jsonl"):
         RecordedRewardModel.load(tmp_path / "both")
 
 
@@ -192,13 +192,13 @@ def test_scores_of_the_release_are_logits_in_presented_order(put):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"prompt": "?"}], "no record of judgments; known are"),
-        ([], "no record of judgments; known are"),
-        ([result([1.0], [1, 0])], "line 1, field 'output': 2 responses need as many scores, got 1"),
+        ([{"prompt": "?"}], "rows.jsonl.*not a record"),
+        ([], "rows.jsonl.*not a record"),
+        ([result([1.0], [1, 0])], "line 1, field 'output'"),
         ([result("[[A]]", [1, 2])], "line 1, field 'shuffled_order'"),
         (
             [result("[[A]]", [0, 1], index=3)] * 2,
-            "line 2, field 'index': a second result for the item 'Cite/4'",
+            "line 2, field 'index'.*Cite/4",
         ),
         ([result("[[A]]", 5)], "line 1, field 'shuffled_order'"),
         ([result("[[A]]", [0, True])], "line 1, field 'shuffled_order.1'"),
@@ -222,9 +222,9 @@ def test_scores_of_the_release_are_logits_in_presented_order(put):
             [pair("p", {"judgment": {"response": [1]}})],
             "line 1, field 'judgments.0.judgment.response'",
         ),
-        ([pair("p", scored(1, 2, 3))], "line 1, field 'judgments': 2 responses need as many scores, got 3"),
+        ([pair("p", scored(1, 2, 3))], "line 1, field 'judgments'"),
         ([pair(["p"], scored(1, 2))], "line 1, field 'pair_id'"),
-        ([pair("p", scored(1, 2))] * 2, "line 2, field 'pair_id': a second record of 'p'; remove one"),
+        ([pair("p", scored(1, 2))] * 2, "line 2, field 'pair_id'.*'p'"),
         ([pair("p", scored(1, 2)), {"pair_id": "q"}], "line 2, field 'judgments'"),
         ([pair("p", *[scored(1, 2)] * 3)], "line 1, field 'judgments'"),
     ],
@@ -261,7 +261,7 @@ def test_a_summary_that_is_damaged_is_named(content, problem, tmp_path):
 def test_an_answer_without_one_is_named(change, tmp_path):
     good = JudgmentRecord(id="a", group="g", outcome=Outcome.ANSWERED, order=(1, 0), scores=(0.5, 1.0))
     assert RecordedRewardModel.load(log(tmp_path / "good.jsonl", good)).ids == {"a"}
-    with pytest.raises(DataError, match="line 2, field 'scores': it is answered without a score"):
+    with pytest.raises(DataError, match="line 2, field 'scores'"):
         RecordedRewardModel.load(log(tmp_path / "bad.jsonl", good, replace(good, **change)))
 
 
@@ -271,7 +271,7 @@ def test_halves_of_surrogate_pairs_in_what_a_judge_wrote_do_no_harm(put):
 
 
 def test_a_folder_without_records_is_refused(tmp_path):
-    with pytest.raises(DataError, match="no record of judgments there"):
+    with pytest.raises(DataError, match=str(tmp_path)):
         RecordedRewardModel.load(tmp_path)
 
 
@@ -378,10 +378,10 @@ def test_scored_rows_without_a_score_keep_their_outcome_and_changed_ones_are_err
     found = [
         (record.outcome, record.detail) for record in Log(tmp_path / "run/judgments.jsonl", JudgmentRecord)
     ]
-    assert found[0] == (Outcome.TOO_LONG, "the recorded row says: too_long")
-    assert found[1] == (Outcome.ERROR, "the recorded row says: error")
+    assert found[0] == (Outcome.TOO_LONG, "recorded outcome: too_long")
+    assert found[1] == (Outcome.ERROR, "recorded outcome: error")
     assert found[2][0] == Outcome.ERROR
-    assert "was recorded about another text" in found[2][1]
+    assert "recorded with another text" in found[2][1]
     assert {outcome for outcome, _ in found[3:]} == {Outcome.ANSWERED}
 
 

@@ -151,7 +151,7 @@ def test_every_outcome_but_answered_is_none(text):
 
 def test_a_call_in_which_nothing_could_be_scored_for_errors_is_refused():
     reward = longrm.reward_function(Watched())
-    with pytest.raises(RunError, match="watched could score none of 2 completions: error it was"):
+    with pytest.raises(RunError, match="watched .*: error it was"):
         reward(["p", "q"], ["error", "error"])
     with pytest.raises(DataError, match="2 prompts for 1 completions"):
         reward(["p", "q"], ["a"])
@@ -160,7 +160,7 @@ def test_a_call_in_which_nothing_could_be_scored_for_errors_is_refused():
 def test_what_is_no_text_is_refused_and_an_empty_completion_is_not():
     reward = longrm.reward_function(Watched())
     parts = [{"type": "image"}, {"type": "text", "text": "What is this?"}]
-    with pytest.raises(DataError, match="something else than text.*'image'.*only texts are read"):
+    with pytest.raises(DataError, match="only text.*'image'"):
         reward([[{"role": "user", "content": parts}]], ["A turtle."])
     assert reward([[{"role": "user", "content": parts[1:]}]] * 2, ["", "ab"]) == [0.0, 2.0]
 
@@ -169,13 +169,13 @@ def test_what_is_no_text_is_refused_and_an_empty_completion_is_not():
     "row", [("p", None), ("p", 3), (None, "a"), (3, "a"), ("p", ["a"]), ("p", {"a": "b"})]
 )
 def test_what_is_neither_text_nor_messages_is_named(row):
-    with pytest.raises(DataError, match="is a text or a list of messages; got "):
+    with pytest.raises(DataError, match="text or lists of messages"):
         longrm.reward_function(Watched())(["p", row[0]], ["a", row[1]])
 
 
 @pytest.mark.parametrize("given", [("abc", "abc"), ("abc", ["a"] * 3), (["p"] * 3, "abc")])
 def test_one_text_in_place_of_a_list_is_refused(given):
-    with pytest.raises(DataError, match="are lists"):
+    with pytest.raises(DataError, match="prompts and completions"):
         longrm.reward_function(Watched())(*given)
 
 

@@ -30,12 +30,12 @@ def test_equal_responses_keep_their_order():
 @pytest.mark.parametrize(
     ("prompt", "responses", "said"),
     [
-        ("Which?", "one text", "one at least"),
-        ("Which?", [], "one at least"),
-        (["Which?", "What?"], [["a", "b"]], "got 1 for 2 prompts"),
-        (["Which?", "What?"], "ab", "a list of responses for each prompt"),
-        (["Which?"], [[]], "one at least"),
-        (["Which?"], ["a"], "one at least"),
+        ("Which?", "one text", "at least one"),
+        ("Which?", [], "at least one"),
+        (["Which?", "What?"], [["a", "b"]], "2 prompts, got 1"),
+        (["Which?", "What?"], "ab", "2 prompts, got 2"),
+        (["Which?"], [[]], "at least one"),
+        (["Which?"], ["a"], "at least one"),
     ],
 )
 def test_what_is_no_list_of_responses_is_refused(prompt, responses, said):

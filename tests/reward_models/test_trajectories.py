@@ -11,7 +11,7 @@ import longrm
 from longrm.data.spans import edit_context
 from longrm.errors import DataError
 from longrm.judging import fit, load_format
-from longrm.reward_models.judge_settings import JudgeSettings
+from longrm.reward_models.kinds import JudgeSettings
 from longrm.types import Comparison, Query, Span, query_of
 from tests.data.trajectories import (
     ANSWERED,
@@ -98,7 +98,7 @@ def test_a_reward_function_reads_the_column_of_tools(folders):
     found = reward([list(PROMPT)] * 3, completions, tools=column)
     assert found == pytest.approx(expected, abs=TOLERANCE)
     assert abs(found[0] - found[2]) > 100 * TOLERANCE
-    for wrong, said in ((TOOLS, "needs a list for each of 3"), ([[3]] * 3, "a tool such as")):
+    for wrong, said in ((TOOLS, "'tools'"), ([[3]] * 3, "tool")):
         with pytest.raises(DataError, match=said):
             reward([list(PROMPT)] * 3, completions, tools=wrong)
 

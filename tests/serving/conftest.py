@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import longrm
-from longrm.reward_models.judge_settings import JudgeSettings
+from longrm.reward_models.kinds import JudgeSettings
 from longrm.serving.app import build_app
 from longrm.serving.settings import ServeSettings
 

@@ -25,12 +25,12 @@ class ParsedVerdict:
     Attributes:
         values: Pairwise: 1 for the better response and 0 for the other, or 0.5 each. Pointwise: one score from 0 to 10.
             Listwise: empty unless responses tie, then from 1 for the best place to 0 for the last.
-        order: Listwise without ties: presented positions, best first. Otherwise empty.
+        ranking: Listwise without ties: presented positions, best first. Otherwise empty.
         contradicted: Whether the explanation argues for another verdict; None if it does not say.
     """
 
     values: tuple[float, ...] = ()
-    order: tuple[int, ...] = ()
+    ranking: tuple[int, ...] = ()
     contradicted: bool | None = None
 
 

@@ -1,8 +1,7 @@
 """Reward models of every kind behind one protocol."""
 
 from longrm.reward_models.baselines import BASELINES, Baseline
-from longrm.reward_models.judge_settings import Compress, JudgeSettings
-from longrm.reward_models.kinds import KINDS, load, local_models, pinned
+from longrm.reward_models.kinds import KINDS, Compress, JudgeSettings, load, local_models, pinned
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.reward_functions import RewardFunction, reward_function
 

@@ -1,23 +1,18 @@
-"""Baselines: rules without a model. A reward model that does not beat one may be doing no more than the rule does."""
+"""Baselines: rules without a model, which a reward model should beat."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from longrm.errors import ConfigError, nearest
 from longrm.reward_models.protocol import RewardModel
 from longrm.rng import hash_fraction
 from longrm.types import Judgment, Outcome, Query, message_text, text_of
 
-if TYPE_CHECKING:
-    from longrm.reward_models.kinds import LoadRequest
-
-# Words and punctuation marks of a chunk of the context.
-_CHUNK = 128
+_CHUNK = 128  # words and punctuation marks of a chunk of the context
 
 
 def _random(query: Query) -> list[float]:
-    """The score is a hash of the id and the response, so it depends on neither position nor batch."""
+    """A hash of the id and the response, which depends on neither position nor batch."""
     return [hash_fraction(query.id, text_of(response)) for response in query.responses]
 
 
@@ -38,8 +33,8 @@ def _shortest(query: Query) -> list[float]:
 
 
 def _overlap(query: Query) -> list[float]:
-    """The share of a response that chunks of the context hold (of the whole prompt where it is not known)."""
-    # Imported late: arrays and BM25 that no other rule needs.
+    """The share of a response that is found in the context, or in the whole prompt if the context is not marked."""
+    # Imported late: no other rule needs arrays and BM25.
     from longrm.reward_models.lexical import index
 
     texts = [message_text(message) for message in query.prompt]
@@ -53,9 +48,9 @@ class BaselineRule:
     """A rule that scores responses without a model.
 
     Attributes:
-        scores: One number a response, higher is better.
-        sees_order: Whether the place at which a response is shown changes its score.
-        reads_context: Whether it reads the prompt, and not the responses alone.
+        scores: Returns one number a response, higher is better.
+        sees_order: Whether the score depends on the position of the response.
+        reads_context: Whether it reads the prompt, and not only the responses.
     """
 
     scores: Callable[[Query], Sequence[float]]
@@ -71,7 +66,7 @@ BASELINES: Mapping[str, BaselineRule] = {
     "shortest": BaselineRule(_shortest),
     "overlap": BaselineRule(_overlap, reads_context=True),
 }
-"""The registry of baselines: a new one is one function and one entry."""
+"""The registry of baselines."""
 
 
 class Baseline(RewardModel):
@@ -91,8 +86,3 @@ class Baseline(RewardModel):
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
         """Scores every response by the rule."""
         return [Judgment(Outcome.ANSWERED, scores=tuple(self._rule.scores(query))) for query in queries]
-
-
-def load_baseline(name: str, request: "LoadRequest") -> Baseline:
-    """Loads `baseline:NAME`; see `Baseline`."""
-    return Baseline(name)

@@ -1,26 +1,82 @@
-"""The kinds of reward models: what stands before the colon of a model's name, and what loads the rest of it."""
+"""Loading reward models by name: the prefix before the colon is the kind."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar, assert_never
+from typing import Annotated, Any, Literal, TypeVar, assert_never
+
+from pydantic import Field
 
 from longrm import hub
 from longrm.clients import Completion
 from longrm.clients.remote_settings import Remote
-from longrm.config import Config
+from longrm.config import OPERATIONAL, Config
 from longrm.errors import ConfigError, importing, nearest
-from longrm.reward_models.judge_settings import Compress, JudgeSettings
+from longrm.reward_models.baselines import Baseline
 from longrm.reward_models.protocol import RewardModel
 from longrm.types import Comparison
 
-_Given = TypeVar("_Given", bound=Config)
+_Settings = TypeVar("_Settings", bound=Config)
+
+
+class JudgeSettings(Config):
+    """How a model is queried for its judgment.
+
+    Attributes:
+        format: What a generative reward model is asked for: "pairwise" (which of two is better), "listwise" (a ranking)
+            or "pointwise" (0 to 10 for each response alone). By default pairwise for two responses, else listwise.
+        template: A jinja2 file with a prompt of your own; by default the format's.
+        verdict: A regular expression with one group that finds the verdict your template asks for.
+        retries: How often the model is asked again if its answer contains no verdict.
+        temperature: 0 decodes greedily; votes need more.
+        max_tokens: The most tokens an answer may have.
+        max_length: The most tokens of prompt and answer together; by default the model's context window.
+        cut: What to cut of a context that does not fit: its "middle", "left" (the beginning) or "right" (the end).
+            "refuse" cuts nothing; the outcome is then too_long.
+        seed: Seeds the sampling.
+        likelihood: How `likelihood:MODEL` reduces the log-probabilities of a response's tokens: "sum", or "mean", which
+            does not favor short responses.
+        tokens: The tokens that your template asks for, whose probabilities `tokens:MODEL` reads: one for each response
+            in presented order or, pointwise, the one for the response and the one against it.
+        rubrics: Judge by one criterion at a time; the score is the weighted mean. "item" uses the `rubrics` of each
+            row; a file has the same criteria for all rows, one a line (`criterion`, and optionally `weight`).
+        weights: For a model with several labels: the weight of each in the score, by its name in the config's
+            `id2label`. The default weight is 0.
+        device: The device of a local model as torch names it, such as "cpu" or "cuda:1"; "auto" is a GPU if there is
+            one.
+        dtype: The type of its weights; "auto" is that of the checkpoint. A scalar head is always float32.
+    """
+
+    format: Literal["pairwise", "listwise", "pointwise"] | None = None
+    template: str | None = None
+    verdict: str | None = None
+    retries: int = Field(1, ge=0)
+    temperature: float = Field(0.0, ge=0)
+    max_tokens: int = Field(1024, ge=1)
+    max_length: int | None = Field(None, ge=1)
+    cut: Literal["middle", "left", "right", "refuse"] = "refuse"
+    seed: int = Field(0, ge=0)
+    likelihood: Literal["sum", "mean"] = "sum"
+    tokens: tuple[str, ...] | None = None
+    rubrics: str | None = None
+    weights: Mapping[str, float] | None = None
+    device: Annotated[str, OPERATIONAL] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+
+
+class Compress(Config):
+    """What `compress:MODEL` keeps of a context.
+
+    Attributes:
+        tokens: The most words and punctuation marks that are kept.
+    """
+
+    tokens: int = Field(1024, ge=1)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """All that a model may need beside its name; `load` says what each is."""
+    """The arguments of `load` except the name."""
 
     judge: JudgeSettings
     remote: Remote
@@ -29,11 +85,149 @@ class LoadRequest:
     on_usage: Callable[[Completion], None] | None
 
     def load(self, model: str) -> RewardModel:
-        """Loads a model that another one asks, likewise."""
+        """Loads a model by its name."""
         kind, name = split_kind(model)
-        if kind and kind.renamed is not _members and kind is not KINDS["compress"]:
-            _refuse_weights(model, self.judge)
-        return kind.load(name, self) if kind else _local(model, self.judge)
+        if kind is None:
+            return _load_local(model, self)
+        # Ensembles and compression pass the weights on to models that may have several labels.
+        if self.judge.weights and kind not in (KINDS["ensemble"], KINDS["compress"]):
+            raise _no_weights(model)
+        return kind.load(name, self)
+
+
+# The loaders import the implementations late: most of them need torch, bm25s or tokenizers, without which settings and
+# help start faster.
+
+_HTTP = "openai:"
+
+
+def _load_baseline(name: str, request: LoadRequest) -> RewardModel:
+    return Baseline(name)
+
+
+def _load_simulated(name: str, request: LoadRequest) -> RewardModel:
+    from longrm.reward_models.simulated import ErrorRates, SimulatedRewardModel, comparison_keys
+
+    return SimulatedRewardModel(ErrorRates.parse(name), comparison_keys(request.key), request.judge.seed)
+
+
+def _load_openai(name: str, request: LoadRequest) -> RewardModel:
+    from longrm.reward_models.endpoints import connect
+    from longrm.reward_models.generative import GenerativeRewardModel
+
+    client, tokenizer = connect(name, request)
+    return GenerativeRewardModel(client, request.judge, tokenizer=tokenizer)
+
+
+def _load_longrm(url: str, request: LoadRequest) -> RewardModel:
+    from longrm.reward_models.endpoints import LongrmServer
+
+    remote = request.remote
+    if "api_key_env" not in remote.model_fields_set:
+        remote = remote.model_copy(update={"api_key_env": "LONGRM_API_KEY"})
+    return LongrmServer(url, remote, request.judge)
+
+
+def _load_likelihood(name: str, request: LoadRequest) -> RewardModel:
+    if name.startswith(_HTTP):
+        from longrm.reward_models.endpoints import load_likelihood_endpoint
+
+        return load_likelihood_endpoint(name.removeprefix(_HTTP), request)
+    from longrm.modeling.loading import load_language_model
+    from longrm.reward_models.likelihood import LikelihoodRewardModel
+
+    path, separator, reference = name.partition("#")
+    if not path or (separator and not reference):
+        raise ConfigError(f"'likelihood:{name}' lacks the {'reference after' if path else 'model before'} #")
+    judge = request.judge
+    models = [
+        load_language_model(part, dtype=judge.dtype, device=judge.device, packed=True)
+        for part in ([path, reference] if reference else [path])
+    ]
+    return LikelihoodRewardModel(models[0], f"likelihood:{name}", judge, *models[1:])
+
+
+def _load_tokens(name: str, request: LoadRequest) -> RewardModel:
+    if name.startswith(_HTTP):
+        from longrm.reward_models.endpoints import TokenEndpoint, connect
+
+        client, tokenizer = connect(name.removeprefix(_HTTP), request)
+        return TokenEndpoint(client, request.judge, tokenizer=tokenizer)
+    from longrm.modeling.loading import load_language_model
+    from longrm.reward_models.token_scores import TokenRewardModel
+
+    judge = request.judge
+    model = load_language_model(name, dtype=judge.dtype, device=judge.device, packed=True)
+    return TokenRewardModel(model, f"tokens:{name}", judge)
+
+
+def _load_compress(name: str, request: LoadRequest) -> RewardModel:
+    from longrm.reward_models.wrappers import CompressRewardModel
+
+    return CompressRewardModel(request.load(name), request.compress.tokens)
+
+
+def _load_ensemble(name: str, request: LoadRequest) -> RewardModel:
+    from longrm.reward_models.wrappers import COMBINATIONS, EnsembleRewardModel
+
+    combination, _, members = name.partition(":")
+    if combination not in COMBINATIONS:
+        raise ConfigError(f"no ensemble '{combination}'; {nearest(combination, COMBINATIONS)}")
+    names = members.split("+")
+    if not all(names) or any(member.startswith("ensemble:") for member in names):
+        raise ConfigError(
+            f"'ensemble:{name}' needs a model on both sides of every +, and none may be an ensemble"
+        )
+    return EnsembleRewardModel([request.load(member) for member in names], combination)
+
+
+def _load_local(model: str, request: LoadRequest) -> RewardModel:
+    from longrm.modeling.folders import kind_of
+
+    judge = request.judge
+    match kind_of(model):
+        case "discriminative":
+            from longrm.reward_models.discriminative import DiscriminativeRewardModel
+
+            return DiscriminativeRewardModel.load(model, judge)
+        case "generative":
+            from longrm.modeling.local_writer import LocalWriter
+            from longrm.reward_models.generative import GenerativeRewardModel
+
+            if judge.weights:
+                raise _no_weights(model)
+            writer = LocalWriter.load(model, dtype=judge.dtype, device=judge.device)
+            loaded = GenerativeRewardModel(writer, judge, tokenizer=writer.tokenizer)
+            loaded.provenance = writer.provenance
+            return loaded
+        case unknown:
+            assert_never(unknown)
+
+
+def _no_weights(model: str) -> ConfigError:
+    return ConfigError(
+        f"--weights (judge.weights) requires a model with more than one label, which {model} is not"
+    )
+
+
+Rename = Callable[[str], str]
+
+
+def _no_models(rename: Rename, name: str) -> str:
+    return name
+
+
+def _one_model(rename: Rename, name: str) -> str:
+    return rename(name)
+
+
+def _model_and_reference(rename: Rename, name: str) -> str:
+    return name if name.startswith(_HTTP) else "#".join(map(rename, name.split("#")))
+
+
+def _members(rename: Rename, name: str) -> str:
+    combination, _, members = name.partition(":")
+    return f"{combination}:{'+'.join(map(rename, members.split('+')))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,69 +236,33 @@ class RewardModelKind:
 
     Attributes:
         form: How the name of such a model is written.
-        loader: The place of a function that makes the model of what stands behind the colon and of a `LoadRequest`.
-            It is imported when it is called: most models need torch, and no other kind does.
-        endpoint: Likewise, of what stands behind `openai:` where the model is behind HTTP; by default there is no such
-            model.
-        renamed: Applies a function to every name of a model in what stands behind the colon; by default there is none.
+        load: Makes the model from the name after the colon.
+        rename: Applies a function to every name of a model within the name after the colon.
     """
 
     form: str
-    loader: str
-    renamed: Callable[[Callable[[str], str], str], str] = lambda _, name: name
-    endpoint: str = ""
-
-    def load(self, name: str, request: LoadRequest) -> RewardModel:
-        """Imports the function and calls it."""
-        place = self.loader
-        if self.endpoint and name.startswith(_HTTP):
-            place, name = self.endpoint, name.removeprefix(_HTTP)
-        module, _, function = place.partition(":")
-        model: RewardModel = getattr(import_module(f"longrm.reward_models.{module}"), function)(name, request)
-        return model
+    load: Callable[[str, LoadRequest], RewardModel]
+    rename: Callable[[Rename, str], str] = _no_models
 
 
-_HTTP = "openai:"
-
-
-def _whole(rename: Callable[[str], str], name: str) -> str:
-    return rename(name)
-
-
-def _members(rename: Callable[[str], str], name: str) -> str:
-    combination, _, members = name.partition(":")
-    return f"{combination}:{'+'.join(map(rename, members.split('+')))}"
-
-
-def _parts(rename: Callable[[str], str], name: str) -> str:
-    """Renames a model and its reference; an address of a server stays as it is."""
-    return name if name.startswith(_HTTP) else "#".join(map(rename, name.split("#")))
-
-
-KINDS: Mapping[str, RewardModelKind] = {
-    "baseline": RewardModelKind("baseline:NAME, such as baseline:longest", "baselines:load_baseline"),
-    "compress": RewardModelKind("compress:MODEL", "compress:load_compress", _whole),
-    "simulated": RewardModelKind("simulated:RATE, such as simulated:0.2", "simulated:load_simulated"),
+KINDS: dict[str, RewardModelKind] = {
+    "baseline": RewardModelKind("baseline:NAME, such as baseline:longest", _load_baseline),
+    "compress": RewardModelKind("compress:MODEL", _load_compress, _one_model),
+    "simulated": RewardModelKind("simulated:RATE, such as simulated:0.2", _load_simulated),
     "openai": RewardModelKind(
-        "openai:URL#NAME, such as openai:http://127.0.0.1:8000/v1#my-model", "generative:load_openai"
+        "openai:URL#NAME, such as openai:http://127.0.0.1:8000/v1#my-model", _load_openai
     ),
-    "longrm": RewardModelKind(
-        "longrm:URL, such as longrm:http://127.0.0.1:8000", "longrm_server:load_longrm_server"
-    ),
+    "longrm": RewardModelKind("longrm:URL, such as longrm:http://127.0.0.1:8000", _load_longrm),
     "likelihood": RewardModelKind(
-        "likelihood:MODEL, or likelihood:MODEL#REFERENCE",
-        "likelihood:load_likelihood",
-        _parts,
-        "likelihood_endpoint:load_likelihood_endpoint",
+        "likelihood:MODEL, or likelihood:MODEL#REFERENCE", _load_likelihood, _model_and_reference
     ),
-    "tokens": RewardModelKind(
-        "tokens:MODEL", "token_scores:load_tokens", _whole, "token_endpoint:load_token_endpoint"
-    ),
+    # `rename` treats openai:URL#NAME after `tokens:` as a model's name, which it leaves as it is.
+    "tokens": RewardModelKind("tokens:MODEL", _load_tokens, _one_model),
     "ensemble": RewardModelKind(
-        "ensemble:mean-rank:MODEL+MODEL or ensemble:votes:MODEL+MODEL", "ensemble:load_ensemble", _members
+        "ensemble:mean-rank:MODEL+MODEL or ensemble:votes:MODEL+MODEL", _load_ensemble, _members
     ),
 }
-"""The registry of kinds: a new one is one file and one entry. A name without a kind is a model on this machine."""
+"""The registry of kinds. A name without a prefix is a local model: a folder or a Hub id."""
 
 
 def load(
@@ -119,26 +277,32 @@ def load(
     """Loads a reward model by its name.
 
     Args:
-        model: A folder or Hub id of a one-label sequence classifier or of a causal language model, which is then
-            a generative reward model; `openai:URL#NAME`, a model behind an OpenAI-compatible endpoint;
-            `longrm:URL`, the model of a `longrm serve`;
-            `likelihood:MODEL`, a language model that judges by how likely it is to write each response, or
-            `likelihood:MODEL#REFERENCE`, by how much likelier than the model it was trained from; `tokens:MODEL`, one
-            that judges by the probability of one token, such as A or B; `likelihood:openai:URL#NAME` and
-            `tokens:openai:URL#NAME`, the same of an endpoint that tells log-probabilities; `baseline:NAME`;
-            `compress:MODEL`, any of these on the chunks of the context that matter; `ensemble:mean-rank:MODEL+MODEL`
-            or `ensemble:votes:MODEL+MODEL`, several of these together; `simulated:RATE`.
-        judge: How a model is asked, and what it does with a context that does not fit, such as {"cut": "middle"}.
-        remote: How an endpoint is reached.
-        compress: How much of a context is left.
-        key: The comparisons that a simulated judge will be asked about: it errs at stated rates.
-        on_usage: Is told of every answer that came from an endpoint.
+        model: One of:
+
+            - a folder or Hub id of a one-label sequence classifier (a scalar reward model) or of a causal language
+              model (a generative reward model);
+            - `openai:URL#NAME`, a generative reward model behind an OpenAI-compatible endpoint;
+            - `longrm:URL`, the model of a `longrm serve`;
+            - `likelihood:MODEL`, a language model whose score is the log-probability of the response;
+              `likelihood:MODEL#REFERENCE` subtracts that of the model it was trained from;
+            - `tokens:MODEL`, a language model that judges by the probability of one token, such as A or B;
+            - `likelihood:openai:URL#NAME` and `tokens:openai:URL#NAME`, the same behind an endpoint that returns
+              log-probabilities;
+            - `baseline:NAME`, a rule without a model;
+            - `compress:MODEL`, another model that sees only the most relevant chunks of the context;
+            - `ensemble:mean-rank:MODEL+MODEL` or `ensemble:votes:MODEL+MODEL`, several models together;
+            - `simulated:RATE`, a judge that knows the gold order and errs at the given rate.
+        judge: How the model is queried, such as {"cut": "middle"}.
+        remote: How requests are sent to an endpoint.
+        compress: What `compress:MODEL` keeps of a context.
+        key: The comparisons that a simulated judge will see.
+        on_usage: Called with every answer of an endpoint that was paid for.
 
     Raises:
-        ConfigError: An unknown kind, baseline or setting, a name that lacks a part, or rubrics for a model that cannot
-            be asked about one criterion.
+        ConfigError: An unknown kind, baseline or setting, an incomplete name, or rubrics for a model that cannot judge
+            by one criterion.
         DataError: The file of rubrics cannot be read.
-        ModelError: A folder or Hub id that cannot be loaded, or an endpoint; the message says why.
+        ModelError: A folder, Hub id or endpoint that cannot be used.
     """
     request = LoadRequest(
         _resolved(JudgeSettings, judge),
@@ -155,27 +319,27 @@ def load(
         loaded = request.load(model)
     if request.judge.rubrics is None:
         return loaded
-    from longrm.reward_models.rubric_judge import RubricRewardModel
+    from longrm.reward_models.wrappers import RubricRewardModel
 
     return RubricRewardModel(loaded, request.judge.rubrics)
 
 
-def _resolved(kind: type[_Given], given: _Given | Mapping[str, Any] | None) -> _Given:
+def _resolved(kind: type[_Settings], given: _Settings | Mapping[str, Any] | None) -> _Settings:
     if given is None or isinstance(given, Mapping):
         return kind.resolve(overrides=given)
     return given
 
 
 def split_kind(model: str) -> tuple[RewardModelKind | None, str]:
-    """The kind of a model and what stands behind the colon of its name; no kind for a model on this machine.
+    """The kind of a model and the name after the colon; None for a local model.
 
     Raises:
-        ConfigError: An unknown kind, or nothing behind the colon.
+        ConfigError: An unknown kind, or nothing after the colon.
     """
     kind, _, name = model.partition(":")
     if kind in KINDS:
         if not name:
-            raise ConfigError(f"'{model}' lacks what stands behind the colon; write it as {KINDS[kind].form}")
+            raise ConfigError(f"'{model}' is incomplete; write it as {KINDS[kind].form}")
         return KINDS[kind], name
     if kind != model and "/" not in kind and not Path(model).exists() and not hub.on_modelscope(model):
         raise ConfigError(f"no kind of model '{kind}:'; {nearest(kind, KINDS)}")
@@ -183,33 +347,33 @@ def split_kind(model: str) -> tuple[RewardModelKind | None, str]:
 
 
 def local_models(model: str) -> list[str]:
-    """The folders and Hub ids that a model's name holds, in its order.
+    """The folders and Hub ids in a model's name, in order.
 
     Raises:
-        ConfigError: An unknown kind, or nothing behind a colon.
+        ConfigError: An unknown kind, or nothing after a colon.
     """
     kind, name = split_kind(model)
     if kind is None:
         return [model] if model else []
     found: list[str] = []
 
-    def look(inner: str) -> str:
+    def collect(inner: str) -> str:
         found.extend(local_models(inner))
         return inner
 
-    kind.renamed(look, name)
+    kind.rename(collect, name)
     return found
 
 
 def pinned(model: str) -> str:
-    """The name of a model with the commits that its models of the Hub have now, so that every machine reads the same.
+    """A model's name with the current commits of its Hub models, so that every machine loads the same.
 
     Raises:
         ModelError: There is no such model.
     """
     kind, _, name = model.partition(":")
     if kind in KINDS:
-        return f"{kind}:{KINDS[kind].renamed(pinned, name)}" if name else model
+        return f"{kind}:{KINDS[kind].rename(pinned, name)}" if name else model
     found = hub.split_revision(model)
     if found is None:
         return model
@@ -217,32 +381,3 @@ def pinned(model: str) -> str:
 
     commit = hub.commit_of(find_model_folder(model))
     return model if commit is None else f"{found[0]}@{commit}"
-
-
-def _refuse_weights(model: str, judge: JudgeSettings) -> None:
-    if judge.weights:
-        raise ConfigError(
-            f"{model} has no head of several labels, whose scores weights add up; leave --weights (judge.weights) away"
-        )
-
-
-def _local(model: str, judge: JudgeSettings) -> RewardModel:
-    from longrm.modeling.folders import kind_of
-
-    # Imported late: everything but a local model works without torch.
-    match kind_of(model):
-        case "generative":
-            from longrm.modeling.local_writer import LocalWriter
-            from longrm.reward_models.generative import GenerativeRewardModel
-
-            _refuse_weights(model, judge)
-            writer = LocalWriter.load(model, dtype=judge.dtype, device=judge.device)
-            judging = GenerativeRewardModel(writer, judge, tokenizer=writer.tokenizer)
-            judging.provenance = writer.provenance
-            return judging
-        case "discriminative":
-            from longrm.reward_models.discriminative import DiscriminativeRewardModel
-
-            return DiscriminativeRewardModel.load(model, judge)
-        case unknown:
-            assert_never(unknown)

@@ -13,11 +13,10 @@ from scipy.sparse import csc_array
 
 from longrm.data.chunking import approximate_tokens, chunk_spans, words_of
 
-# It reports every index it builds, which is no news to anybody.
+# It logs every index that it builds.
 logging.getLogger("bm25s").setLevel(logging.WARNING)
 
-# Words and punctuation marks of a part of a response: one claim, which one chunk of the context should hold.
-_CLAIM = 32
+_CLAIM = 32  # words and punctuation marks of a part of a response: one claim, which one chunk should support
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +30,10 @@ class PassageChunk:
 
 
 class LexicalIndex:
-    """BM25 as Lucene has it (k1 = 1.5, b = 0.75) over the chunks of some passages.
+    """BM25 (Lucene's variant, k1 = 1.5, b = 0.75) over the chunks of some passages.
 
-    The words that are looked for weigh by their inverse document frequency too, as in the cosine of tf-idf: else
-    four words that the responses share with many chunks outweigh the one name that leads to the evidence.
+    The words of a search text are weighted by their inverse document frequency, too, as in the cosine of tf-idf.
+    Otherwise four words that occur in many chunks outweigh the one name that leads to the evidence.
 
     Attributes:
         chunks: In the order of the passages; their size counts words and punctuation marks.
@@ -58,18 +57,19 @@ class LexicalIndex:
             self._table = csc_array((held["data"], held["indices"], held["indptr"]), shape=shape)
 
     def scores(self, text: str) -> NDArray[np.float64]:
-        """How well every chunk holds the words of a text, each counted once; 0 where it holds none of them."""
+        """The score of every chunk for the distinct words of a text; 0 if it contains none of them."""
         known = sorted(word for word in {*words_of(text)} if word in self._columns)
         rarities = np.array([self._rarity(word) for word in known])
         return np.asarray(self._table[:, [self._columns[word] for word in known]] @ rarities)
 
     def support(self, text: str) -> float:
-        """The share of what a text says that the passages hold, from 0 to below 1.
+        """The share of a text that the passages support, from 0 to below 1.
 
-        The text is cut into parts of a sentence or two. A part earns the score of its best chunk; the most that
-        it could earn is the sum of its words' squared rarities, words that no chunk holds included. So neither
-        length nor repetition raises the share: what is added must stand in the passages, and stand together.
-        It is rounded, so that equal shares are equal whatever the order in which they were added up.
+        The text is split into parts of a sentence or two. Each part earns the score of its best chunk, out of the sum
+        of its words' squared rarities, which includes words that are in no chunk. So neither length nor repetition
+        raises the
+        share: additions must be in the passages, and close to each other. The share is rounded, so that ties do not
+        depend on the order of summation.
         """
         parts = [text[start:end] for start, end in chunk_spans(text, _CLAIM)]
         most = sum(self._rarity(word) ** 2 for part in parts for word in sorted({*words_of(part)}))
@@ -77,18 +77,17 @@ class LexicalIndex:
         return round(earned / most, 12) if most else 0.0
 
     def _rarity(self, word: str) -> float:
-        """The rarity of a word; of words that no chunk holds as well."""
         column = self._columns.get(word)
         holding = 0 if column is None else int(self._table.indptr[column + 1] - self._table.indptr[column])
         return rarity(len(self.chunks), holding)
 
 
 def rarity(chunks: int, holding: int) -> float:
-    """How much a word tells that so many of the chunks hold: Lucene's inverse document frequency."""
+    """Lucene's inverse document frequency of a word that `holding` of the chunks contain."""
     return math.log(1 + (chunks - holding + 0.5) / (holding + 0.5))
 
 
 @lru_cache(maxsize=4)
 def index(passages: tuple[str, ...], size: int) -> LexicalIndex:
-    """Indexes passages; responses to one context, and neighboring queries about it, share its index."""
+    """Indexes passages; consecutive queries about one context share its index."""
     return LexicalIndex(passages, size)

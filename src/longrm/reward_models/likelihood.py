@@ -1,8 +1,7 @@
-"""Language models that judge by how likely they are to write each response, over one encoded prompt."""
+"""Language models whose score is the log-probability of the response."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -10,40 +9,38 @@ from torch import Tensor
 
 from longrm.data.joining import Encoded, TokenQuery, encode
 from longrm.data.tokenizing import Tokenizer
-from longrm.errors import ConfigError, DataError, ModelError
-from longrm.modeling.loading import LanguageModel, load_language_model
+from longrm.errors import DataError, ModelError
+from longrm.modeling.loading import LanguageModel
 from longrm.modeling.shared_prefix import Packed, TransformersModel, check_embedded, response_logprobs
-from longrm.reward_models.judge_settings import JudgeSettings
-from longrm.reward_models.kinds import LoadRequest
+from longrm.reward_models.kinds import JudgeSettings
 from longrm.reward_models.packed import PackedRewardModel
 from longrm.types import Query
 
 
 class LikelihoodRewardModel(PackedRewardModel):
-    """The log-probability of each response given the prompt, both as the model's own chat template renders them.
+    """The log-probability of each response given the prompt, both rendered by the model's chat template.
 
-    The score is L(y) = sum_t log p(y_t | x, y_<t), a difference of which is the log-odds that the model writes the one
-    response and not the other, or its mean over tokens (SimPO's reward without beta; Meng et al. 2024, equation 3).
-    Against a reference it is L(y) - L_ref(y), the implicit reward of a model trained by DPO over its beta (Rafailov et
-    al. 2023, equation 5). RewardBench evaluates such models with the same formula (Lambert et al. 2024, section 4) on
-    other tokens: it prepends BOS, appends EOS and counts the assistant's header.
+    The score is L(y) = sum_t log p(y_t | x, y_<t), whose differences are the log-odds of generating one response rather
+    than the other, or its mean over tokens (SimPO's reward without beta; Meng et al. 2024, equation 3). With a
+    reference it is L(y) - L_ref(y), the implicit reward of a model trained by DPO, divided by beta (Rafailov et al.
+    2023, equation 5). RewardBench uses the same formula (Lambert et al. 2024, section 4) on other tokens: it prepends
+    BOS, appends EOS and includes the assistant's header.
 
-    The tokens that count are those that training by preferences counts, here and in TRL: all that follow the prompt.
-    These are the content, the token that closes the turn, for without it a response would never be less likely than
-    one that goes on, and what the template writes behind it. A thought that the template writes before the content,
-    even an empty one, counts too. Of a trajectory the turns of the assistant count, each likewise; results of tools do
-    not.
+    The tokens that count are those of preference training, here and in TRL: all that follow the prompt. These are the
+    content, the token that closes the turn (without it a response would never be less likely than its continuation),
+    and what the template writes around them, including an empty thought. In a trajectory the turns of the assistant
+    count, and results of tools do not.
 
-    Log-probabilities are computed in fp32, at the tokens of the responses alone.
+    Log-probabilities are computed in fp32, only at the tokens of the responses.
 
     Args:
         language_model: The model, which reads packed sequences, and its tokenizer.
-        name: How summaries and reports call it.
-        settings: `likelihood` says whether log-probabilities are summed or averaged.
-        reference: The model that the trained one started from, likewise.
+        name: Its name in summaries and reports.
+        settings: `likelihood` selects the sum or the mean.
+        reference: The model that training started from.
 
     Raises:
-        ModelError: The vocabularies of both models differ.
+        ModelError: The vocabularies of the two models differ.
     """
 
     def __init__(
@@ -62,24 +59,24 @@ class LikelihoodRewardModel(PackedRewardModel):
             self._take_reference(language_model, reference)
 
     def _take_reference(self, trained: LanguageModel, reference: LanguageModel) -> None:
-        """Has both models read the same tokens: those of the trained one, which the reference must know as such."""
+        # Both models read the tokens of the trained one. `_items` checks that the reference's tokenizer agrees.
         self.provenance = {
             **self.provenance,
-            **{f"reference_{name}": said for name, said in reference.provenance.items()},
+            **{f"reference_{name}": value for name, value in reference.provenance.items()},
         }
         self._limit = min(self._limit, int(reference.model.config.max_position_embeddings))
-        self._theirs = replace(trained.tokenizer, backend=reference.tokenizer.backend)
+        self._reference_tokenizer = replace(trained.tokenizer, backend=reference.tokenizer.backend)
         ours, theirs = (
             one.tokenizer.backend.get_vocab(with_added_tokens=False) for one in (trained, reference)
         )
         if ours != theirs:
-            raise ModelError(self._tokenized_apart("their vocabularies differ"))
+            raise ModelError(self._different_tokens("their vocabularies differ"))
 
     def _items(self, query: Query) -> Sequence[Encoded]:
         item = self._encoded(self._tokenizer, query)
         if self._reference is not None:
-            if self._encoded(self._theirs, query) != item:
-                raise ModelError(self._tokenized_apart(f"the token ids of '{query.id}' differ"))
+            if self._encoded(self._reference_tokenizer, query) != item:
+                raise ModelError(self._different_tokens(f"the token ids of '{query.id}' differ"))
             for ids in (item.prompt, *item.responses):
                 check_embedded(ids, self._reference.model)
         return [item]
@@ -89,7 +86,7 @@ class LikelihoodRewardModel(PackedRewardModel):
 
     def _given(self, query: TokenQuery) -> Sequence[Encoded]:
         if not query.split:
-            raise DataError("it is not known where the response begins: send prompt and response apart")
+            raise DataError("the start of the response is not known; send prompt and response separately")
         if self._reference is not None:
             for ids in (query.encoded.prompt, *query.encoded.responses):
                 check_embedded(ids, self._reference.model)
@@ -98,43 +95,22 @@ class LikelihoodRewardModel(PackedRewardModel):
     def _models(self) -> list[TransformersModel]:
         return [*super()._models(), *([] if self._reference is None else [self._reference.model])]
 
-    def _tokenized_apart(self, what: str) -> str:
+    def _different_tokens(self, difference: str) -> str:
         return (
-            f"{self.name}: the tokenizers of model and reference are not the same ({what}), so their log-probabilities "
-            "are not of the same tokens; name the model that the trained one started from"
+            f"{self.name}: model and reference have different tokenizers ({difference}); the reference must be the "
+            "model that training started from"
         )
 
     def _read(self, packed: Packed, items: Sequence[Encoded]) -> Float[Tensor, "branches 1"]:
         written = [own for item in items for own in item.written]
-        values = self._of(self._model, packed, written)
+        values = self._likelihoods(self._model, packed, written)
         if self._reference is not None:
             model = self._reference.model
-            values = values - self._of(model, packed.to(model.device), written).to(values.device)
+            values = values - self._likelihoods(model, packed.to(model.device), written).to(values.device)
         return values[:, None]
 
-    def _of(
+    def _likelihoods(
         self, model: object, packed: Packed, written: Sequence[Sequence[int]]
     ) -> Float[Tensor, " branches"]:
-        return self._reduced(response_logprobs(model, packed, written))
-
-    def _reduced(self, logprobs: Sequence[Float[Tensor, " R"]]) -> Float[Tensor, " branches"]:
         reduce = torch.mean if self._mean else torch.sum
-        return torch.stack([reduce(own) for own in logprobs])
-
-
-def load_likelihood(name: str, request: LoadRequest) -> LikelihoodRewardModel:
-    """Loads `likelihood:MODEL` or `likelihood:MODEL#REFERENCE`, each a folder or Hub id.
-
-    Raises:
-        ConfigError: Nothing stands before or behind the #.
-        ModelError: One cannot be loaded, its architecture is not supported, or their vocabularies differ.
-    """
-    path, marked, reference = name.partition("#")
-    if not path or (marked and not reference):
-        lacks = "reference behind #; name it, or leave # away" if path else "model before #"
-        raise ConfigError(f"'likelihood:{name}' lacks the {lacks}")
-    judge = request.judge
-    load = partial(load_language_model, dtype=judge.dtype, device=judge.device, packed=True)
-    return LikelihoodRewardModel(
-        load(path), f"likelihood:{name}", judge, load(reference) if reference else None
-    )
+        return torch.stack([reduce(logprobs) for logprobs in response_logprobs(model, packed, written)])

@@ -1,4 +1,4 @@
-"""What reads all responses over one encoded prompt: queries are packed beside each other, and each fails for itself."""
+"""Local models that read all responses over one encoded prompt, with several queries packed into one forward pass."""
 
 import math
 from abc import abstractmethod
@@ -19,30 +19,30 @@ from longrm.modeling.kept_prefixes import BLOCK, KeptPrefixes, block_keys
 from longrm.modeling.loading import LoadedModel
 from longrm.modeling.shapes import TokenTree, build_trees, within_budget
 from longrm.modeling.shared_prefix import Packed, TransformersModel, check_embedded, pack
-from longrm.reward_models.judge_settings import JudgeSettings
+from longrm.reward_models.kinds import JudgeSettings
 from longrm.reward_models.protocol import RewardModel
 from longrm.types import Cut, Judgment, Outcome, Query
 
 # Tokens of one forward pass. Short contexts are packed up to it; a longer one is read alone.
 _TOKENS_PER_FORWARD = 16_384
 
-# Where others wait: a CPU gains nothing by more.
+# The limit for `choose` on a CPU, which gains nothing from larger batches, while other requests wait.
 _TOKENS_PER_FORWARD_CPU = 2048
 
 Row = tuple[float, ...]
-"""What the model says at one branch."""
+"""The numbers that the model computes for one branch."""
 
 
 class PackedRewardModel(RewardModel):
-    """A model of transformers that reads several responses, or several questions, over one shared prefix.
+    """A transformers model that reads several responses, or several questions, over one shared prefix.
 
-    What it says depends on neither the batch nor any padding, except for rounding. Of the settings `cut` and
-    `max_length` say what becomes of a context that does not fit.
+    Its results depend on neither the batch nor padding, except for rounding. `judge` opens queries (renders, tokenizes,
+    cuts) and reads them in packed forward passes. A server calls `open`, `choose` and `read` itself.
 
     Args:
         loaded: The model, whose attention is `longrm_shared_prefix`, and its tokenizer.
-        name: How summaries and reports call it.
-        settings: How it is asked.
+        name: Its name in summaries and reports.
+        settings: `cut` and `max_length` apply to all subclasses.
     """
 
     def __init__(self, loaded: LoadedModel, name: str, settings: JudgeSettings | None = None) -> None:
@@ -57,26 +57,25 @@ class PackedRewardModel(RewardModel):
         self._unknown = UnknownTokens(loaded.tokenizer, name)
 
     def keep_prefixes(self, budget: int) -> None:
-        """Keeps the keys and values of prompts from now on, so that those which begin alike are read once.
+        """Caches the keys and values of prompts from now on, so that a shared prefix is encoded once.
 
-        Scores stay what they are but for rounding: in fp32 by less than 5e-5 of their size, or of 1 where they
-        are smaller. Only one thread may judge at a time, as ever.
+        Scores change by rounding only: in fp32 by less than 5e-5 of max(1, their size).
 
         Args:
-            budget: Bytes of memory; what was not used for longest gives way.
+            budget: Bytes of memory; the least recently used blocks are evicted.
 
         Raises:
-            ConfigError: The budget does not do for one block of tokens.
+            ConfigError: The budget is too small for one block of tokens.
         """
         self._kept = KeptPrefixes(self._models(), budget)
 
     @property
     def kept(self) -> KeptPrefixes | None:
-        """The keys and values of prompts that are kept; None unless `keep_prefixes` was called."""
+        """The prefix cache; None unless `keep_prefixes` was called."""
         return self._kept
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
-        """Reads all queries; neighbors that share a context share its encoding."""
+        """Reads all queries; neighbors with the same context share its encoding."""
         opened = [self.open(query) for query in queries]
         judged = iter(self.read([one for one in opened if isinstance(one, OpenedQuery)]))
         return [one if isinstance(one, Judgment) else next(judged) for one in opened]
@@ -88,18 +87,18 @@ class PackedRewardModel(RewardModel):
 
     @abstractmethod
     def _items(self, query: Query) -> Sequence[Encoded]:
-        """What is read about a query: prompts with what follows each of them.
+        """The token ids of a query: prompts, each with its branches.
 
         Raises:
-            DataError: The query cannot be read; the message says why.
+            DataError: The query cannot be rendered.
         """
 
     @abstractmethod
     def _read(self, packed: Packed, items: Sequence[Encoded]) -> Float[Tensor, "branches values"]:
-        """Reads packed items by one forward, for every branch some numbers."""
+        """Runs one forward pass over packed items; returns the same number of values for every branch."""
 
     def _verdict(self, query: Query, rows: Sequence[Row]) -> tuple[Row, str]:
-        """The scores of a query's responses and an explanation; by default what was read at each response."""
+        """The scores of a query's responses and an explanation, from the rows of all of its branches."""
         return tuple(row[0] for row in rows), ""
 
     def _prompt_tokens(self, items: Sequence[Encoded]) -> int:
@@ -107,27 +106,27 @@ class PackedRewardModel(RewardModel):
         return max(len(item.prompt) for item in items)
 
     def _given(self, query: TokenQuery) -> Sequence[Encoded]:
-        """What is read where a client gives the token ids; likewise."""
+        """The token ids of a query whose client sends token ids; errors as in `_items`."""
         return [query.encoded]
 
-    def _asked(self, query: Query) -> Sequence[Encoded]:
+    def _encoded_items(self, query: Query) -> Sequence[Encoded]:
         return self._given(query) if isinstance(query, TokenQuery) else self._items(query)
 
     def _models(self) -> list[TransformersModel]:
-        """All models that read the same tokens."""
+        """All models that read the same tokens, whose prefixes are cached together."""
         return [self._model]
 
     def open(self, query: Query, cut: Policy | None = None, salt: str = "") -> "OpenedQuery | Judgment":
-        """What is read about a query, and what was cut out of it; a judgment at once where it cannot be read.
+        """Tokenizes a query and cuts it if needed; returns a judgment if it cannot be read.
 
         Args:
             query: The query.
-            cut: What may be cut out of its context; by default what the settings say.
-            salt: What is kept of its prompt serves queries of the same salt alone.
+            cut: Replaces the setting `judge.cut`.
+            salt: Cached prefixes are shared only between queries with the same salt.
         """
         policy = self._policy if cut is None else cut
         try:
-            opened = OpenedQuery(query, self._asked(query))
+            opened = OpenedQuery(query, self._encoded_items(query))
             self._unknown.check(ids for item in opened.items for ids in (item.prompt, *item.responses))
             if opened.longest > self._limit:
                 fitted = fit(query, self._longest, self._limit, self._tokenizer, policy)
@@ -146,10 +145,10 @@ class PackedRewardModel(RewardModel):
         return replace(opened, items=items, keys=[block_keys(item.prompt, salt) for item in items])
 
     def open_whole(self, query: Query) -> "OpenedQuery":
-        """Likewise, where nothing may be cut out of the context.
+        """Like `open`, without cutting.
 
         Raises:
-            DataError: The query cannot be read, or not whole.
+            DataError: The query cannot be read, or is too long.
         """
         opened = self.open(query, cut="refuse")
         if isinstance(opened, Judgment):
@@ -157,35 +156,30 @@ class PackedRewardModel(RewardModel):
         return opened
 
     def choose(self, waiting: Sequence["OpenedQuery"]) -> list[int]:
-        """Which queries to read next, by one forward: the first, and what goes with it, like prompts side by side.
+        """The indices of the queries for the next forward pass: the first one, and others that fit with it.
 
-        Queries that begin alike with what is not kept yet wait until the first of them has been read, unless their
-        prompts are the same: nothing is read twice.
+        Equal prompts are neighbors in the result, so that packing shares them. A query whose prompt shares an uncached
+        prefix with a chosen one, but is not equal to it, is left for a later pass, which finds the prefix in the cache.
         """
         budget = _TOKENS_PER_FORWARD_CPU if self._model.device.type == "cpu" else _TOKENS_PER_FORWARD
         chosen: list[int] = []
+        # Chosen prompts by the key of their first uncached block. Keys are hashes of all tokens up to the block's end,
+        # so another prompt with the same key begins alike.
         begun: dict[bytes, Sequence[int]] = {}
         for index, one in enumerate(waiting):
-            blocks: Sequence[Sequence[bytes]] = one.keys or [()] * len(one.items)
-            starts = [self._unread(*pair) for pair in zip(one.items, blocks, strict=True)]
-            like = [begun.get(key) for key, _ in starts]
-            if any(prompt not in (None, item.prompt) for prompt, item in zip(like, one.items, strict=True)):
-                continue
-            size = sum(
-                item.size - (known if prompt is None else len(item.prompt))
-                for item, prompt, (_, known) in zip(one.items, like, starts, strict=True)
-            )
-            if chosen and size > budget:
+            size, waits, first_keys = 0, False, []
+            for item, keys in zip(one.items, one.keys or [()] * len(one.items), strict=True):
+                cached = 0 if self._kept is None else self._kept.usable(item.prompt, keys)
+                first_keys.append(keys[cached] if cached < len(keys) else b"")
+                same = begun.get(first_keys[-1])
+                waits = waits or (same is not None and same != item.prompt)
+                size += item.size - (cached * BLOCK if same is None else len(item.prompt))
+            if waits or (chosen and size > budget):
                 continue
             budget -= size
             chosen.append(index)
-            begun.update({key: item.prompt for item, (key, _) in zip(one.items, starts, strict=True) if key})
+            begun.update({key: item.prompt for key, item in zip(first_keys, one.items, strict=True) if key})
         return sorted(chosen, key=lambda index: list(waiting[index].items[0].prompt))
-
-    def _unread(self, item: Encoded, keys: Sequence[bytes]) -> tuple[bytes, int]:
-        """The key of a prompt's first block that is not kept, empty where there is none, and the tokens before it."""
-        known = 0 if self._kept is None else self._kept.usable(item.prompt, keys)
-        return (keys[known] if known < len(keys) else b""), known * BLOCK
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -194,42 +188,43 @@ class PackedRewardModel(RewardModel):
 
     @property
     def limit(self) -> int:
-        """The most tokens that are read together."""
+        """The context window in tokens."""
         return self._limit
 
     def _longest(self, query: Query) -> int:
-        return OpenedQuery(query, self._asked(query)).longest
+        return OpenedQuery(query, self._encoded_items(query)).longest
 
     def _rows(self, items: Sequence[Encoded]) -> "list[_Branch]":
-        """What was read at every branch of all items."""
-        if self._model.training:  # as one is that judges while it is trained
+        """Reads all items in as few forward passes as their sizes allow; one result for each branch."""
+        if self._model.training:  # a model that is evaluated during its training
             self._model.eval()
         rows: list[_Branch] = []
         rest = iter(items)
         branches = sum(len(item.responses) for item in items)
         for trees in within_budget(build_trees(items), _TOKENS_PER_FORWARD):
+            # Neighboring items with one prompt are one tree, so the items of these trees are found by their branches.
             together, open_branches = [], sum(len(tree.branches) for tree in trees)
             while open_branches:
                 together.append(next(rest))
                 open_branches -= len(together[-1].responses)
-            rows += self._apart_where_needed(together, trees)
+            rows += self._read_together(together, trees)
             self.on_progress(len(rows) / branches)
         return rows
 
-    def _apart_where_needed(self, items: Sequence[Encoded], trees: Sequence[TokenTree]) -> "list[_Branch]":
-        """Reads items together; what fails is read apart, so that each fails for itself alone.
+    def _read_together(self, items: Sequence[Encoded], trees: Sequence[TokenTree]) -> "list[_Branch]":
+        """Reads items in one forward pass, and again separately if any fails, so that only those fail that must.
 
-        A number that is none passes over to whatever a mask hides it from, for nothing times it is none.
+        A NaN in one branch spreads to others although the mask hides it: 0 * NaN is NaN.
         """
         rows = self._forward(items, trees)
         if all(one.row is not None and all(map(math.isfinite, one.row)) for one in rows):
             return rows
-        apart = list(items)
-        if len(apart) == 1 and all(one.row is not None for one in rows):
-            apart = [items[0].only([at]) for at in range(len(items[0].responses))]
-        if len(apart) == 1:
+        parts = list(items)
+        if len(parts) == 1 and all(one.row is not None for one in rows):
+            parts = [items[0].only([at]) for at in range(len(items[0].responses))]
+        if len(parts) == 1:
             return rows
-        return [row for one in apart for row in self._apart_where_needed([one], build_trees([one]))]
+        return [row for part in parts for row in self._read_together([part], build_trees([part]))]
 
     @torch.inference_mode()
     def _forward(self, items: Sequence[Encoded], trees: Sequence[TokenTree]) -> "list[_Branch]":
@@ -263,28 +258,28 @@ class PackedRewardModel(RewardModel):
                 cut=opened.cut,
             )
         detail = (
-            f"the {opened.size:,} tokens of the prompt and its {len(query.responses)} responses need more memory than "
-            "there is; lower judge.max_length, name a judge.cut, or take a larger device"
+            f"out of memory: {opened.size:,} tokens of the prompt and its {len(query.responses)} responses; lower "
+            "judge.max_length, set judge.cut, or use a larger device"
         )
         return Judgment(Outcome.ERROR, detail=detail, prompt_tokens=tokens, cut=opened.cut)
 
 
 class _Branch(NamedTuple):
-    """What was read at one branch, None where memory did not do, and how many tokens before it were kept."""
+    """The result at one branch."""
 
-    row: Row | None
-    cached: int
+    row: Row | None  # None if out of memory
+    cached: int  # tokens of the prompt that were in the prefix cache
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedQuery:
-    """What is read about a query.
+    """A tokenized query.
 
     Attributes:
-        query: The query as it was asked.
-        items: Prompts with what follows each of them.
+        query: The query, before any cut.
+        items: Prompts, each with its branches.
         cut: What was cut out of the context.
-        keys: The keys of each prompt's blocks, where prefixes are kept.
+        keys: The cache keys of each prompt's blocks; empty without a prefix cache.
     """
 
     query: Query
@@ -294,10 +289,10 @@ class OpenedQuery:
 
     @property
     def longest(self) -> int:
-        """Tokens of a prompt and its longest response: what the model must be able to read."""
+        """Tokens of the longest sequence: a prompt and its longest branch."""
         return max(item.longest for item in self.items)
 
     @property
     def size(self) -> int:
-        """Tokens of all prompts and of what follows them."""
+        """Tokens of all prompts and branches."""
         return sum(item.size for item in self.items)

@@ -1,4 +1,4 @@
-"""What every reward model is: queries in, judgments out."""
+"""The interface of all reward models: queries in, judgments out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -15,20 +15,20 @@ Prompt = str | Sequence[Message]
 """The text of a user's message, or messages."""
 
 Answer = str | Sequence[Message]
-"""A response likewise."""
+"""The text of a response, or its messages."""
 
 
 class RewardModel(ABC):
-    """Anything that turns a query into a judgment.
+    """A model that turns queries into judgments. Subclasses implement `judge`.
 
     Attributes:
-        name: How summaries and reports call it.
-        sees_order: Whether the place at which a response is shown may change the judgment.
-        samples: Whether asking again may give another judgment, so that votes say something.
-        by_criterion: Whether it can be asked about one criterion alone, as `Query.criterion` names it.
+        name: Its name in summaries and reports.
+        sees_order: Whether the judgment may depend on the order in which responses are presented.
+        samples: Whether another call may return another judgment, so that votes are meaningful.
+        by_criterion: Whether it can judge by one criterion alone, `Query.criterion`.
         scale: What a difference of two scores means.
-        provenance: What the manifest of a run tells of it: commits of the Hub, where a score is read.
-        on_progress: Called during `judge` with the share of its prompts that is read, where the model reports it.
+        provenance: What a run's manifest records about it, such as commits of the Hub.
+        on_progress: Called during `judge` with the share of the prompts that is done, by models that report it.
     """
 
     name: str
@@ -41,52 +41,48 @@ class RewardModel(ABC):
 
     @abstractmethod
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
-        """Judges every query alone; how they are batched never changes a verdict.
+        """Judges the queries independently; batching never changes a verdict.
 
         Returns:
-            One judgment a query, in the same order, about the responses in presented order.
+            One judgment a query, in order, about the responses in presented order.
         """
 
-    def keep_prefixes(self, budget: int) -> None:  # noqa: B027 - most models have nothing to keep
-        """Keeps what prompts begin with alike from now on, where the model can; most cannot, and nothing changes.
-
-        Args:
-            budget: Bytes of memory.
-        """
+    def keep_prefixes(self, budget: int) -> None:  # noqa: B027 - most models have nothing to cache
+        """Caches the shared prefixes of later prompts in so many bytes of memory, if the model supports it."""
 
     def head_deviation(self, query: Query) -> float | None:
-        """How far the lead of the first of two responses is from that of a random head, in standard deviations.
+        """The lead of the first of two responses, in standard deviations of the lead under a random scalar head.
 
         Returns:
-            None where a model has no scalar head of its own.
+            None for models without a scalar head.
         """
         return None
 
     def orders(self, comparison: str) -> tuple[tuple[int, ...], ...]:
-        """The presented orders in which this comparison must be asked; none where any order will do."""
+        """The only presented orders in which this comparison can be judged; empty if any order is possible."""
         return ()
 
     def judge_in_all_orders(self, queries: Sequence[Query], votes: int = 1) -> list[Trial]:
-        """Judges every query, in each row of a Latin square where the order may matter, and averages.
+        """Judges every query in each row of a Latin square of orders, if the model sees the order, and averages.
 
         Args:
-            queries: What is judged.
-            votes: How often each order is asked; more than one for a model that samples.
+            queries: The queries.
+            votes: How often each order is judged; useful for a model that samples.
 
         Returns:
             One trial a query, about the responses in the query's own order.
         """
-        squares = [
-            (latin_square(plain) if self.sees_order else (plain,)) * votes
-            for plain in (tuple(range(len(query.responses))) for query in queries)
-        ]
-        shown = [
-            replace(query, responses=tuple(query.responses[index] for index in order), trial=trial)
-            for query, orders in zip(queries, squares, strict=True)
-            for trial, order in enumerate(orders)
-        ]
-        judged = iter(self.judge(shown))
-        return [together([trial_of(next(judged), order) for order in orders]) for orders in squares]
+        orders_of = []
+        presented = []
+        for query in queries:
+            plain = tuple(range(len(query.responses)))
+            orders = (latin_square(plain) if self.sees_order else (plain,)) * votes
+            orders_of.append(orders)
+            for trial, order in enumerate(orders):
+                responses = tuple(query.responses[index] for index in order)
+                presented.append(replace(query, responses=responses, trial=trial))
+        judgments = iter(self.judge(presented))
+        return [together([trial_of(next(judgments), order) for order in orders]) for orders in orders_of]
 
     @overload
     def score(  # type: ignore[overload-overlap]  # a text is a list of texts to mypy
@@ -103,33 +99,32 @@ class RewardModel(ABC):
     ) -> list[float] | list[list[float]]:
         """Scores the responses to one prompt, or to each of several.
 
-        A model that sees the order of responses is asked in several orders, and averaged.
+        A model that sees the order of responses is queried in several orders, and the scores are averaged.
 
         Args:
             prompt: The user's text, or messages; or a list of such prompts.
-            responses: A list of responses, one at least, each text or messages; for several prompts a list of lists.
+            responses: A list of at least one response, each text or messages; for several prompts a list of lists.
             tools: The tools that every prompt offers, as `{"type": "function", "function": {...}}`.
 
         Returns:
             One number a response, higher is better; for several prompts a list of lists.
 
         Raises:
-            DataError: A prompt has no response, the two lists are of other lengths, or the model could not answer;
-                the message says which.
+            DataError: A prompt has no response, the lists differ in length, or the model gave no scores.
         """
         several = _are_prompts(prompt)
         if several and (isinstance(responses, str) or len(responses) != len(prompt)):
             raise DataError(
-                f"score needs a list of responses for each prompt, and got {len(responses)} for {len(prompt)} prompts"
+                f"score needs a list of responses for each of {len(prompt)} prompts, got {len(responses)}"
             )
         pairs = zip(prompt, responses, strict=True) if several else [(prompt, responses)]
         queries = [_query(number, *pair, tools) for number, pair in enumerate(pairs)]
         scored = []
-        for query, whole in zip(queries, self.judge_in_all_orders(queries), strict=True):
-            if whole.outcome is not Outcome.ANSWERED:
+        for query, trial in zip(queries, self.judge_in_all_orders(queries), strict=True):
+            if trial.outcome is not Outcome.ANSWERED:
                 where = f" for prompt {query.id}" if several else ""
-                raise DataError(f"{self.name} gave no scores{where} ({whole.outcome}): {whole.detail}")
-            scored.append(list(points(whole)))
+                raise DataError(f"{self.name} gave no scores{where} ({trial.outcome}): {trial.detail}")
+            scored.append(list(points(trial)))
         return scored if several else scored[0]
 
     @overload
@@ -143,58 +138,53 @@ class RewardModel(ABC):
     ) -> list[list[int]]: ...
 
     def rank(self, prompt: Any, responses: Any, *, tools: Sequence[Tool] = ()) -> list[int] | list[list[int]]:
-        """Orders the responses to one prompt, or to each of several, as `score` does.
+        """Ranks the responses to one prompt, or to each of several; the arguments and errors are those of `score`.
 
         Returns:
-            Indices of the responses from best to worst, equal ones as they came; for several prompts a list of lists.
-
-        Raises:
-            DataError: As `score`.
+            Indices of the responses, best first, ties in their own order; for several prompts a list of lists.
         """
         scores: Any = self.score(prompt, responses, tools=tools)
-        return [_order(of_one) for of_one in scores] if _are_prompts(prompt) else _order(scores)
+        return [_ranked(one) for one in scores] if _are_prompts(prompt) else _ranked(scores)
 
     def attribute(
         self, prompt: Prompt, responses: Sequence[Answer], *, tools: Sequence[Tool] = (), **settings: Any
     ) -> Any:
-        """Tells which sentences of a prompt moved the lead of the best response, as `longrm attribute` does.
+        """Finds the sentences of a prompt that moved the lead of the best response, as `longrm attribute` does.
 
         Args:
             prompt: The user's text, or messages.
-            responses: Two responses or more.
+            responses: At least two responses.
             tools: The tools that the prompt offers.
-            settings: `context`, the part of the prompt that is context, word for word, by default all of it; and
-                `removal`, `masks`, `seed` and others of `ablation`.
+            settings: `context`, the verbatim part of the prompt that is context (by default all of it), and settings of
+                `ablation` such as `removal`, `masks` and `seed`.
 
         Returns:
             An `AttributionRecord` of `longrm.attribution.attribute`: all sentences with their weights, and `trust`.
 
         Raises:
-            DataError: As `score`; or there are several prompts, fewer than two responses or none that differs, or a
-                message of the context is a list of parts.
+            DataError: As `score`; or there are several prompts, no two different responses, or the context is in a
+                message whose content is a list.
         """
         if _are_prompts(prompt):
-            raise DataError("attribute explains the responses to one prompt: give a text, or messages")
+            raise DataError("attribute takes one prompt: a text, or messages")
         if isinstance(responses, str) or len(responses) < 2:
-            raise DataError(
-                "attribute needs a list of responses, of two at least: it explains the lead of one"
-            )
-        # Attributing stands above reward models, so that nobody who only scores loads it.
+            raise DataError("attribute needs a list of at least two responses")
+        # Attribution is a layer above, and scoring does not load it.
         attributed = import_module("longrm.attribution.attribute").attribute_prompt
         return attributed(self, _query(0, prompt, responses, tools), **settings)
 
 
 def _are_prompts(prompt: Any) -> bool:
-    """Whether this is a list of prompts, and not one of messages."""
+    """Whether this is a list of prompts rather than of messages."""
     return not isinstance(prompt, str) and not all(isinstance(message, Mapping) for message in prompt)
 
 
 def _query(number: int, prompt: Prompt, responses: Sequence[Answer], tools: Sequence[Tool]) -> Query:
     if isinstance(responses, str) or not responses:
-        raise DataError("a list of responses is needed, of one at least, even where there is only one")
+        raise DataError("responses must be a list of at least one response")
     answers = tuple(as_messages(text, "assistant") for text in responses)
     return Query(str(number), as_messages(prompt, "user"), answers, tools=tuple(tools))
 
 
-def _order(scores: Sequence[float]) -> list[int]:
+def _ranked(scores: Sequence[float]) -> list[int]:
     return sorted(range(len(scores)), key=lambda index: -scores[index])

@@ -1,4 +1,4 @@
-"""A judge that knows the gold order and errs at stated rates: what an evaluation must find is known beforehand."""
+"""A judge that knows the gold order and errs at given rates: the result of an evaluation is known in advance."""
 
 import hashlib
 import math
@@ -10,13 +10,11 @@ from typing import Self
 from longrm.data.fields import length_and_depth
 from longrm.errors import ConfigError, nearest
 from longrm.judging import load_format
-from longrm.reward_models.kinds import LoadRequest
 from longrm.reward_models.protocol import RewardModel
 from longrm.rng import Draws
 from longrm.types import Comparison, Judgment, Outcome, Query, Response, text_of
 
-# Tokens from which on the error grows with length.
-_SHORT = 1024
+_SHORT = 1024  # tokens; beyond them the error grows with the length
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +22,10 @@ class ErrorRates:
     """How often a simulated judge errs, each from 0 to 1.
 
     Attributes:
-        error: A comparison's verdict is wrong: drawn once, the same in all orders and votes.
-        misformat: A trial holds no verdict.
-        disagreement: A trial gives another verdict than the comparison's.
-        per_doubling: Added to the error for each doubling of the length beyond 1,024 tokens, until the judge
-            is no better than chance.
+        error: The verdict on a comparison is wrong: drawn once, the same in all orders and votes.
+        misformat: The answer of a trial contains no verdict.
+        disagreement: A trial has another verdict than its comparison.
+        per_doubling: Added to `error` for each doubling of the length beyond 1,024 tokens, up to chance level.
 
     Raises:
         ConfigError: A rate is not from 0 to 1.
@@ -42,14 +39,14 @@ class ErrorRates:
     def __post_init__(self) -> None:
         for name, rate in self._named():
             if not 0 <= rate <= 1:
-                raise ConfigError(f"the {name} rate of a simulated judge is from 0 to 1, got {rate}")
+                raise ConfigError(f"the {name} rate of a simulated judge must be from 0 to 1, got {rate}")
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads "0.2", which is the error, or "error=0.2,misformat=0.05".
+        """Parses "0.2", which is `error`, or "error=0.2,misformat=0.05".
 
         Raises:
-            ConfigError: An unknown or repeated name, no number, or a rate out of its range.
+            ConfigError: An unknown or repeated name, not a number, or a rate out of range.
         """
         names, rates = [known.name for known in fields(cls)], {}
         for part in text.split(","):
@@ -58,12 +55,12 @@ class ErrorRates:
             if name not in names:
                 raise ConfigError(f"no rate '{name}' in 'simulated:{text}'; {nearest(name, names)}")
             if name in rates:
-                raise ConfigError(f"'simulated:{text}' gives {name} twice; give it once")
+                raise ConfigError(f"duplicate rate '{name}' in 'simulated:{text}'")
             try:
                 rates[name] = float(value)
             except ValueError:
                 raise ConfigError(
-                    f"'simulated:{text}': {name} needs a number from 0 to 1, got '{value}'"
+                    f"'simulated:{text}': {name} must be a number from 0 to 1, got '{value}'"
                 ) from None
         return cls(**rates)
 
@@ -74,9 +71,9 @@ class ErrorRates:
         return ",".join(f"{name}={rate:g}" for name, rate in given.items())
 
     def error_at(self, length: int | None, responses: int) -> float:
-        """The error at a length in tokens, as it stands where the length is not known."""
+        """The error at a length in tokens; `error` itself if the length is not known."""
         doublings = math.log2(length / _SHORT) if length and length > _SHORT else 0.0
-        at_chance = 1 - 1 / math.factorial(responses)
+        at_chance = 1 - 1 / math.factorial(responses)  # of a random order
         return min(self.error + self.per_doubling * doublings, max(self.error, at_chance))
 
     def _named(self) -> list[tuple[str, float]]:
@@ -85,12 +82,12 @@ class ErrorRates:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonKey:
-    """What a simulated judge knows of one comparison.
+    """What a simulated judge knows about one comparison.
 
     Attributes:
-        ranks: Gold rank by the digest of a response's text; empty where the order is not known.
+        ranks: Gold ranks by the digest of a response's text; empty if the order is not known.
         length: The length bucket in tokens; None if unknown.
-        by_criterion: Gold ranks likewise by each criterion of the comparison's rubrics, by its text.
+        by_criterion: Gold ranks by the text of each criterion.
     """
 
     ranks: Mapping[str, int] = field(default_factory=dict)
@@ -99,19 +96,19 @@ class ComparisonKey:
 
 
 def comparison_keys(comparisons: Iterable[Comparison]) -> dict[str, ComparisonKey]:
-    """The key of some comparisons by their ids. Responses with the same text share the better rank.
+    """The keys of comparisons by their ids. Responses with the same text share the better rank.
 
     Ranks by criterion are those of the metadata's `criterion_ranks`, in the order of the rubrics.
     """
-    key = {}
+    keys = {}
     for comparison in comparisons:
-        told = zip(comparison.rubrics, comparison.metadata.get("criterion_ranks") or (), strict=False)
-        key[comparison.id] = ComparisonKey(
+        by_criterion = zip(comparison.rubrics, comparison.metadata.get("criterion_ranks") or (), strict=False)
+        keys[comparison.id] = ComparisonKey(
             _ranks_by_text(comparison, comparison.ranks or ()),
             length_and_depth(comparison).length,
-            {criterion.text: _ranks_by_text(comparison, ranks) for criterion, ranks in told},
+            {criterion.text: _ranks_by_text(comparison, ranks) for criterion, ranks in by_criterion},
         )
-    return key
+    return keys
 
 
 def _ranks_by_text(comparison: Comparison, given: Sequence[int]) -> dict[str, int]:
@@ -123,12 +120,11 @@ def _ranks_by_text(comparison: Comparison, given: Sequence[int]) -> dict[str, in
 
 
 class SimulatedRewardModel(RewardModel):
-    """Writes a short explanation and a verdict, pairwise or listwise, which is then read as any judge's is.
+    """Writes a short explanation and a verdict, pairwise or listwise, which is parsed like any judge's.
 
-    Where the gold order is not known a coin decides, and likewise between responses that tie; two that tie by the
-    criterion that is asked about are called a tie. All draws are
-    hashes of the seed, the comparison's id, what they are for and, where they differ from one trial to the
-    next, the trial; none depends on the order of the responses or of the queries.
+    If the gold order is not known a coin decides, and likewise between responses that tie; two that tie by the given
+    criterion are called a tie. All draws are hashes of the seed, the comparison's id, their purpose and, if they vary
+    between trials, the trial; none depends on the order of the responses or of the queries.
     """
 
     sees_order = True
@@ -142,7 +138,7 @@ class SimulatedRewardModel(RewardModel):
         self._formats = {name: load_format(name) for name in ("pairwise", "listwise")}
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
-        """Judges every query; one with fewer than 2 or more than 26 responses is an error."""
+        """Judges the queries; one with fewer than 2 or more than 26 responses is an error."""
         return [self._judge(query) for query in queries]
 
     def _judge(self, query: Query) -> Judgment:
@@ -152,21 +148,20 @@ class SimulatedRewardModel(RewardModel):
             # An error of this query alone: others are judged in the same call.
             return Judgment(Outcome.ERROR, detail=f"a simulated judge ranks 2 to 26 responses, got {count}")
         text = self._write(query)
-        # It quotes nothing, so no long prompt is searched for quotations.
-        reading = judging.parse(text, replace(query, prompt=()))
-        if reading is None:
+        verdict = judging.parse(text, replace(query, prompt=()))
+        if verdict is None:
             return Judgment(
                 Outcome.UNPARSED, explanation=text, detail="no verdict in the answer after 1 attempt"
             )
         return Judgment(
-            Outcome.ANSWERED, reading.values, reading.order, text, contradicted=reading.contradicted
+            Outcome.ANSWERED, verdict.values, verdict.ranking, text, contradicted=verdict.contradicted
         )
 
     def _write(self, query: Query) -> str:
         order = self._verdict(query)
         if order and self._draws(query, "disagreement", query.trial).fraction() < self._rates.disagreement:
-            draws, held = self._draws(query, "other verdict", query.trial), list(order)
-            while order == held:
+            draws, before = self._draws(query, "other verdict", query.trial), list(order)
+            while order == before:
                 draws.shuffle(order)
         letters = [LETTERS[position] for position in order]
         text, verdict = "By the criterion neither is better.", "C"
@@ -178,7 +173,7 @@ class SimulatedRewardModel(RewardModel):
         return f"{text}\n\n[[{verdict}]]"
 
     def _verdict(self, query: Query) -> list[int]:
-        """The verdict: presented positions, best first; none where two tie by the criterion that is asked about."""
+        """The verdict: presented positions, best first; empty if two responses tie by the given criterion."""
         names = [_digest(response) for response in query.responses]
         order = sorted(range(len(names)), key=lambda position: names[position])
         self._draws(query, "coin").shuffle(order)
@@ -198,14 +193,9 @@ class SimulatedRewardModel(RewardModel):
         return order
 
     def _draws(self, query: Query, *purpose: object) -> Draws:
-        asked = (query.criterion,) if query.criterion else ()
-        return Draws("simulated judge", self._seed, query.id, *asked, *purpose)
+        criterion = (query.criterion,) if query.criterion else ()
+        return Draws("simulated judge", self._seed, query.id, *criterion, *purpose)
 
 
 def _digest(response: Response) -> str:
     return hashlib.sha256(text_of(response).encode()).hexdigest()
-
-
-def load_simulated(name: str, request: LoadRequest) -> SimulatedRewardModel:
-    """Loads `simulated:RATE`; see `ErrorRates.parse`."""
-    return SimulatedRewardModel(ErrorRates.parse(name), comparison_keys(request.key), request.judge.seed)

@@ -1,4 +1,4 @@
-"""Language models that judge by the probability of one token: which response is better, or whether it is good."""
+"""Language models that judge by the probability of one token, such as A or B, Yes or No."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,9 @@ from longrm.data.joining import Encoded, TokenQuery, common_prefix, encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError
 from longrm.judging import format_for, load_formats, load_token_format
-from longrm.modeling.loading import LanguageModel, load_language_model
+from longrm.modeling.loading import LanguageModel
 from longrm.modeling.shared_prefix import Packed, next_logprobs
-from longrm.reward_models.judge_settings import JudgeSettings
-from longrm.reward_models.kinds import LoadRequest
+from longrm.reward_models.kinds import JudgeSettings
 from longrm.reward_models.packed import PackedRewardModel, Row
 from longrm.types import Message, Query, Scale
 
@@ -20,16 +19,16 @@ _PROBE = ({"role": "user", "content": "Question?"},)
 
 
 class TokenRewardModel(PackedRewardModel):
-    """Judges by the log-probabilities of a format's tokens where the answer begins, without writing any text.
+    """Judges by the log-probabilities of a format's tokens as the first token of the answer, without generating any.
 
-    They are read where the chat template puts the first token of an answer: behind the assistant's header and whatever
-    the template writes before the content, such as an empty thought. Prompts that begin with the same document share
-    its encoding: both orders of a pair, responses that are judged alone, and questions about one document.
+    They are read after the assistant's header and whatever the chat template writes before the content, such as an
+    empty thought. Prompts that begin with the same document share its encoding: both orders of a pair, responses that
+    are judged alone, and several questions about one document.
 
     Args:
         language_model: The model, which reads packed sequences, and its tokenizer.
-        name: How summaries and reports call it.
-        settings: Which format, with which prompt and which tokens.
+        name: Its name in summaries and reports.
+        settings: The format, and optionally a template and its tokens.
 
     Raises:
         ConfigError: A template or tokens that cannot be used.
@@ -61,12 +60,13 @@ class TokenRewardModel(PackedRewardModel):
         for messages in format_for(self._formats, len(query.responses)).render(query):
             before, ids = token_ids(self._tokenizer, messages, self._tokens)
             if ids != self._ids or len(before) < 2:
-                raise DataError(f"'{query.id}': the tokens of the answer depend on what stands before them")
+                raise DataError(f"'{query.id}': the token ids of the answer depend on the prompt")
+            # The last token of the prompt is the branch: the next token is predicted at it.
             items.append(Encoded(before[:-1], [before[-1:]]))
         return items
 
     def _given(self, query: TokenQuery) -> Sequence[Encoded]:
-        raise DataError("this model is asked a question about messages: send those, and no rendered text")
+        raise DataError("this model needs messages, not rendered text")
 
     def _read(self, packed: Packed, items: Sequence[Encoded]) -> Float[Tensor, "branches values"]:
         return next_logprobs(self._model, packed, self._ids)
@@ -75,8 +75,8 @@ class TokenRewardModel(PackedRewardModel):
         count = len(query.responses)
         format = format_for(self._formats, count)
         if format.alone:
-            said = [f"Response {number}: {format.explain(row)}" for number, row in enumerate(rows, start=1)]
-            return format.scores(rows, count), "\n".join(said)
+            lines = [f"Response {number}: {format.explain(row)}" for number, row in enumerate(rows, start=1)]
+            return format.scores(rows, count), "\n".join(lines)
         return format.scores(rows, count), format.explain(rows[0][:count])
 
     def _prompt_tokens(self, items: Sequence[Encoded]) -> int:
@@ -86,11 +86,12 @@ class TokenRewardModel(PackedRewardModel):
 def token_ids(
     tokenizer: Tokenizer, prompt: Sequence[Message], tokens: Sequence[str]
 ) -> tuple[list[int], list[int]]:
-    """The ids of a prompt up to where the answer begins, and the one id of each token as that answer.
+    """The ids of a prompt up to the start of the answer, and the id of each token as that answer.
 
     Raises:
-        DataError: An answer of such a token is several tokens, or unknown text, or two have the same.
+        DataError: A token is several tokens or unknown to the tokenizer, or two have the same id.
     """
+    # The template may write the same text before and after every answer, so the answers are what differs.
     item = encode(tokenizer, prompt, [({"role": "assistant", "content": token},) for token in tokens])
     own = [list(ids) for ids in item.responses]
     start = min(common_prefix(own[0], ids) for ids in own[1:])
@@ -100,23 +101,11 @@ def token_ids(
         if len(ids) != 1 or ids == [tokenizer.unk_id]:
             why = "unknown to its tokenizer" if ids == [tokenizer.unk_id] else f"{len(ids)} tokens"
             raise DataError(
-                f"the token {token!r} is {why} where the answer begins; name others in judge.tokens, with a "
+                f"the token {token!r} is {why} at the start of the answer; choose other judge.tokens, with a "
                 "judge.template that asks for them"
             )
     if len({ids[0] for ids in answers.values()}) < len(answers):
         raise DataError(
-            f"the tokens {list(tokens)} are not told apart by its tokenizer; name others in judge.tokens"
+            f"the tokenizer maps some of {list(tokens)} to the same id; choose other judge.tokens"
         )
     return [*item.prompt, *own[0][:start]], [ids[0] for ids in answers.values()]
-
-
-def load_tokens(name: str, request: LoadRequest) -> TokenRewardModel:
-    """Loads `tokens:MODEL`, a folder or Hub id of a causal language model.
-
-    Raises:
-        ConfigError: A template or tokens that cannot be used.
-        ModelError: It cannot be loaded, or its architecture is not supported.
-    """
-    judge = request.judge
-    model = load_language_model(name, dtype=judge.dtype, device=judge.device, packed=True)
-    return TokenRewardModel(model, f"tokens:{name}", judge)

@@ -1,4 +1,4 @@
-"""The trials of one comparison: in which orders, and what their judgments say together."""
+"""Several trials of one comparison: presented orders, and the average of their judgments."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,20 +8,19 @@ from longrm.types import Judgment, Outcome, Trial
 
 
 def latin_square(order: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """As many orders as there are responses, in which every response stands at every place once.
+    """All rotations of an order: as many orders as responses, with every response in every position once.
 
-    The first row is the order itself, and every further one moves all responses one place on: a cyclic Latin
-    square, seeded by how its first row was drawn. For two responses these are both orders.
+    Averaging over them cancels position bias. For two responses these are both orders.
     """
     return tuple(order[row:] + order[:row] for row in range(len(order)))
 
 
 def trial_of(judgment: Judgment, order: tuple[int, ...]) -> Trial:
-    """Puts what was judged in presented order back into the comparison's own order.
+    """Converts a judgment in presented order to the comparison's own order.
 
-    A score that is not finite is no verdict: nothing can be told from it, and asking again would bring it again.
+    A score that is not finite makes it `unparsed` and not `error`: the model is deterministic, so a retry is useless.
     """
-    scores = _placed(judgment.scores, order)
+    scores = _unpresented(judgment.scores, order)
     for number, score in enumerate(scores, start=1):
         if not math.isfinite(score):
             detail = f"the score of response {number} of {len(scores)} is {score}"
@@ -37,74 +36,76 @@ def trial_of(judgment: Judgment, order: tuple[int, ...]) -> Trial:
         detail=judgment.detail,
         attempts=judgment.attempts,
         contradicted=judgment.contradicted,
-        criteria=tuple(_placed(row, order) for row in judgment.criteria),
+        criteria=tuple(_unpresented(row, order) for row in judgment.criteria),
     )
 
 
-def _placed(scores: Sequence[float], order: tuple[int, ...]) -> tuple[float, ...]:
+def _unpresented(scores: Sequence[float], order: tuple[int, ...]) -> tuple[float, ...]:
     placed = dict(zip(order, scores, strict=False))
     return tuple(placed[index] for index in sorted(placed))
 
 
-def points(trial: Trial) -> tuple[float, ...]:
-    """One number a response, higher is better: its scores, or 1 for the best of a ranking down to 0; or none."""
-    if trial.outcome is not Outcome.ANSWERED:
+def points(judgment: Judgment) -> tuple[float, ...]:
+    """One number a response, higher is better: the scores, or 1 for the first of a ranking down to 0 for the last.
+
+    Empty if not answered.
+    """
+    if judgment.outcome is not Outcome.ANSWERED:
         return ()
-    if trial.scores or not trial.ranking:
-        return trial.scores
-    last = len(trial.ranking) - 1
-    places = {response: place for place, response in enumerate(trial.ranking)}
+    if judgment.scores or not judgment.ranking:
+        return judgment.scores
+    last = len(judgment.ranking) - 1
+    places = {response: place for place, response in enumerate(judgment.ranking)}
     return tuple((last - places[response]) / last for response in range(last + 1))
 
 
+def best(trial: Judgment) -> frozenset[int]:
+    """The responses judged best, several if they tie; empty if not answered."""
+    values = points(trial)
+    return frozenset(index for index, value in enumerate(values) if value == max(values))
+
+
 def by_order(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """The trials of each presented order, in the order in which it was first asked."""
-    trials_of_order: dict[tuple[int, ...], list[Trial]] = {}
+    """The trials grouped by presented order, in the order of first appearance."""
+    groups: dict[tuple[int, ...], list[Trial]] = {}
     for trial in trials:
-        trials_of_order.setdefault(trial.order, []).append(trial)
-    return list(trials_of_order.values())
+        groups.setdefault(trial.order, []).append(trial)
+    return list(groups.values())
 
 
 def together(trials: Sequence[Trial]) -> Trial:
-    """All trials as one: its scores are means over the orders of means over the votes.
+    """All trials as one, whose scores are means over the orders of means over the answered votes.
 
-    An order without any answer leaves the whole unanswered, for its bias would not be cancelled; an error in
-    any trial is an error, so that all are asked again.
+    If an order has no answer the result has none either, because its position bias would not be cancelled. If any trial
+    is an error the result is one, so that all trials are repeated.
     """
     if len(trials) == 1:
         return trials[0]
-    failed = next((trial for trial in trials if trial.outcome is Outcome.ERROR), None)
     orders = by_order(trials)
     answered = [[trial for trial in votes if points(trial)] for votes in orders]
-    silent = next((votes[0] for votes, found in zip(orders, answered, strict=True) if not found), None)
-    without = failed or silent
-    if without is not None:
-        return Trial(order=trials[0].order, outcome=without.outcome, detail=without.detail)
-    scores = _mean_of_orders(answered, points)
-    several = range(len(answered[0][0].criteria))
-    criteria = tuple(_mean_of_orders(answered, partial(_criterion, at)) for at in several)
-    return Trial(order=trials[0].order, outcome=Outcome.ANSWERED, scores=scores, criteria=criteria)
+    errors = [trial for trial in trials if trial.outcome is Outcome.ERROR]
+    unanswered = [votes[0] for votes, answers in zip(orders, answered, strict=True) if not answers]
+    for failed in errors + unanswered:
+        return Trial(order=trials[0].order, outcome=failed.outcome, detail=failed.detail)
+
+    def mean(read: Callable[[Trial], Sequence[float]]) -> tuple[float, ...]:
+        return mean_scores([_mean([read(trial) for trial in votes]) for votes in answered])
+
+    return Trial(
+        order=trials[0].order,
+        outcome=Outcome.ANSWERED,
+        scores=mean(points),
+        criteria=tuple(mean(partial(_criterion, at)) for at in range(len(answered[0][0].criteria))),
+    )
 
 
 def _criterion(at: int, trial: Trial) -> Sequence[float]:
     return trial.criteria[at]
 
 
-def _mean_of_orders(
-    orders: Sequence[Sequence[Trial]], read: Callable[[Trial], Sequence[float]]
-) -> tuple[float, ...]:
-    return mean_scores([_mean([read(trial) for trial in votes]) for votes in orders])
-
-
 def mean_scores(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """The mean of every column, rounded, so that equal shares tie whatever the order in which they were added."""
+    """The mean of every column. Rounded, so that ties do not depend on the order of summation."""
     return tuple(round(mean, 12) for mean in _mean(rows))
-
-
-def best(trial: Trial) -> frozenset[int]:
-    """The responses judged best, several where they tie; empty if not answered."""
-    values = points(trial)
-    return frozenset(index for index, value in enumerate(values) if value == max(values))
 
 
 def _mean(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:

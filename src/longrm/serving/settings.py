@@ -9,7 +9,7 @@ from longrm.clients.remote_settings import Remote
 from longrm.config import Config
 from longrm.errors import ConfigError
 from longrm.reading import short_name
-from longrm.reward_models.judge_settings import Compress, JudgeSettings
+from longrm.reward_models.kinds import Compress, JudgeSettings
 
 
 class ServerLimits(Config):

@@ -1,0 +1,399 @@
+"""Reward models behind HTTP: `longrm serve`, and endpoints that return log-probabilities."""
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from longrm.clients import Completion, Echo, Request
+from longrm.clients.endpoint import BudgetSpent, Endpoint, RequestFailed, RequestRejected, run_async
+from longrm.clients.openai import OpenAIClient
+from longrm.clients.remote_settings import CHAT, COMPLETIONS, Remote, split_address
+from longrm.data.joining import Encoded, encode
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import ConfigError, DataError, ModelError, RunError
+from longrm.judging import JudgingFormat, ParsedVerdict, TokenFormat, fit, load_token_format, too_long
+from longrm.reward_models.generative import WORST_FIRST, Conversation, GenerativeRewardModel
+from longrm.reward_models.kinds import JudgeSettings, LoadRequest
+from longrm.reward_models.protocol import RewardModel
+from longrm.types import Cut, Judgment, Outcome, Query, Scale, message_text
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+
+def connect(address: str, request: LoadRequest, path: str = CHAT) -> tuple[OpenAIClient, Tokenizer | None]:
+    """A client of the endpoint `URL#NAME`, and the model's tokenizer if `remote.tokenizer` is set.
+
+    Raises:
+        ConfigError: The address is not valid.
+        ModelError: The tokenizer cannot be loaded.
+    """
+    url, name = split_address(address)
+    remote, limit = request.remote, request.judge.max_length
+    tokenizer = Tokenizer.load(remote.tokenizer) if remote.tokenizer else None
+    count = None if tokenizer is None else lambda messages: len(tokenizer.generation_ids(messages))
+    client = OpenAIClient(url, name, remote, limit=limit, count=count, on_usage=request.on_usage, path=path)
+    return client, tokenizer
+
+
+# ---- Probability of one token ----
+
+_TOP_LOGPROBS = 20  # the most that OpenAI returns, and vLLM by default
+
+
+class TokenEndpoint(GenerativeRewardModel):
+    """Judges by the log-probabilities of a format's tokens, among the 20 most likely first tokens of the answer.
+
+    Returned tokens match up to white space around them; the most likely match counts. A token that is not returned gets
+    the lowest log-probability returned, which is an upper bound: the verdict is right, and the score is closer to a tie
+    than the model's. If none is returned the outcome is `unparsed`.
+    """
+
+    def __init__(
+        self, client: OpenAIClient, settings: JudgeSettings, *, tokenizer: Tokenizer | None = None
+    ) -> None:
+        one_token = settings.model_copy(update={"max_tokens": 1, "retries": 0, "temperature": 0.0})
+        super().__init__(client, one_token, tokenizer=tokenizer)
+        self.name = f"tokens:{client.name}"
+        self.scale = "logit"
+
+    def _load_format(self, name: str, template: Path | None) -> JudgingFormat:
+        return load_token_format(name, template=template, tokens=self._settings.tokens)
+
+    def _request(self, one: Conversation, attempt: int) -> Request:
+        return replace(super()._request(one, attempt), top=_TOP_LOGPROBS)
+
+    def _read(self, one: Conversation, completion: Completion) -> bool:
+        counted = completion.prompt_tokens
+        one.prompt_tokens = self._writer.tokens(one.messages) if counted is None else counted
+        one.attempts, one.completion = 1, completion
+        if completion.outcome not in (Outcome.ANSWERED, Outcome.TRUNCATED):
+            return False
+        if completion.logprobs is None:
+            raise ModelError(
+                f"{self.name}: the server returns no log-probabilities (logprobs, top_logprobs); use --model "
+                f"{self._writer.name}, or serve the model by vLLM, SGLang or llama.cpp"
+            )
+        assert isinstance(one.format, TokenFormat)
+        responses = 1 if one.format.alone else len(one.query.responses)
+        tokens = one.format.tokens if one.format.alone else one.format.tokens[:responses]
+        found = [
+            max((value for text, value in completion.logprobs if text.strip() == token.strip()), default=None)
+            for token in tokens
+        ]
+        if all(value is None for value in found):
+            top = repr(completion.logprobs[0][0]) if completion.logprobs else "nothing"
+            detail = (
+                f"none of {list(tokens)} is among the {len(completion.logprobs)} most likely tokens; the most likely "
+                f"is {top}"
+            )
+            one.completion = replace(completion, outcome=Outcome.UNPARSED, detail=detail)
+            return False
+        least = min((value for _, value in completion.logprobs if math.isfinite(value)), default=-math.inf)
+        row = [least if value is None else value for value in found]
+        one.texts.append(one.format.explain(row))
+        one.verdict = ParsedVerdict(one.format.scores([row], responses))
+        return False
+
+
+# ---- Likelihood ----
+
+
+@dataclass(frozen=True, slots=True)
+class _EchoedQuery:
+    """A query as requests.
+
+    Attributes:
+        echoes: One for each response.
+        written: The positions of the tokens that count in each, from its end.
+        prompt_tokens: Tokens that all responses continue.
+        cut: What was cut out of the context.
+    """
+
+    echoes: Sequence[Echo]
+    written: Sequence[Sequence[int]]
+    prompt_tokens: int
+    cut: Cut | None
+
+
+class LikelihoodEndpoint(RewardModel):
+    """The log-probability of each response given the prompt, over the same tokens as `LikelihoodRewardModel`.
+
+    The server returns it for a text sent to `/completions` with `echo` and `logprobs`, as vLLM does. The text is
+    rendered by the chat template of `remote.tokenizer`, and the server must tokenize it into the same number of tokens.
+
+    Args:
+        client: Sends to `/completions`.
+        settings: As for `LikelihoodRewardModel`; `max_length` is the server's context window.
+        tokenizer: The model's, with its chat template.
+    """
+
+    def __init__(self, client: OpenAIClient, settings: JudgeSettings, tokenizer: Tokenizer) -> None:
+        self.name = f"likelihood:{client.name}"
+        self._client, self._settings, self._tokenizer = client, settings, tokenizer
+        self.scale = "none" if settings.likelihood == "mean" else "logit"
+
+    def judge(self, queries: Sequence[Query]) -> list[Judgment]:
+        """Sends all responses of all queries; servers with a prefix cache share the prompts.
+
+        Raises:
+            ModelError: The server cannot be reached, or returns no log-probabilities.
+            RunError: The budget of the client is spent.
+        """
+        opened = [self._open(query) for query in queries]
+        echoes = [echo for one in opened if not isinstance(one, Judgment) for echo in one.echoes]
+        self._client.on_progress = self.on_progress
+        completions = iter(self._client.write(echoes))
+        return [
+            one if isinstance(one, Judgment) else self._judgment(one, [next(completions) for _ in one.echoes])
+            for one in opened
+        ]
+
+    def _open(self, query: Query) -> _EchoedQuery | Judgment:
+        limit, policy = self._settings.max_length, self._settings.cut
+        try:
+            item, cut = self._encode(query), None
+            if limit is not None and item.longest > limit:
+                fitted = fit(query, lambda one: self._encode(one).longest, limit, self._tokenizer, policy)
+                if fitted is None:
+                    return too_long(query, policy, item.longest, limit, len(item.prompt))
+                query, cut = fitted
+                item = self._encode(query)
+            opening, texts = self._tokenizer.continuations(query.prompt, query.responses, query.tools)
+        except DataError as error:
+            return Judgment(Outcome.ERROR, detail=str(error))
+        echoes = [
+            Echo(opening + text, len(item.prompt) + len(response), -written[0])
+            for text, response, written in zip(texts, item.responses, item.written, strict=True)
+        ]
+        return _EchoedQuery(echoes, item.written, len(item.prompt), cut)
+
+    def _encode(self, query: Query) -> Encoded:
+        return encode(self._tokenizer, query.prompt, query.responses, query.tools, written=True)
+
+    def _judgment(self, opened: _EchoedQuery, completions: Sequence[Completion]) -> Judgment:
+        failed = [one for one in completions if one.outcome is not Outcome.ANSWERED]
+        if failed:
+            worst = min(failed, key=lambda one: WORST_FIRST.index(one.outcome))
+            return Judgment(
+                worst.outcome, detail=worst.detail, prompt_tokens=opened.prompt_tokens, cut=opened.cut
+            )
+        scores = []
+        for completion, written in zip(completions, opened.written, strict=True):
+            if completion.logprobs is None:
+                raise ModelError(
+                    f"{self.name}: the server returns no log-probabilities of a text (completions with echo and "
+                    "logprobs); serve the model by vLLM, or use its folder: likelihood:MODEL"
+                )
+            total = math.fsum(completion.logprobs[place][1] for place in written)
+            scores.append(total / len(written) if self._settings.likelihood == "mean" else total)
+        return Judgment(Outcome.ANSWERED, tuple(scores), prompt_tokens=opened.prompt_tokens, cut=opened.cut)
+
+
+def load_likelihood_endpoint(address: str, request: LoadRequest) -> LikelihoodEndpoint:
+    """Loads `likelihood:openai:URL#NAME` from its URL#NAME.
+
+    Raises:
+        ConfigError: The address is not valid, or the settings lack what this kind needs.
+        ModelError: The tokenizer cannot be loaded.
+    """
+    client, tokenizer = connect(address, request, COMPLETIONS)
+    if tokenizer is None or tokenizer.chat_template is None:
+        raise ConfigError(f"likelihood:{client.name} requires remote.tokenizer, with a chat template")
+    if request.judge.cut != "refuse" and request.judge.max_length is None:
+        raise ConfigError(
+            f'judge.cut = "{request.judge.cut}" requires judge.max_length, the context window of {client.name}'
+        )
+    return LikelihoodEndpoint(client, request.judge, tokenizer)
+
+
+# ---- longrm serve ----
+
+_ADVICE = "is this the address of `longrm serve`, such as http://127.0.0.1:8000?"
+# How the server reports a model that answered without a verdict; written by `_failure` in serving/worker.py.
+_NO_VERDICT = re.compile(r"\((unparsed|refused|truncated)\)$")
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Info(_Body):
+    model: str
+    scale: Scale
+    provenance: dict[str, str] = {}
+
+
+class _Usage(_Body):
+    prompt_tokens: int = Field(ge=0)
+    cached_tokens: int = Field(ge=0)
+    total_tokens: int = Field(ge=0)
+
+
+class _Cut(_Body):
+    policy: str
+    tokens: int = Field(ge=0)
+
+
+class _Error(_Body):
+    type: str
+    message: str
+
+
+class _Answer(_Body):
+    scores: list[float | None]
+    usage: _Usage
+    explanation: str = ""
+    cut: _Cut | None = None
+    error: _Error | None = None
+
+
+class _Refusal(_Body):
+    error: _Error
+
+
+_Expected = TypeVar("_Expected", bound=_Body)
+
+
+class LongrmServer(RewardModel):
+    """Sends every query to `POST /v1/scores`, several at a time.
+
+    How the model is asked is up to the server: it averages over orders if the model sees the order of responses, and
+    caches prefixes.
+
+    Args:
+        url: The server's URL.
+        settings: How requests are sent.
+        judge: `cut` is sent with each request; all other settings are the server's.
+
+    Raises:
+        ConfigError: The URL or the key cannot be used.
+        ModelError: The server cannot be reached, rejects the key, or is not `longrm serve`.
+    """
+
+    def __init__(self, url: str, settings: Remote, judge: JudgeSettings) -> None:
+        self.name = f"longrm:{url}"
+        self._settings, self._cut = settings, judge.cut
+        self._tokens = 0
+        self._endpoint = Endpoint(
+            url,
+            "/v1/scores",
+            settings,
+            lambda body: _parsed(_Answer, body),
+            root="",
+            within_budget=self._within_budget,
+            advice=_ADVICE,
+        )
+        info = run_async(lambda: _info(url, settings))
+        self.scale = info.scale
+        self.provenance = {**info.provenance, "served_name": info.model}
+
+    def judge(self, queries: Sequence[Query]) -> list[Judgment]:
+        """Sends all queries.
+
+        Raises:
+            ModelError: The server cannot be reached, or refuses every request.
+            RunError: The budget of `remote` is spent, or the server was lost.
+        """
+        return run_async(lambda: self._judge(queries))
+
+    async def _judge(self, queries: Sequence[Query]) -> list[Judgment]:
+        free, done = asyncio.Semaphore(self._settings.concurrency), 0
+
+        async def ask(client: "AsyncOpenAI", query: Query) -> Judgment:
+            nonlocal done
+            async with free:
+                judgment = await self._ask(client, query)
+            done += 1
+            self.on_progress(done / len(queries))
+            return judgment
+
+        try:
+            async with self._endpoint.open() as client, asyncio.TaskGroup() as group:
+                tasks = [group.create_task(ask(client, query)) for query in queries]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def _ask(self, client: "AsyncOpenAI", query: Query) -> Judgment:
+        body = {"prompt": query.prompt, "responses": query.responses, "explanations": True}
+        if query.tools:
+            body["tools"] = query.tools
+        if self._cut != "refuse" and len(query.context) == 1:  # the route takes one piece of text
+            (span,) = query.context
+            context = message_text(query.prompt[span.message])[span.start : span.end]
+            body |= {"cut": self._cut, "context": context}
+        try:
+            answer = await self._endpoint.ask(client, json.dumps(body, default=dict).encode())
+        except RequestFailed as failure:
+            return Judgment(Outcome.ERROR, detail=str(failure))
+        except RequestRejected as rejection:
+            try:
+                error = _Refusal.model_validate_json(rejection.body).error
+            except ValidationError:
+                error = _Error(
+                    type="unknown", message=f"the server answered {rejection.status}: {rejection.text}"
+                )
+            return self._unscored(error.type, error.message)
+        except BudgetSpent:
+            raise RunError(
+                f"the budget is spent: {self._endpoint.requests} requests and {self._tokens} tokens "
+                "(remote.max_requests, remote.max_total_tokens)"
+            ) from None
+        if len(answer.scores) != len(query.responses):
+            detail = (
+                f"the server's answer has {len(answer.scores)} scores for {len(query.responses)} responses"
+            )
+            return Judgment(Outcome.ERROR, detail=detail)
+        self._tokens += answer.usage.total_tokens
+        scores = tuple(score for score in answer.scores if score is not None)
+        if len(scores) < len(answer.scores):
+            error = answer.error or _Error(type="unscored", message="a response has no score")
+            return self._unscored(error.type, error.message)
+        return Judgment(
+            Outcome.ANSWERED,
+            scores,
+            explanation=answer.explanation,
+            prompt_tokens=answer.usage.prompt_tokens,
+            cached_tokens=answer.usage.cached_tokens,
+            cut=None if answer.cut is None else Cut(answer.cut.policy, answer.cut.tokens),
+        )
+
+    def _within_budget(self) -> bool:
+        requests, tokens = self._settings.max_requests, self._settings.max_total_tokens
+        return (requests is None or self._endpoint.requests < requests) and (
+            tokens is None or self._tokens < tokens
+        )
+
+    def _unscored(self, kind: str, message: str) -> Judgment:
+        detail = self._endpoint.redact(message)
+        if kind in ("too_long", "too_large"):
+            return Judgment(Outcome.TOO_LONG, detail=detail)
+        if kind != "unscored" or "could not be asked" in message:
+            return Judgment(Outcome.ERROR, detail=detail)
+        verdict = _NO_VERDICT.search(message)
+        return Judgment(Outcome(verdict[1]) if verdict else Outcome.UNPARSED, detail=detail)
+
+
+async def _info(url: str, settings: Remote) -> _Info:
+    endpoint = Endpoint(url, "/info", settings, lambda body: _parsed(_Info, body), root="", advice=_ADVICE)
+    async with endpoint.open() as client:
+        try:
+            return await endpoint.ask(client)
+        except (RequestFailed, RequestRejected) as error:
+            raise ModelError(f"{endpoint.url}: {endpoint.redact(str(error))}; {_ADVICE}") from None
+
+
+def _parsed(kind: type[_Expected], body: bytes) -> _Expected:
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        raise ValueError(f"the server's answer is not that of longrm serve (field '{place}')") from None

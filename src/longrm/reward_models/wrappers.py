@@ -1,0 +1,297 @@
+"""Reward models made of other reward models: ensembles, rubrics, and compression of the context."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from longrm.data.criteria import read_rubrics
+from longrm.data.spans import disjoint_spans, edit_context
+from longrm.errors import ConfigError, DataError, nearest
+from longrm.reading import file_digest
+from longrm.reward_models.lexical import LexicalIndex, index
+from longrm.reward_models.protocol import RewardModel
+from longrm.reward_models.trials import mean_scores, points
+from longrm.types import Criterion, Cut, Judgment, Outcome, Query, Scale, Span, Trial, message_text, text_of
+
+_logger = logging.getLogger(__name__)
+
+# ---- Ensembles ----
+
+Points = Sequence[float]
+"""One member's number for every response, higher is better."""
+
+
+def _mean_rank(points: Points) -> list[float]:
+    """1 for the first place down to 0 for the last; ties share their places."""
+    others = max(1, len(points) - 1)
+    # 0.5 is subtracted for the comparison of each response with itself.
+    beaten = [sum((one > other) + 0.5 * (one == other) for other in points) - 0.5 for one in points]
+    return [count / others for count in beaten]
+
+
+def _votes(points: Points) -> list[float]:
+    """One vote for the best response, shared by ties."""
+    top = max(points)
+    best = [float(value == top) for value in points]
+    return [value / sum(best) for value in best]
+
+
+COMBINATIONS: Mapping[str, Callable[[Points], list[float]]] = {"mean-rank": _mean_rank, "votes": _votes}
+"""The registry of combinations: what each member contributes to every response; the ensemble's score is the mean."""
+
+
+class EnsembleRewardModel(RewardModel):
+    """The mean over several reward models of each response's place, or of their votes for the best.
+
+    Scores of the members are not compared, so members of all kinds can be combined. Each member is queried in all
+    orders that it distinguishes, so the ensemble distinguishes none. It answers only if every member does: a mean over
+    varying members would not measure any judge. Otherwise its outcome is that of the first member without an answer,
+    or an error if any member ended in one.
+
+    Args:
+        members: At least two.
+        combination: A key of `COMBINATIONS`.
+
+    Raises:
+        ConfigError: There are fewer members, or no such combination.
+    """
+
+    scale: Scale = "verdict"
+
+    def __init__(self, members: Sequence[RewardModel], combination: str) -> None:
+        if combination not in COMBINATIONS:
+            raise ConfigError(f"no ensemble '{combination}'; {nearest(combination, COMBINATIONS)}")
+        if len(members) < 2:
+            raise ConfigError("an ensemble needs at least two models, joined by +")
+        self.name = f"ensemble:{combination}:{'+'.join(member.name for member in members)}"
+        self.samples = any(member.samples for member in members)
+        self.by_criterion = all(member.by_criterion for member in members)
+        self.provenance = {
+            f"{number} {key}": value
+            for number, member in enumerate(members, start=1)
+            for key, value in member.provenance.items()
+        }
+        self._members = members
+        self._combine = COMBINATIONS[combination]
+
+    def judge(self, queries: Sequence[Query]) -> list[Judgment]:
+        """Queries one member after the other."""
+        by_member = [member.judge_in_all_orders(queries) for member in self._members]
+        return [self._combined(trials) for trials in zip(*by_member, strict=True)]
+
+    def _combined(self, trials: Sequence[Trial]) -> Judgment:
+        failed = _first_unanswered(trials)
+        if failed is not None:
+            trial = trials[failed]
+            return Judgment(trial.outcome, detail=f"{self._members[failed].name}: {trial.detail}")
+        return Judgment(Outcome.ANSWERED, mean_scores([self._combine(points(trial)) for trial in trials]))
+
+
+def _first_unanswered(judgments: Sequence[Judgment]) -> int | None:
+    """The index of the first error, else of the first judgment without an answer."""
+    outcomes = [judgment.outcome for judgment in judgments]
+    if Outcome.ERROR in outcomes:
+        return outcomes.index(Outcome.ERROR)
+    return next((at for at, outcome in enumerate(outcomes) if outcome is not Outcome.ANSWERED), None)
+
+
+# ---- Rubrics ----
+
+
+class RubricRewardModel(RewardModel):
+    """Queries a judge about one criterion at a time; the score is the weighted mean.
+
+    All prompts about a query begin alike, up to the criterion, so a model with a prefix cache reads prompt and
+    responses once. Weights are normalized by the sum of their absolute values. A query is answered if every criterion
+    is; otherwise its outcome is that of the first one without an answer, or an error if any ended in one.
+
+    Args:
+        inner: The judge.
+        rubrics: "item" for the criteria in each row of the data, or a file of criteria.
+
+    Raises:
+        ConfigError: The model cannot judge by one criterion.
+        DataError: The file cannot be read.
+    """
+
+    def __init__(self, inner: RewardModel, rubrics: str) -> None:
+        if not inner.by_criterion:
+            raise ConfigError(
+                f"judge.rubrics requires a judge (a causal language model, tokens:MODEL or an endpoint), and "
+                f"{inner.name} answers no questions"
+            )
+        self.name = inner.name
+        self.sees_order, self.samples, self.scale = inner.sees_order, inner.samples, inner.scale
+        self.provenance = inner.provenance
+        self._inner = inner
+        self._criteria: tuple[Criterion, ...] = ()
+        if rubrics != "item":
+            self._criteria = read_rubrics(Path(rubrics))
+            self.provenance = {**inner.provenance, "rubrics": file_digest(Path(rubrics), DataError)}
+
+    def judge(self, queries: Sequence[Query]) -> list[Judgment]:
+        """Queries the judge about all criteria of all queries in one call."""
+        rubrics = [self._criteria or query.rubrics for query in queries]
+        by_criterion = [
+            replace(query, criterion=criterion.text)
+            for query, criteria in zip(queries, rubrics, strict=True)
+            for criterion in criteria
+        ]
+        judgments = iter(self._inner.judge(by_criterion))
+        return [_weighted(criteria, [next(judgments) for _ in criteria]) for criteria in rubrics]
+
+    def keep_prefixes(self, budget: int) -> None:
+        """See `RewardModel`."""
+        self._inner.keep_prefixes(budget)
+
+
+def _weighted(criteria: Sequence[Criterion], judgments: Sequence[Judgment]) -> Judgment:
+    if not criteria:
+        return Judgment(
+            Outcome.ERROR, detail="the row has no `rubrics`; add some, or set judge.rubrics to a file"
+        )
+    tokens = [one.prompt_tokens for one in judgments if one.prompt_tokens is not None]
+    explanations = []
+    for criterion, judgment in zip(criteria, judgments, strict=True):
+        result = ", ".join(f"{value:.4g}" for value in points(judgment)) or judgment.outcome.value.replace(
+            "_", " "
+        )
+        heading = f"{criterion.text} (weight {criterion.weight:g}): {result}"
+        explanations.append(f"{heading}\n{judgment.explanation}".rstrip())
+    combined = Judgment(
+        Outcome.ANSWERED,
+        explanation="\n\n".join(explanations),
+        prompt_tokens=max(tokens, default=None),
+        cached_tokens=sum(one.cached_tokens for one in judgments),
+        cut=max((one.cut for one in judgments if one.cut), key=lambda cut: cut.tokens, default=None),
+        attempts=max(one.attempts for one in judgments),
+    )
+    failed = _first_unanswered(judgments)
+    if failed is not None:
+        detail = f"criterion {failed + 1} of {len(criteria)}: {judgments[failed].detail}"
+        return replace(combined, outcome=judgments[failed].outcome, detail=detail)
+    total = sum(abs(criterion.weight) for criterion in criteria)
+    rows = tuple(
+        # + 0.0 turns the -0.0 of a negative weight into 0.0.
+        tuple(criterion.weight / total * value + 0.0 for value in points(judgment))
+        for criterion, judgment in zip(criteria, judgments, strict=True)
+    )
+    return replace(combined, scores=tuple(map(sum, zip(*rows, strict=True))), criteria=rows)
+
+
+# ---- Compression ----
+
+LEFT_OUT = "\n[...]\n"
+"""Replaces chunks of the context that were left out."""
+
+CHUNK = 128
+"""Words and punctuation marks of a chunk: a paragraph, which is enough to hold one piece of evidence."""
+
+
+class CompressRewardModel(RewardModel):
+    """Queries another reward model with only the most relevant chunks of the context.
+
+    Relevance does not depend on the order of the responses, so all orders see the same context. The judgment's `cut`
+    counts what was left out. Prompts whose context is not marked are not compressed; the first one is logged.
+
+    Args:
+        inner: The other model.
+        tokens: The most words and punctuation marks of the context to keep.
+        chunk: Words and punctuation marks of a chunk.
+    """
+
+    def __init__(self, inner: RewardModel, tokens: int, chunk: int = CHUNK) -> None:
+        self.name = f"compress:{inner.name}"
+        self.sees_order, self.samples, self.scale = inner.sees_order, inner.samples, inner.scale
+        self.by_criterion = inner.by_criterion
+        self.provenance = inner.provenance
+        self._inner, self._tokens, self._chunk = inner, tokens, chunk
+        self._warned = False
+
+    def judge(self, queries: Sequence[Query]) -> list[Judgment]:
+        """Compresses every query and returns what the other model judges."""
+        unmarked = next((query.id for query in queries if not _context_of(query)), None)
+        if unmarked is not None and not self._warned:
+            self._warned = True
+            _logger.warning(
+                "%s: the context of '%s' is not marked or not plain text, so it and others like it are not compressed",
+                self.name,
+                unmarked,
+            )
+        compressed = [compress(query, self._tokens, self._chunk) for query in queries]
+        judgments = self._inner.judge([query for query, _ in compressed])
+        results = []
+        for judgment, (_, cut) in zip(judgments, compressed, strict=True):
+            if cut is not None:
+                also = 0 if judgment.cut is None else judgment.cut.tokens  # the model may cut further
+                judgment = replace(judgment, cut=replace(cut, tokens=cut.tokens + also))
+            results.append(judgment)
+        return results
+
+    def orders(self, comparison: str) -> tuple[tuple[int, ...], ...]:
+        """See `RewardModel`."""
+        return self._inner.orders(comparison)
+
+
+def compress(query: Query, tokens: int, chunk: int = CHUNK) -> tuple[Query, Cut | None]:
+    """Keeps the chunks of the context that are closest to the question and to the responses.
+
+    Every chunk is scored by BM25 for the question and for each response, relative to the best chunk for it, so that a
+    long response does not get more room than a short one. The chunks with the largest sums that fit into `tokens` stay,
+    in their order, with `LEFT_OUT` between them.
+
+    Returns:
+        The query and None if its context is short enough, not marked, or in a message whose content is a list.
+        Otherwise the query with a shorter prompt and adjusted spans, those of the context without the question, and
+        the number of words and punctuation marks left out.
+    """
+    spans = _context_of(query)
+    lexicon = index(tuple(_text(query, span) for span in spans), min(chunk, tokens))
+    if sum(piece.size for piece in lexicon.chunks) <= tokens:
+        return query, None
+    sought = sorted(text_of(response) for response in query.responses)  # independent of the presented order
+    if query.question is not None:
+        sought.append(_text(query, query.question))
+    kept = _most_relevant(lexicon, sought, tokens)
+    # Edits replace each run of chunks that were not kept.
+    edits = []
+    for (is_kept, passage), run in groupby(
+        enumerate(lexicon.chunks), lambda numbered: (numbered[0] in kept, numbered[1].passage)
+    ):
+        if not is_kept:
+            chunks = [piece for _, piece in run]
+            span = spans[passage]
+            edits.append(
+                (Span(span.message, span.start + chunks[0].start, span.start + chunks[-1].end), LEFT_OUT)
+            )
+    left_out = sum(piece.size for number, piece in enumerate(lexicon.chunks) if number not in kept)
+    return edit_context(replace(query, context=tuple(spans)), edits), Cut("compress", left_out)
+
+
+def _context_of(query: Query) -> list[Span]:
+    """The context without the question; empty if it is not marked, or one of its messages is not plain text."""
+    spans = disjoint_spans(query.context, query.question)
+    plain = all(isinstance(query.prompt[span.message].get("content"), str) for span in spans)
+    return spans if plain else []
+
+
+def _most_relevant(lexicon: LexicalIndex, sought: Sequence[str], room: int) -> set[int]:
+    total = np.zeros(len(lexicon.chunks))
+    for text in sought:
+        scores = lexicon.scores(text)
+        total += scores / (scores.max() or 1.0)
+    kept = set()
+    for number in np.argsort(-total, kind="stable").tolist():
+        size = lexicon.chunks[number].size
+        if size <= room:
+            kept.add(number)
+            room -= size
+    return kept
+
+
+def _text(query: Query, span: Span) -> str:
+    return message_text(query.prompt[span.message])[span.start : span.end]

@@ -23,9 +23,8 @@ from measuring import circumstances
 
 from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
 from longrm.evaluation.estimates import metrics_for, ratio
-from longrm.evaluation.metrics.exact_order import exact_order_credit
-from longrm.evaluation.metrics.position_match import position_match_credit
-from longrm.evaluation.power import DIFFERENCE, POWER, comparisons_needed, recommended
+from longrm.evaluation.judge_behavior import DIFFERENCE, POWER, comparisons_needed, recommended
+from longrm.evaluation.metrics.standard import exact_order_credit, position_match_credit
 from longrm.evaluation.table import ScoreTable
 from longrm.reward_models.simulated import ErrorRates, SimulatedRewardModel, comparison_keys
 from longrm.runs.records import Estimate, JudgmentRecord

@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 from scipy.special import expit
 from statsmodels.stats.power import normal_sample_size_one_tail
 
-from longrm.evaluation.context_boundary import boundary_of
-from longrm.evaluation.decay import BELOW_RANGE, BEYOND_RANGE, crossing, logistic_slope
+from longrm.evaluation.context_boundary import (
+    BELOW_RANGE,
+    BEYOND_RANGE,
+    boundary_of,
+    crossing,
+    logistic_slope,
+)
 from longrm.evaluation.estimates import RESAMPLES
 from longrm.evaluation.summaries import BoundaryStatus
 from longrm.evaluation.table import ScoreTable

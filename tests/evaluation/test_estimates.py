@@ -14,8 +14,7 @@ from longrm.evaluation.estimates import (
     wilson,
 )
 from longrm.evaluation.metrics import METRICS
-from longrm.evaluation.samples import BINS, RankedSample, cluster_weights
-from longrm.evaluation.table import ScoreTable
+from longrm.evaluation.table import BINS, RankedSample, ScoreTable, cluster_weights
 from longrm.types import Outcome
 
 

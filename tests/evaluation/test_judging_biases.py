@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from longrm.evaluation.judging_biases import length_bias, position_bias
+from longrm.evaluation.judge_behavior import length_bias, position_bias
 from longrm.evaluation.table import GoldPairs
 from longrm.types import Outcome, Trial
 

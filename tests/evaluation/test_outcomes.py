@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from longrm.evaluation.estimates import metrics_for, wilson
-from longrm.evaluation.outcomes import accuracy, failures, outcome_rates
+from longrm.evaluation.judge_behavior import accuracy, failures, outcome_rates
 from longrm.types import Outcome, Trial
 
 OPTIONS = {"seed": 0, "resamples": 200}

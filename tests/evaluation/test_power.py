@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from longrm.evaluation.estimates import metrics_for, paired_difference, ratio
-from longrm.evaluation.power import POWER, against_baselines, comparisons_needed, recommended
+from longrm.evaluation.judge_behavior import POWER, against_baselines, comparisons_needed, recommended
 from longrm.evaluation.table import ScoreTable
 from longrm.types import Outcome
 

@@ -162,7 +162,7 @@ def test_without_gold_or_length_there_is_still_a_summary(check, judgment):
 
 
 def test_a_depth_that_is_no_fraction_is_refused(judgment):
-    with pytest.raises(ValueError, match=r"'a' has depth 40\.0; a depth is a fraction"):
+    with pytest.raises(ValueError, match=r"'a' has depth 40"):
         summarize([judgment(scores=(1.0, 0.0), depth=40.0)], model="m", bench="b")
 
 

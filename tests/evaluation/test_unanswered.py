@@ -2,10 +2,10 @@
 
 import pytest
 
+from longrm.evaluation.breakdown import empty_cells, missing_answers
 from longrm.evaluation.results_csv import write_results
 from longrm.evaluation.summaries import parse_summary
 from longrm.evaluation.summarize import summarize
-from longrm.evaluation.unanswered import empty_cells, missing_answers
 from longrm.types import Outcome
 
 SAID = "31,333 > 4,096 tokens; prompt and longest response have more than the model reads; judge.cut names it"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from longrm.evaluation.estimates import metrics_for
-from longrm.evaluation.vote_curve import vote_curve
+from longrm.evaluation.judge_behavior import vote_curve
 
 AB, BA = (0, 1), (1, 0)
 A, B, TIE, SILENT = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5), ()

@@ -86,7 +86,7 @@ def print_result(summary: "EvaluationSummary", out: Path, *, as_json: bool) -> N
     Raises:
         RunError: Comparisons ended in errors, or a length, a depth or a task has no answer.
     """
-    from longrm.evaluation.unanswered import empty_cells
+    from longrm.evaluation.breakdown import empty_cells
 
     if as_json:
         print_json(summary.to_dict())

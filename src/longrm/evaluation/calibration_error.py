@@ -7,9 +7,8 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import expit
 
-from longrm.evaluation.samples import FloatArray, IntArray
 from longrm.evaluation.summaries import CalibratedError, Calibration, CalibrationError, ConfidenceBin, Link
-from longrm.evaluation.table import GoldPairs, ordered_pairs
+from longrm.evaluation.table import FloatArray, GoldPairs, IntArray, ordered_pairs
 from longrm.reward_models.trials import by_order, points
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Scale

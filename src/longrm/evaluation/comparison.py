@@ -17,9 +17,8 @@ from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.metrics import METRICS, EvaluationMetric, metric_of, reported
 from longrm.evaluation.paired_tests import holm, mcnemar_p, sign_flip_p
 from longrm.evaluation.run import Run, open_runs
-from longrm.evaluation.samples import Bootstrap, RatioSample
 from longrm.evaluation.summaries import DepthBin, depth_bin, main_metric
-from longrm.evaluation.table import ScoreTable, codes_of, has_gold_order
+from longrm.evaluation.table import Bootstrap, RatioSample, ScoreTable, codes_of, has_gold_order
 from longrm.runs.judgments import GOLD
 from longrm.runs.records import FEW_GROUPS, Estimate, JudgmentRecord
 from longrm.types import Outcome

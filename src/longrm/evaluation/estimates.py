@@ -15,8 +15,7 @@ from scipy.special import ndtr, ndtri
 
 from longrm.evaluation.metrics import PAIR_ACCURACY, EvaluationMetric, metric_of, reported
 from longrm.evaluation.metrics.metric import SHARE
-from longrm.evaluation.samples import Bootstrap, FloatArray, IntArray, RatioSample, Sample
-from longrm.evaluation.table import ScoreTable
+from longrm.evaluation.table import Bootstrap, FloatArray, IntArray, RatioSample, Sample, ScoreTable
 from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
 from longrm.types import Outcome
 

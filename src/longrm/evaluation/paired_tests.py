@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
-from longrm.evaluation.samples import FloatArray
+from longrm.evaluation.table import FloatArray
 
 # Gains are counted in sixtieths: pairs earn halves, and ties among up to six responses whole sixtieths.
 _UNITS = 60

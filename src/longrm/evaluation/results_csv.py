@@ -8,8 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from longrm.evaluation.metrics import METRICS, PAIR_ACCURACY, metric_of
-from longrm.evaluation.metrics.exact_order import EXACT_ORDER
-from longrm.evaluation.metrics.position_match import POSITION_MATCH
+from longrm.evaluation.metrics.standard import EXACT_ORDER, POSITION_MATCH
 from longrm.evaluation.summaries import EvaluationSummary, MetricBreakdown
 from longrm.evaluation.table import BEST_OF
 from longrm.runs.folder import write_file

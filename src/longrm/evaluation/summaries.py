@@ -96,30 +96,18 @@ class ContextCheckCounts(SummaryPart):
 
 
 class EvaluationCounts(SummaryPart):
-    """Everything that an evaluation counts.
+    """Everything that an evaluation counts."""
 
-    Attributes:
-        comparisons: Number of comparisons.
-        groups: Number of groups that they are from.
-        outcomes: Comparisons by outcome.
-        without_gold: Comparisons whose gold does not rank any two responses differently.
-        trials: Number of trials.
-        cut: Contexts that were cut to fit.
-        retried: Trials that took more than one attempt.
-        context_check: Results of the context check; null if it did not run.
-        skipped_rows: Rows of the benchmark that could not be read, if it counts them.
-        sampled_from: Size of the benchmark, if a stratified sample was taken (`source.limit`).
-    """
-
-    comparisons: Count
-    groups: Count
-    outcomes: dict[Outcome, Count]
-    without_gold: Count
-    trials: TrialCounts
-    cut: CutCounts
-    retried: Count
-    context_check: ContextCheckCounts | None
-    skipped_rows: Count | None = None
+    comparisons: Count  # number of comparisons
+    groups: Count  # number of groups that they are from
+    outcomes: dict[Outcome, Count]  # comparisons by outcome
+    without_gold: Count  # comparisons whose gold does not rank any two responses differently
+    trials: TrialCounts  # number of trials
+    cut: CutCounts  # contexts that were cut to fit
+    retried: Count  # trials that took more than one attempt
+    context_check: ContextCheckCounts | None  # results of the context check; null if it did not run
+    skipped_rows: Count | None = None  # rows of the benchmark that could not be read, if it counts them
+    # Size of the benchmark, if a stratified sample was taken (`source.limit`)
     sampled_from: Count | None = None
 
 
@@ -154,19 +142,12 @@ class MetricBreakdown(SummaryPart):
 
 
 class PartAnswers(SummaryPart):
-    """How much of an incompletely answered part of the comparisons was answered.
+    """How much of an incompletely answered part of the comparisons was answered."""
 
-    Attributes:
-        comparisons: Comparisons in the part.
-        answered: Those that were answered.
-        outcomes: The others by outcome.
-        reason: The same as text, with the error of the first comparison of each outcome.
-    """
-
-    comparisons: Positive
-    answered: Count
-    outcomes: dict[Outcome, Positive]
-    reason: str
+    comparisons: Positive  # comparisons in the part
+    answered: Count  # those that were answered
+    outcomes: dict[Outcome, Positive]  # the others by outcome
+    reason: str  # the same as text, with the error of the first comparison of each outcome
 
 
 class MissingAnswers(SummaryPart):
@@ -190,37 +171,26 @@ class AccuracyReadings(SummaryPart):
 
 
 class FailureRates(SummaryPart):
-    """Failure patterns of generative judges; null where they cannot be observed.
+    """Failure patterns of generative judges; null where they cannot be observed."""
 
-    Attributes:
-        format_missed: Share of trials with a text that has no verdict.
-        context_ignored: Share of comparisons whose verdict stays the same without their context.
-        contradicted: Share of explanations that argue for another verdict.
-        criteria_against: Share of criteria that discriminate between responses and prefer another one than the verdict.
-    """
-
-    format_missed: Estimate | None
+    format_missed: Estimate | None  # share of trials with a text that has no verdict
+    # Share of comparisons whose verdict stays the same without their context
     context_ignored: Estimate | None
-    contradicted: Estimate | None
+    contradicted: Estimate | None  # share of explanations that argue for another verdict
+    # Share of criteria that discriminate between responses and prefer another one than the verdict
     criteria_against: Estimate | None = None
 
 
 class PositionBias(SummaryPart):
-    """Effect of the presented order, on comparisons that were judged in more than one.
+    """Effect of the presented order, on comparisons that were judged in more than one."""
 
-    Attributes:
-        consistency: Share of comparisons, answered in every order, with the same best response in all of them.
-        first_wins: Share of decided pair trials that prefer the response shown first; 0.5 is unbiased.
-        by_place: Share of answered trials whose best response was shown there, by number of responses and place from 0.
-        single_order: Accuracy of a single trial.
-        order_cancelled: Accuracy of all orders together, on the same comparisons.
-    """
-
+    # Share of comparisons, answered in every order, with the same best response in all of them
     consistency: Estimate
-    first_wins: Estimate
+    first_wins: Estimate  # share of decided pair trials that prefer the response shown first; 0.5 is unbiased
+    # Share of answered trials whose best response was shown there, by number of responses and place from 0
     by_place: dict[str, dict[str, Estimate]]
-    single_order: Estimate
-    order_cancelled: Estimate
+    single_order: Estimate  # accuracy of a single trial
+    order_cancelled: Estimate  # accuracy of all orders together, on the same comparisons
 
 
 class LengthBias(SummaryPart):
@@ -257,23 +227,15 @@ class ConfidenceBin(SummaryPart):
 
 
 class Calibration(SummaryPart):
-    """Calibration of the margins of gold pairs.
+    """Calibration of the margins of gold pairs."""
 
-    Attributes:
-        link: How a margin becomes a confidence.
-        temperature: What margins are divided by.
-        ece: The expected calibration error.
-        temperature_fitted: The maximum-likelihood temperature; for logits only.
-        ece_fitted: The error with that temperature.
-        bins: The non-empty bins of confidence.
-    """
-
-    link: Link
-    temperature: Annotated[FiniteFloat, Field(gt=0)]
-    ece: CalibrationError
+    link: Link  # how a margin becomes a confidence
+    temperature: Annotated[FiniteFloat, Field(gt=0)]  # what margins are divided by
+    ece: CalibrationError  # the expected calibration error
+    # The maximum-likelihood temperature; for logits only
     temperature_fitted: Annotated[FiniteFloat, Field(gt=0)] | None
-    ece_fitted: CalibrationError | None
-    bins: tuple[ConfidenceBin, ...]
+    ece_fitted: CalibrationError | None  # the error with that temperature
+    bins: tuple[ConfidenceBin, ...]  # the non-empty bins of confidence
 
 
 class VoteCurve(SummaryPart):
@@ -283,19 +245,12 @@ class VoteCurve(SummaryPart):
 
 
 class BaselineComparison(SummaryPart):
-    """A baseline's accuracy compared with the model's.
+    """A baseline's accuracy compared with the model's."""
 
-    Attributes:
-        value: The baseline's accuracy.
-        difference: The model's accuracy minus the baseline's, on the same comparisons.
-        beaten: Whether the interval of the difference is above 0.
-        reads_context: Whether the baseline reads the context, not just the responses.
-    """
-
-    value: Estimate
-    difference: Estimate
-    beaten: bool
-    reads_context: bool = False
+    value: Estimate  # the baseline's accuracy
+    difference: Estimate  # the model's accuracy minus the baseline's, on the same comparisons
+    beaten: bool  # whether the interval of the difference is above 0
+    reads_context: bool = False  # whether the baseline reads the context, not just the responses
 
 
 class RecommendedSize(SummaryPart):
@@ -324,56 +279,41 @@ class Crossing(SummaryPart):
 
 
 class AboveChanceReach(SummaryPart):
-    """The longest bucket whose lower limit is above chance there and at every shorter one.
+    """The longest bucket whose lower limit is above chance there and at every shorter one."""
 
-    Attributes:
-        tokens: That bucket; null where there is none.
-        smallest_n: Smallest n of any bucket.
-        depends_on_n: Always true: the reach grows with n, so compare it only between runs with equal n.
-    """
-
-    tokens: int | None
-    smallest_n: Positive
-    depends_on_n: bool
+    tokens: int | None  # that bucket; null where there is none
+    smallest_n: Positive  # smallest n of any bucket
+    depends_on_n: bool  # always true: the reach grows with n, so compare it only between runs with equal n
 
 
 class ContextBoundary(SummaryPart):
-    """The context boundary, with everything that must be reported together with it.
+    """The context boundary, with everything that must be reported together with it."""
 
-    Attributes:
-        metric: Pair accuracy, or top-1 where every comparison has more than two responses.
-        chance: Its chance level.
-        tau: The accuracy threshold.
-        status: `not_monotone` or `rising` if a rise through the threshold is resolved: the upper limit of one bucket is
-            below it and the lower limit of a longer one is not; `rising` if no fall through it is resolved as well.
-            Otherwise `beyond_range` if `at_least` is the longest bucket; `below_range` if `below` is the shortest;
-            `resolved` if they are neighbors and the fit agrees; else `unresolved`.
-        at_least: Longest bucket whose lower limit reaches the threshold there and at every shorter one.
-        below: Shortest bucket whose upper limit is below it. Only a curve that never rises stays below it from there.
-        estimate: Where the monotone fit crosses the threshold.
-        slope_per_doubling: Change of the log-odds per doubling of length.
-        above_chance_reach: The longest length above chance, which depends on n.
-        effective_n: Number of independent outcomes that each bucket is worth, by length.
-        pairs_to_resolve: Comparisons per length that would resolve the unresolved lengths with 80% power, if their
-            accuracies are as measured. Null if no length is unresolved, one has too few outcomes or is exactly at the
-            threshold, or the crossing is undefined.
-        headline: What to report first: the boundary, or the slope if the median bucket has few effective outcomes.
-        groups: The smallest number of groups of any length; 0 if unknown.
-    """
-
+    # Pair accuracy, or top-1 where every comparison has more than two responses
     metric: Literal["pair_accuracy", "top1"]
-    chance: UnitShare
-    tau: Annotated[FiniteFloat, Field(gt=0, lt=1)]
+    chance: UnitShare  # its chance level
+    tau: Annotated[FiniteFloat, Field(gt=0, lt=1)]  # the accuracy threshold
+    # `not_monotone` or `rising` if a rise through the threshold is resolved: the upper limit of one bucket is below
+    # it and the lower limit of a longer one is not; `rising` if no fall through it is resolved as well. Otherwise
+    # `beyond_range` if `at_least` is the longest bucket; `below_range` if `below` is the shortest; `resolved` if they
+    # are neighbors and the fit agrees; else `unresolved`.
     status: BoundaryStatus
+    # Longest bucket whose lower limit reaches the threshold there and at every shorter one
     at_least: int | None
+    # Shortest bucket whose upper limit is below it. Only a curve that never rises stays below it from there.
     below: int | None
-    estimate: Crossing
-    slope_per_doubling: Estimate
-    above_chance_reach: AboveChanceReach
+    estimate: Crossing  # where the monotone fit crosses the threshold
+    slope_per_doubling: Estimate  # change of the log-odds per doubling of length
+    above_chance_reach: AboveChanceReach  # the longest length above chance, which depends on n
+    # Number of independent outcomes that each bucket is worth, by length
     effective_n: dict[str, Annotated[FiniteFloat, Field(gt=0)]]
+    # Comparisons per length that would resolve the unresolved lengths with 80% power, if their accuracies are as
+    # measured. Null if no length is unresolved, one has too few outcomes or is exactly at the threshold, or the
+    # crossing is undefined.
     pairs_to_resolve: Positive | None
+    # What to report first: the boundary, or the slope if the median bucket has few effective outcomes
     headline: Literal["boundary", "slope"]
-    groups: Count = 0
+    groups: Count = 0  # the smallest number of groups of any length; 0 if unknown
 
 
 class RuleError(SummaryPart):
@@ -384,21 +324,14 @@ class RuleError(SummaryPart):
 
 
 class RuleScore(SummaryPart):
-    """The result of a published rule, in percent; fields beyond these are the rule's own.
-
-    Attributes:
-        overall_percent: Its overall score.
-        left_out: Comparisons that ended in an error.
-        errs: Where the rule itself makes mistakes.
-        note: Why there is no overall score.
-    """
+    """The result of a published rule, in percent; fields beyond these are the rule's own."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    overall_percent: Percent
-    left_out: Count
-    errs: tuple[RuleError, ...] = ()
-    note: str = ""
+    overall_percent: Percent  # its overall score
+    left_out: Count  # comparisons that ended in an error
+    errs: tuple[RuleError, ...] = ()  # where the rule itself makes mistakes
+    note: str = ""  # why there is no overall score
 
     @model_serializer(mode="wrap")
     def _without_absent_parts(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -430,76 +363,50 @@ class AuditSummary(SummaryPart):
 
 
 class MeasuredWith(SummaryPart):
-    """The unit of a probe's lengths, and its contents.
+    """The unit of a probe's lengths, and its contents."""
 
-    Attributes:
-        tokenizer: Name of the model or tokenizer that lengths count in, "words" or "approximate".
-        worlds: The generated worlds.
-        depths: Positions of the evidence, from 0 to 1, or "uniform".
-    """
-
-    tokenizer: str
-    worlds: tuple[str, ...]
-    depths: tuple[UnitShare | Literal["uniform"], ...]
+    tokenizer: str  # name of the model or tokenizer that lengths count in, "words" or "approximate"
+    worlds: tuple[str, ...]  # the generated worlds
+    depths: tuple[UnitShare | Literal["uniform"], ...]  # positions of the evidence, from 0 to 1, or "uniform"
 
 
 class EvaluationSummary(SummaryPart):
-    """The summary of an evaluation. The results of published rules are extra fields, named by `rule_key`.
-
-    Attributes:
-        model: The reward model's name.
-        bench: The benchmark's name.
-        scale: What a difference of two scores means.
-        complete: Whether no comparison ended in an error, and every length, every cell of a length and a depth, and
-            every task has an answer.
-        counts: Everything that was counted.
-        chance: The chance level of every reported metric.
-        metrics: The metrics over everything, and in each part.
-        outcome_rates: Share of all comparisons with each outcome.
-        failures: The failure patterns of generative judges.
-        accuracy: Main accuracy under three treatments of missing answers.
-        position: Position bias; null if no comparison was judged in two orders, or none was answered.
-        length_bias: Length bias; null if the lengths of responses are unknown.
-        ties: Share of judged gold pairs that tie.
-        calibration: Calibration; null where margins have no meaning.
-        votes: Main accuracy by votes; null with a single vote, or if nothing was answered.
-        baselines: The model compared with each baseline; empty if nothing was answered.
-        beats_baselines: Whether the model beats all baselines; null if none ran.
-        recommended: Comparisons needed to compare with another judge; null if nothing is scored.
-        boundary: The context boundary; null if no answered comparison has a length.
-        missing: Where, and why, comparisons were not answered.
-        audit: Problems of the benchmark, if it was audited.
-        measured: The unit of lengths and the contents of a probe.
-        shard: Which shard of the comparisons was judged, such as "2/4"; absent for all of them.
-    """
+    """The summary of an evaluation. The results of published rules are extra fields, named by `rule_key`."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     __pydantic_extra__: dict[str, RuleScore]
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["evaluation"] = "evaluation"
-    model: str
-    bench: str
-    scale: Scale
+    model: str  # the reward model's name
+    bench: str  # the benchmark's name
+    scale: Scale  # what a difference of two scores means
+    # Whether no comparison ended in an error, and every length, every cell of a length and a depth, and every task
+    # has an answer
     complete: bool
-    counts: EvaluationCounts
-    chance: dict[MetricName, FiniteFloat]
-    metrics: MetricBreakdown
-    outcome_rates: dict[Outcome, Estimate]
-    failures: FailureRates
-    accuracy: AccuracyReadings
+    counts: EvaluationCounts  # everything that was counted
+    chance: dict[MetricName, FiniteFloat]  # the chance level of every reported metric
+    metrics: MetricBreakdown  # the metrics over everything, and in each part
+    outcome_rates: dict[Outcome, Estimate]  # share of all comparisons with each outcome
+    failures: FailureRates  # the failure patterns of generative judges
+    accuracy: AccuracyReadings  # main accuracy under three treatments of missing answers
+    # Position bias; null if no comparison was judged in two orders, or none was answered
     position: PositionBias | None
-    length_bias: LengthBias | None
-    ties: Estimate
-    calibration: Calibration | None
-    votes: VoteCurve | None
-    baselines: dict[str, BaselineComparison]
-    beats_baselines: bool | None
+    length_bias: LengthBias | None  # length bias; null if the lengths of responses are unknown
+    ties: Estimate  # share of judged gold pairs that tie
+    calibration: Calibration | None  # calibration; null where margins have no meaning
+    votes: VoteCurve | None  # main accuracy by votes; null with a single vote, or if nothing was answered
+    baselines: dict[
+        str, BaselineComparison
+    ]  # the model compared with each baseline; empty if nothing was answered
+    beats_baselines: bool | None  # whether the model beats all baselines; null if none ran
+    # Comparisons needed to compare with another judge; null if nothing is scored
     recommended: RecommendedSize | None
-    boundary: ContextBoundary | None
-    missing: MissingAnswers = MissingAnswers()
-    audit: AuditSummary | None = None
-    measured: MeasuredWith | None = None
+    boundary: ContextBoundary | None  # the context boundary; null if no answered comparison has a length
+    missing: MissingAnswers = MissingAnswers()  # where, and why, comparisons were not answered
+    audit: AuditSummary | None = None  # problems of the benchmark, if it was audited
+    measured: MeasuredWith | None = None  # the unit of lengths and the contents of a probe
+    # Which shard of the comparisons was judged, such as "2/4"; absent for all of them
     shard: str | None = None
 
     @property
@@ -549,88 +456,59 @@ class DemoSummary(SummaryPart):
 
 
 class TrainingEvaluations(SummaryPart):
-    """The metric of every evaluation during training, by step.
+    """The metric of every evaluation during training, by step."""
 
-    Attributes:
-        metric: Which metric.
-        values: Its value at each step.
-        best: The step with the best value, the first of equals.
-    """
-
-    metric: MetricName
-    values: dict[str, FiniteFloat | None]
-    best: int | None
+    metric: MetricName  # which metric
+    values: dict[str, FiniteFloat | None]  # its value at each step
+    best: int | None  # the step with the best value, the first of equals
 
 
 class TrainingSummary(SummaryPart):
-    """The summary of a training.
-
-    Attributes:
-        objective: The training objective.
-        steps: Optimizer steps.
-        tokens: Tokens that the model read, each shared prefix counted once.
-        window: Number of last steps that loss and accuracy are means over.
-        loss: Mean loss.
-        accuracy: Share of gold-ordered pairs in the right order; null where the objective has no pairs.
-        data: Rows of the data: read, used, and dropped or marked by reason.
-        evaluations: The metric of every evaluation; null if there was none.
-        model_step: The step whose weights were saved.
-    """
+    """The summary of a training."""
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["training"] = "training"
-    objective: str
-    steps: Positive
-    tokens: Positive
-    window: Positive
-    loss: FiniteFloat
+    objective: str  # the training objective
+    steps: Positive  # optimizer steps
+    tokens: Positive  # tokens that the model read, each shared prefix counted once
+    window: Positive  # number of last steps that loss and accuracy are means over
+    loss: FiniteFloat  # mean loss
+    # Share of gold-ordered pairs in the right order; null where the objective has no pairs
     accuracy: UnitShare | None
-    data: dict[str, Count]
-    evaluations: TrainingEvaluations | None
-    model_step: Positive
+    data: dict[str, Count]  # rows of the data: read, used, and dropped or marked by reason
+    evaluations: TrainingEvaluations | None  # the metric of every evaluation; null if there was none
+    model_step: Positive  # the step whose weights were saved
 
 
 class AttributionPart(SummaryPart):
-    """Means over the attributions of some comparisons. Metrics of evidence cover those whose evidence is known.
+    """Means over the attributions of some comparisons. Metrics of evidence cover those whose evidence is known."""
 
-    Attributes:
-        shown: Share of attributions that meet all thresholds.
-        lds: Mean correlation of predicted and true scores on fresh prompts, from -1 to 1.
-        evidence_auc: Mean area under the ROC curve of evidence sentences against all others, by weight.
-        evidence_recall: Mean share of the k evidence sentences among the k largest weights.
-        evidence_share: Mean share of all weight on the evidence.
-    """
-
-    shown: Estimate
-    lds: Estimate
+    shown: Estimate  # share of attributions that meet all thresholds
+    lds: Estimate  # mean correlation of predicted and true scores on fresh prompts, from -1 to 1
+    # Mean area under the ROC curve of evidence sentences against all others, by weight
     evidence_auc: Estimate
-    evidence_recall: Estimate
-    evidence_share: Estimate
+    evidence_recall: Estimate  # mean share of the k evidence sentences among the k largest weights
+    evidence_share: Estimate  # mean share of all weight on the evidence
 
 
 class AttributionSummary(SummaryPart):
-    """The summary of an attribution.
-
-    Attributes:
-        comparisons: Comparisons to explain.
-        explained: Those that were explained.
-        prompts: Ablated prompts that were scored.
-        tokens_computed: Prompt tokens that were computed; those reused from earlier prompts are not counted.
-        by_verdict: Parts "right" and "wrong", where gold is known.
-    """
+    """The summary of an attribution."""
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["attribution"] = "attribution"
     model: str
     bench: str
-    comparisons: Count
-    explained: Count
-    prompts: Count
+    comparisons: Count  # comparisons to explain
+    explained: Count  # those that were explained
+    prompts: Count  # ablated prompts that were scored
+    # Prompt tokens that were computed; those reused from earlier prompts are not counted
     tokens_computed: Count
     overall: AttributionPart
     by_length: dict[str, AttributionPart]
     by_depth: dict[DepthBin, AttributionPart]
-    by_verdict: dict[Literal["right", "wrong"], AttributionPart]
+    by_verdict: dict[
+        Literal["right", "wrong"], AttributionPart
+    ]  # parts "right" and "wrong", where gold is known
 
 
 RunSummary = EvaluationSummary | DemoSummary | TrainingSummary | AttributionSummary

@@ -4,16 +4,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from longrm.evaluation.breakdown import breakdown
+from longrm.evaluation.breakdown import breakdown, empty_cells, missing_answers
 from longrm.evaluation.calibration_error import calibration
 from longrm.evaluation.context_boundary import boundary_of
 from longrm.evaluation.estimates import RESAMPLES, ratio
-from longrm.evaluation.judging_biases import length_bias, position_bias
+from longrm.evaluation.judge_behavior import (
+    accuracy,
+    against_baselines,
+    failures,
+    length_bias,
+    outcome_rates,
+    position_bias,
+    recommended,
+    vote_curve,
+)
 from longrm.evaluation.metrics import reported
-from longrm.evaluation.outcomes import accuracy, failures, outcome_rates
-from longrm.evaluation.power import against_baselines, recommended
 from longrm.evaluation.rules import scores_by_rule
-from longrm.evaluation.samples import Bootstrap
 from longrm.evaluation.summaries import (
     ContextCheckCounts,
     CutCounts,
@@ -21,9 +27,7 @@ from longrm.evaluation.summaries import (
     EvaluationSummary,
     TrialCounts,
 )
-from longrm.evaluation.table import GoldPairs, ScoreTable, has_gold_order, is_scored
-from longrm.evaluation.unanswered import empty_cells, missing_answers
-from longrm.evaluation.vote_curve import vote_curve
+from longrm.evaluation.table import Bootstrap, GoldPairs, ScoreTable, has_gold_order, is_scored
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome, Scale
 

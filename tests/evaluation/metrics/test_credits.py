@@ -7,10 +7,12 @@ import pytest
 from scipy import stats
 
 from longrm.evaluation.metrics import METRICS
-from longrm.evaluation.metrics.exact_order import exact_order_credit
-from longrm.evaluation.metrics.kendall_tau import kendall_tau_credit
-from longrm.evaluation.metrics.position_match import position_match_credit
-from longrm.evaluation.metrics.top1 import top1_credit
+from longrm.evaluation.metrics.standard import (
+    exact_order_credit,
+    kendall_tau_credit,
+    position_match_credit,
+    top1_credit,
+)
 from longrm.evaluation.table import ScoreTable, judged_values
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome

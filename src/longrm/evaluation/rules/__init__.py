@@ -1,37 +1,32 @@
-"""The rules by which published benchmarks sum a run up, beside our own figures."""
+"""The scoring rules of published benchmarks, next to our own metrics."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from longrm.errors import ConfigError, nearest
-from longrm.evaluation.rules.if_rewardbench import if_rewardbench
-from longrm.evaluation.rules.judgebench import judgebench
-from longrm.evaluation.rules.long_form_rewardbench import long_form_rewardbench
-from longrm.evaluation.rules.plan_rewardbench import plan_rewardbench
+from longrm.evaluation.rules.benchmark_rules import (
+    if_rewardbench,
+    judgebench,
+    long_form_rewardbench,
+    plan_rewardbench,
+    rm_bench,
+)
 from longrm.evaluation.rules.release import release
 from longrm.evaluation.rules.rewardbench import rewardbench, rewardbench_2
-from longrm.evaluation.rules.rm_bench import rm_bench
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Scale
 
 
 @dataclass(frozen=True, slots=True)
 class ScoringRule:
-    """How a published benchmark counts.
+    """The scoring rule of a published benchmark."""
 
-    Attributes:
-        figures: Sums up the judgments of a run, whose scores are on a scale, as JSON values: `overall_percent`,
-            `left_out` (comparisons that ended in an error) and what else the rule knows.
-        title: What the report calls it.
-        explanation: How it differs from our own figures; full sentences.
-        parts: The keys of the figures that hold the percent of each part of the benchmark.
-    """
-
-    figures: Callable[[Sequence[JudgmentRecord], Scale], dict[str, Any]]
-    title: str
-    explanation: str
-    parts: tuple[str, ...]
+    # Scores the judgments of a run as JSON values: `overall_percent`, `left_out` (number of errors), and further ones.
+    score: Callable[[Sequence[JudgmentRecord], Scale], dict[str, Any]]
+    title: str  # in the report
+    explanation: str  # how it differs from our own metrics, in full sentences
+    parts: tuple[str, ...]  # the keys of its scores by part of the benchmark
 
 
 RULES: Mapping[str, ScoringRule] = {
@@ -39,7 +34,7 @@ RULES: Mapping[str, ScoringRule] = {
         judgebench,
         "JudgeBench's own rule",
         "A pair counts as right if more of its trials agree with the gold order than contradict it. "
-        "Unlike in our accuracy, verdicts that cancel out earn nothing, and one order without a verdict is forgiven.",
+        "Unlike in our accuracy, verdicts that cancel out earn nothing, and one order may lack a verdict.",
         ("by_category_percent",),
     ),
     "rewardbench": ScoringRule(
@@ -51,8 +46,8 @@ RULES: Mapping[str, ScoringRule] = {
     "rewardbench-2": ScoringRule(
         rewardbench_2,
         "RewardBench 2's own rule",
-        "Subsets count alike; Ties has a score of its own, which also asks how far apart the scores are. It and the "
-        "overall score need ratings, so that a judge of verdicts has neither.",
+        "Subsets count alike. Ties has its own score, which depends on distances between scores: it and the overall "
+        "score need ratings, so a judge of verdicts has neither.",
         ("by_subset_percent",),
     ),
     "rm-bench": ScoringRule(
@@ -92,20 +87,16 @@ RULES: Mapping[str, ScoringRule] = {
         ("by_task_percent", "by_rank_percent"),
     ),
 }
-"""The registry of rules: a new one is one file and one entry; the entry of a benchmark names its rule."""
+"""The registry of rules. The entry of a benchmark names its rule."""
 
 
 def rule_key(name: str) -> str:
-    """Where a summary holds what a rule makes of the run."""
+    """The key of a rule's result in a summary."""
     return f"{name.replace('-', '_')}_rule"
 
 
 def check_rule(name: str) -> None:
-    """Checks that there is a rule of this name.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """Raises `ConfigError` if there is no rule with this name."""
     if name not in RULES:
         raise ConfigError(f"no scoring rule '{name}'; {nearest(name, RULES)}")
 
@@ -113,11 +104,7 @@ def check_rule(name: str) -> None:
 def scores_by_rule(
     names: Sequence[str], records: Sequence[JudgmentRecord], scale: Scale
 ) -> dict[str, dict[str, Any]]:
-    """What some rules make of a run, under the keys of its summary.
-
-    Raises:
-        ConfigError: There is no such rule.
-    """
+    """The results of some rules, by their keys in a summary."""
     for name in names:
         check_rule(name)
-    return {rule_key(name): RULES[name].figures(records, scale) for name in names}
+    return {rule_key(name): RULES[name].score(records, scale) for name in names}

@@ -1,10 +1,10 @@
-"""How the LongRM release scores outputs (its own code, with what is wrong in it), for comparison only."""
+"""The scoring code of the LongRM release, including its mistakes, for comparison with its published numbers."""
 
 import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from longrm.evaluation.metrics.position_match import position_match_credit
+from longrm.evaluation.metrics.standard import position_match_credit
 from longrm.evaluation.table import BEST_OF
 from longrm.reward_models.trials import points
 from longrm.runs.records import JudgmentRecord
@@ -20,25 +20,22 @@ _REMOVED = ("assistant", "Assistant", ":", " ")  # from each name, in this order
 
 
 def release(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
-    """Scores the first trial of each comparison as the release does, and lists where that errs.
+    """Scores the first trial of each comparison as the release does, and lists where that is wrong.
 
-    A pair goes to A wherever the text holds [[A]], else to B if it holds [[B]]; a ranking is the first one in
-    brackets, complete or not; the position-wise match counts. What is not found scores 0, uncounted, and equal
-    scalar scores keep the presented order. Comparisons whose subtype is "2", "3" or "4" are rankings, all
-    others pairs.
+    A pair is scored A if the text holds [[A]] anywhere, else B if it holds [[B]]; a ranking is the first one in
+    brackets, complete or not. Each earns its position-wise match; a text without a verdict earns 0, and equal scalar
+    scores keep the presented order. Subtypes "2", "3" and "4" are rankings, all others pairs.
 
     Args:
         records: The run's judgments; their explanation is the raw output.
-        scale: "verdict" reads the text; any other ranks the scores.
+        scale: "verdict" reads the text; any other scale ranks the scores.
 
     Returns:
-        `overall_percent` over all comparisons, `by_task_percent` over the pairs, `by_rank_percent` over the
-        rankings, as its table has them. `errs`: the id of each comparison where this differs from the verdict's
-        own position-wise match, with why: "no_verdict" (credit for a text without a verdict), "partial" (the
-        same for a ranking that leaves responses out), "tie" (in the verdict), "unparsed" (a verdict was
-        overlooked), "gold_tie" (the release tells responses apart that gold ties), or "first_match" (another
-        mark than the verdict was taken). `left_out` counts the comparisons that ended in an error, which are
-        never scored.
+        `overall_percent`, `by_task_percent` of the pairs and `by_rank_percent` of the rankings, as in the paper's
+        table, and `errs`: ids of comparisons with a result other than the verdict's own position-wise match, and why:
+        "no_verdict" (credit for a text without a verdict), "partial" (credit for an incomplete ranking), "tie" (in the
+        verdict), "unparsed" (a verdict was overlooked), "gold_tie" (responses with equal gold are distinguished) or
+        "first_match" (another mark than the verdict was read).
     """
     # Items whose gold ties all candidates count too: evaluate() in longreward_bench/evaluator.py compares every answer,
     # github.com/LCM-Lab/LongRM at bbc90f5.
@@ -66,7 +63,7 @@ def release(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
 
 
 def _match(record: JudgmentRecord, scale: Scale) -> float:
-    """The share of presented positions whose rank the release reads right, of all positions."""
+    """The share of presented positions whose rank the release gets right."""
     order, ranks = record.trials[0].order, record.ranks or ()
     best_first = sorted(range(len(ranks)), key=lambda index: ranks[index])
     gold = [best_first.index(index) for index in order]
@@ -75,7 +72,7 @@ def _match(record: JudgmentRecord, scale: Scale) -> float:
 
 
 def _read(record: JudgmentRecord, scale: Scale) -> list[int]:
-    """The rank of the response at each presented position, from 0; empty where nothing was found."""
+    """The rank that the release reads for each presented position, from 0; empty if it finds none."""
     trial = record.trials[0]
     if are_ratings(scale):
         return _by_score([trial.scores[index] for index in trial.order]) if trial.scores else []

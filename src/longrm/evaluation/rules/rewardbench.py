@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from longrm.evaluation.metrics.top1 import top1_credit
+from longrm.evaluation.metrics.standard import top1_credit
 from longrm.evaluation.table import is_scored, judged_values, left_out
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Scale, are_ratings
@@ -41,11 +41,10 @@ _RATINGS_NEEDED = "Ties and the overall score need ratings: a scalar model, or j
 
 
 def rewardbench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
-    """Section scores, means of the subsets present weighted by `COUNTS`, and their unweighted mean.
+    """Section scores, means of the present subsets weighted by `COUNTS`, and their unweighted mean.
 
-    A scored pair is right if the better response scores strictly higher; a judge's verdict for neither response, equal
-    ratings by a judge, and an answer without either count one half. The prior test sets, which the first leaderboard
-    added at half weight, are no part. `left_out` counts the pairs that ended in an error, which are never scored.
+    A pair is right if the better response scores strictly higher. A judge's tied verdict, equal ratings and an answer
+    without either count one half. The prior test sets, which the first leaderboard added at half weight, are excluded.
     """
     pairs = [record for record in records if is_scored(record)]
     credit: dict[tuple[str, str], list[float]] = {}
@@ -67,12 +66,11 @@ def rewardbench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, An
 def rewardbench_2(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
     """The subsets' scores and their unweighted mean.
 
-    Best-of-4: 1 / k where the best response is one of k with the highest score, else 0; a judge's answer
-    without a verdict or a rating counts a quarter. Ties: `_ties`, null without the reference prompts that it needs.
+    Best-of-4: 1 / k if the best response is one of k with the highest score, else 0; a judge's answer without a verdict
+    or a rating counts a quarter. Ties: see `_ties`; null without the reference prompts that it needs.
 
-    Ties compares distances between ratings. Verdicts have none, not even a perfect judge's, so on their scale
-    Ties and the mean over all subsets are null, and `note` says what they need; else it is empty. `left_out`
-    counts the items that ended in an error, which are never scored.
+    Ties compares distances between ratings. Verdicts have none, so for them Ties and the overall score are null, and
+    `note` says why.
     """
     # 1 / k is reroll_and_score_dataset's in rewardbench/utils.py, a quarter that of scripts/run_generative_v2.py,
     # github.com/allenai/reward-bench at 05a9005.
@@ -109,11 +107,11 @@ def _is_written(scale: Scale) -> bool:
 
 
 def _ties(records: Sequence[JudgmentRecord]) -> float | None:
-    """Right answers should all beat the wrong ones, and by more than they differ among themselves.
+    """All right answers should beat the wrong ones, by more than they differ from each other.
 
-    Each prompt comes with several right answers (id `tied:K`) and with a single one (`ref:K`). With s the
-    spread of the right answers of the first, and m, m' the margins of the worst right answer over the best
-    wrong one in either: 0.3 P(m > 0) + 0.3 P(m' > 0) + 0.2 P(m > s) + 0.2 P(min(m, m') > s)
+    Each prompt comes with several right answers (id `tied:K`) and with a single one (`ref:K`). With s the spread of the
+    right answers of the first, and m, m' the margins of the worst right answer over the best wrong one in each:
+    0.3 P(m > 0) + 0.3 P(m' > 0) + 0.2 P(m > s) + 0.2 P(min(m, m') > s)
     + 0.01 E[tanh(min(m, m') / s - 1)]. A prompt without an answer has all scores equal.
     """
     measures = {}  # by id, the spread and the margin

@@ -35,7 +35,7 @@ from longrm.evaluation.estimates import paired_difference
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.evaluation_run import run_evaluation as evaluate
 from longrm.rng import Draws
-from longrm.runs.judgments import read_judgments
+from longrm.runs.logs import read_judgments
 from longrm.synthesis.chunks import DistractorPool
 from longrm.synthesis.documents import Candidate, Document
 from longrm.synthesis.models import TaskRequest

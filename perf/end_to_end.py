@@ -30,7 +30,7 @@ from longrm.judging import JudgingFormat, load_format
 from longrm.modeling.loading import new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
-from longrm.runs.judgments import read_judgments
+from longrm.runs.logs import read_judgments
 from longrm.types import Comparison, presented_order, query_of, text_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 

@@ -15,7 +15,7 @@ from real_experiment import ARMS, LEVAL
 from longrm.evaluation.estimates import estimate_metric, paired_difference
 from longrm.evaluation.metrics import PAIR_ACCURACY
 from longrm.evaluation.table import ScoreTable
-from longrm.runs.judgments import read_judgments
+from longrm.runs.logs import read_judgments
 from longrm.runs.records import Estimate, JudgmentRecord
 from longrm.types import Outcome
 

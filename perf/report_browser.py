@@ -27,8 +27,7 @@ from longrm.evaluation.kept_examples import ExampleSample
 from longrm.evaluation.summarize import summarize
 from longrm.reward_models.trials import together
 from longrm.runs.folder import RunFolder
-from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS, text_digest
-from longrm.runs.logs import Log
+from longrm.runs.logs import EXAMPLES, GOLD, JUDGMENTS, Log, text_digest
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
 from longrm.types import Outcome, Span, Trial
 

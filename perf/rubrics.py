@@ -23,8 +23,7 @@ from longrm.benchmarks import LoadedBenchmark
 from longrm.evaluation.estimates import ratio
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.table import codes_of
-from longrm.runs.judgments import JUDGMENTS
-from longrm.runs.logs import Log
+from longrm.runs.logs import JUDGMENTS, Log
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Comparison
 from longrm.worlds import WorldPlan, generate

@@ -35,8 +35,7 @@ from longrm.reading import read_toml
 from longrm.report.load import STAGES
 from longrm.reward_models import JudgeSettings
 from longrm.runs.folder import SCHEMA_VERSION, RunFolder, read_json, write_json
-from longrm.runs.judgments import read_judgments
-from longrm.runs.logs import Log
+from longrm.runs.logs import Log, read_judgments
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import ContextRecord, JudgmentRecord
 from longrm.training.settings import TrainingSettings

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from longrm.cli.commands import cli
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, LongRMError
-from longrm.runs.judgments import read_judgments
+from longrm.runs.logs import read_judgments
 from longrm.types import text_of
 from tests.reward_models.tiny_models import make_scorer
 from tests.worlds.prose.prose_tokenizer import prose_tokenizer

@@ -9,7 +9,7 @@ from longrm.data import read, read_demonstrations, write
 from longrm.data.token_cache import open_tokenized
 from longrm.errors import DataError
 from longrm.jsonl import json_text
-from longrm.runs.judgments import text_digest
+from longrm.runs.logs import text_digest
 from tests.data.trajectories import ANSWERED, PLAIN, PROMPT, TOOLS, WRITTEN_HERE, pair_of_tokenizers
 
 PAIR = {"prompt": [*PROMPT], "chosen": [*ANSWERED], "rejected": [*PLAIN], "id": "a"}

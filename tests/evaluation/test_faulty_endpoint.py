@@ -11,7 +11,7 @@ from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.reward_models.kinds import JudgeSettings
 from longrm.runs.folder import CACHE
-from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS
+from longrm.runs.logs import EXAMPLES, GOLD, JUDGMENTS
 
 from ..clients.faults import FAULTS, HANGING, LIES, ODD, FaultyServer, serving
 

@@ -5,8 +5,7 @@ import pytest
 import longrm
 from longrm.errors import DataError
 from longrm.jsonl import json_text
-from longrm.runs.judgments import EXAMPLES
-from longrm.runs.logs import Log
+from longrm.runs.logs import EXAMPLES, Log
 from longrm.runs.records import ExampleRecord
 from tests.data.trajectories import ANSWERED, PLAIN, PROMPT, TOOLS
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from longrm.cli.runs import listed_runs
 from longrm.runs.folder import CACHE, MANIFEST, SUMMARY
-from longrm.runs.judgments import JUDGMENTS
+from longrm.runs.logs import JUDGMENTS
 from tests.clients.faults import FaultyServer
 
 CONCURRENCY = 16

@@ -16,7 +16,7 @@ import pytest
 from longrm.data import write
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.runs.folder import CACHE
-from longrm.runs.judgments import JUDGMENTS
+from longrm.runs.logs import JUDGMENTS
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 from tests.clients.faults import FaultyServer, serving
 from tests.invariants.killed_runs import CONCURRENCY, Killer, contents, differences, finish, key

@@ -11,7 +11,7 @@ from longrm.data import write
 from longrm.errors import ConfigError, DataError
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.reward_models.baselines import Baseline
-from longrm.runs.judgments import read_judgments
+from longrm.runs.logs import read_judgments
 from longrm.runs.workers import WorkerGroup
 from longrm.scoring import scored_file
 from longrm.scoring.scored_file import ScoreSettings, score_file

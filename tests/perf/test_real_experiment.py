@@ -10,8 +10,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from longrm.benchmarks import Probe, ProbeCell
 from longrm.data.tokenizing import Tokenizer
-from longrm.runs.judgments import GOLD, JUDGMENTS
-from longrm.runs.logs import Log
+from longrm.runs.logs import GOLD, JUDGMENTS, Log
 from longrm.runs.records import GoldRecord, JudgmentRecord
 from longrm.types import Outcome
 from tests.reward_models.tiny_models import CHATML, SIZES

@@ -19,7 +19,7 @@ from longrm.errors import RunError
 from longrm.report import build
 from longrm.report.items import browser
 from longrm.report.load import load_report
-from longrm.runs.judgments import GOLD
+from longrm.runs.logs import GOLD
 from longrm.types import Tool
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 from tests.data.trajectories import TOOLS

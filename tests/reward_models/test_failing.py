@@ -28,7 +28,7 @@ from longrm.reward_models import discriminative as scoring
 from longrm.reward_models.discriminative import DiscriminativeRewardModel
 from longrm.reward_models.wrappers import CompressRewardModel
 from longrm.runs.folder import RunFolder
-from longrm.runs.judgments import read_judgments
+from longrm.runs.logs import read_judgments
 from longrm.scoring.ray_engine import _Worker
 from longrm.scoring.scored_file import ScoreSettings, batches, score_file
 from longrm.types import Judgment, Outcome, Query, query_of

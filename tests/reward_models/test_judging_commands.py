@@ -11,7 +11,7 @@ from longrm.cli.evaluate import command as evaluate
 from longrm.cli.score import command as score
 from longrm.data import ComparisonRow, write
 from longrm.reward_models import JudgeSettings
-from longrm.runs.judgments import read_judgments
+from longrm.runs.logs import read_judgments
 from longrm.scoring.ray_engine import _Worker
 from longrm.scoring.scored_file import batches
 from longrm.types import Comparison

@@ -17,7 +17,7 @@ from longrm.modeling.shapes import ModelShape
 from longrm.reward_models import load
 from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.reward_models.kinds import JudgeSettings
-from longrm.runs.judgments import read_judgments
+from longrm.runs.logs import read_judgments
 from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.types import Outcome, Query, query_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer

@@ -1,8 +1,7 @@
 import pytest
 
 from longrm.errors import RunError
-from longrm.runs.judgments import GOLD, JUDGMENTS, read_judgments
-from longrm.runs.logs import Log
+from longrm.runs.logs import GOLD, JUDGMENTS, Log, read_judgments
 from longrm.runs.records import GoldRecord, JudgmentRecord
 from longrm.types import Outcome
 

@@ -37,8 +37,7 @@ from longrm.modeling.attended_regions import TOP_K, AttendedComparison
 from longrm.reward_models import Compress, JudgeSettings, RewardModel
 from longrm.reward_models.trials import points
 from longrm.runs.folder import RunFolder
-from longrm.runs.judgments import EXAMPLES, text_digest
-from longrm.runs.logs import Log
+from longrm.runs.logs import EXAMPLES, Log, text_digest
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import UNDEFINED, Estimate, ExampleRecord
 from longrm.types import Comparison, Outcome, Query, Span, query_of, text_of

@@ -9,7 +9,7 @@ import click
 from longrm.cli.options import JUDGING_OPTIONS, RUN_OPTIONS, columns_option, resolve, setting
 from longrm.cli.terminal import echo, print_facts, print_json, print_lines, print_table, shared_work
 from longrm.errors import RunError
-from longrm.runs.judgments import JUDGMENTS, read_judgments
+from longrm.runs.logs import JUDGMENTS, read_judgments
 from longrm.types import Outcome
 
 if TYPE_CHECKING:  # numpy is not loaded for the help

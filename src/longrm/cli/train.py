@@ -131,7 +131,7 @@ def evaluator_of(
     from longrm import benchmarks
     from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
     from longrm.evaluation.metrics import metric_of, reported
-    from longrm.runs.judgments import JUDGMENTS
+    from longrm.runs.logs import JUDGMENTS
     from longrm.types import Outcome
 
     for key in ("model", "recorded"):

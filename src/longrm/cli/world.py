@@ -99,7 +99,7 @@ def command(n: int, tokenizer: str | None, out: Path, **settings: Any) -> None:
         --haystack FOLDER --out hops.jsonl
     """
     from longrm.data import write
-    from longrm.runs.judgments import text_digest
+    from longrm.runs.logs import text_digest
     from longrm.worlds import WORLDS, WorldPlan, generate
     from longrm.worlds.words_tokenizer import load_tokenizer
 

@@ -19,7 +19,7 @@ from longrm.evaluation.paired_tests import holm, mcnemar_p, sign_flip_p
 from longrm.evaluation.run import Run, open_runs
 from longrm.evaluation.summaries import DepthBin, depth_bin, main_metric
 from longrm.evaluation.table import Bootstrap, RatioSample, ScoreTable, codes_of, has_gold_order
-from longrm.runs.judgments import GOLD
+from longrm.runs.logs import GOLD
 from longrm.runs.records import FEW_GROUPS, Estimate, JudgmentRecord
 from longrm.types import Outcome
 

@@ -16,7 +16,7 @@ from longrm.evaluation.table import ScoreTable, is_scored
 from longrm.reading import reading
 from longrm.reward_models.trials import points
 from longrm.runs.folder import write_file
-from longrm.runs.judgments import read_judgments
+from longrm.runs.logs import read_judgments
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Trial, margin
 

@@ -17,8 +17,7 @@ from longrm.evaluation.runner import LOGS, conclude
 from longrm.evaluation.shard import Shard
 from longrm.evaluation.summaries import EvaluationSummary
 from longrm.runs.folder import CONFIG, RunFolder, write_file
-from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS
-from longrm.runs.logs import Log, to_line
+from longrm.runs.logs import EXAMPLES, GOLD, JUDGMENTS, Log, to_line
 from longrm.runs.removal import held
 
 _Item = TypeVar("_Item")

@@ -11,8 +11,7 @@ from longrm import reading
 from longrm.errors import RunError
 from longrm.evaluation.summaries import EvaluationSummary, RunSummary, load_summary
 from longrm.runs.folder import CONFIG, SUMMARY, folder_labels, read_manifest
-from longrm.runs.judgments import EXAMPLES, read_gold, read_judgments
-from longrm.runs.logs import Log
+from longrm.runs.logs import EXAMPLES, Log, read_gold, read_judgments
 from longrm.runs.records import Estimate, ExampleRecord, GoldRecord, JudgmentRecord
 
 if TYPE_CHECKING:  # pandas takes half a second to import

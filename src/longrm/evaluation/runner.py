@@ -17,8 +17,7 @@ from longrm.evaluation.summaries import EvaluationSummary, load_summary
 from longrm.evaluation.summarize import summarize
 from longrm.reward_models import RewardModel
 from longrm.runs.folder import RunFolder
-from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS, gold_record
-from longrm.runs.logs import Log, join_parts, part_of, rearrange
+from longrm.runs.logs import EXAMPLES, GOLD, JUDGMENTS, Log, gold_record, join_parts, part_of, rearrange
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
 from longrm.runs.workers import WorkerGroup, check_seen

@@ -23,8 +23,7 @@ from longrm.evaluation.summaries import depth_bin
 from longrm.jsonl import json_text
 from longrm.report.attribution import attribution_map
 from longrm.report.load import Model
-from longrm.runs.judgments import EXAMPLES, text_digest
-from longrm.runs.logs import Log
+from longrm.runs.logs import EXAMPLES, Log, text_digest
 from longrm.runs.records import ExampleRecord, JudgmentRecord
 from longrm.types import Message, Outcome, Span, margin, text_of
 

@@ -15,8 +15,7 @@ from longrm.errors import DataError
 from longrm.judging import load_format
 from longrm.reading import read_json, short, typed
 from longrm.reward_models.protocol import RewardModel
-from longrm.runs.judgments import GOLD, JUDGMENTS, text_digest
-from longrm.runs.logs import Log
+from longrm.runs.logs import GOLD, JUDGMENTS, Log, text_digest
 from longrm.runs.records import GoldRecord, JudgmentRecord
 from longrm.types import Judgment, Outcome, Query, Scale
 

@@ -1,135 +1,129 @@
-"""Append-only typed logs: one JSON line a record, flushed; a half-written last line is never read back.
-
-Where several processes write a log at once, each writes into a part of its own beside it, until the parts are joined.
-"""
+"""Append-only typed logs, one JSON line per record, and the judgments and gold of an evaluation."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import IO, Any, Generic, Self, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from longrm import reading
 from longrm.errors import RunError
 from longrm.jsonl import append_lines, compact_line, cut_unfinished_line, whole_lines, writable
-from longrm.runs.records import JUDGMENT_FIELDS, TRIAL_FIELDS, JudgmentRecord
+from longrm.reading import reading, validation_problem
+from longrm.runs.records import JUDGMENT_FIELDS, TRIAL_FIELDS, GoldRecord, JudgmentRecord
 from longrm.runs.scratch import replacing
-from longrm.types import Trial
+from longrm.types import Comparison, Message, Response, Tool, Trial
 
 LoggedRecord = TypeVar("LoggedRecord")
+JUDGMENTS, GOLD, EXAMPLES = "judgments.jsonl", "gold.jsonl", "examples.jsonl"
 PART = ".part-"
 
 
 class Log(Generic[LoggedRecord]):
-    """A JSON-lines file of records of one dataclass.
+    """A JSON-lines file of records of one dataclass. Iterate to read it; use it as a context manager to append.
 
-    Opening a log for writing cuts a line that a killed process left without its end, so that what is read
-    is exactly what was completely written.
+    A line without its end was left by a killed process: reading ignores it, opening the log for writing cuts it.
     """
 
     def __init__(self, path: Path, record_type: type[LoggedRecord]) -> None:
         self.path = path
         self._adapter: TypeAdapter[LoggedRecord] = TypeAdapter(record_type)
-        self._file: Any = None
+        self._file: IO[bytes] | None = None
 
     def __iter__(self) -> Iterator[LoggedRecord]:
-        """Reads the complete records.
-
-        Raises:
-            RunError: A complete line is not a record of this log's type.
-        """
         return (record for _, record in self.with_offsets())
 
     def with_offsets(self) -> Iterator[tuple[int, LoggedRecord]]:
-        """Reads the complete records, each with the byte of the file at which `at` finds it again.
-
-        Raises:
-            RunError: As iteration does.
-        """
+        """Reads the complete records, each with its byte offset for `at`."""
         for number, (offset, line) in enumerate(whole_lines(self.path), start=1):
-            yield offset, self._read(line, number)
-
-    def _read(self, line: bytes, number: int) -> LoggedRecord:
-        try:
-            return self._adapter.validate_json(line, strict=True)
-        except ValidationError as error:
-            raise RunError(
-                f"{self.path}, line {number} is damaged{_fault(error)}; remove that line and the ones below it to redo "
-                "them"
-            ) from None
+            try:
+                yield offset, self._adapter.validate_json(line, strict=True)
+            except ValidationError as error:
+                raise RunError(
+                    f"{self.path}, line {number}{validation_problem(error)}; remove that line and the "
+                    "following ones to redo them"
+                ) from None
 
     def at(self, offsets: Iterable[int]) -> Iterator[LoggedRecord]:
-        """Reads the records at some offsets."""
+        """Reads the records at some byte offsets."""
         with self.path.open("rb") as file:
             for offset in offsets:
                 file.seek(offset)
                 yield self._adapter.validate_json(file.readline())
 
     def __enter__(self) -> Self:
-        try:
+        with reading(self.path, RunError):
             cut_unfinished_line(self.path)
             self._file = self.path.open("ab")
-        except OSError as error:
-            raise RunError(f"cannot write {self.path}: {error.strerror}") from None
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         file, self._file = self._file, None
+        assert file is not None, "the log is open"
         try:
             file.close()
-        except OSError:
+        except OSError:  # a full disk, which append has already reported
             if error is None:
                 raise
 
     def append(self, *records: LoggedRecord) -> None:
-        """Writes records, one line each, and flushes them to the operating system.
-
-        Raises:
-            RunError: The file cannot take the lines; what was written before stays readable.
-        """
+        """Writes records and flushes them to the operating system; earlier lines survive a full disk."""
         assert self._file is not None, "open the log before appending"
-        lines = [to_line(record) for record in records]
         with writable(self.path):
-            append_lines(self._file, lines)
+            append_lines(self._file, [to_line(record) for record in records])
+
+
+def to_line(record: Any) -> bytes:
+    """One record as a JSON line. Numbers keep every digit; fields at their defaults are left out."""
+    fields = {field.name: field for field in dataclasses.fields(record)}
+    is_judgment = isinstance(record, JudgmentRecord)
+    plain = {}
+    for name in JUDGMENT_FIELDS if is_judgment else fields:
+        value, field = getattr(record, name), fields[name]
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        if is_judgment and name == "trials" and len(value) < 2:
+            continue  # the only trial is the record itself
+        if value != default:
+            plain["tokens" if is_judgment and name == "prompt_tokens" else name] = _plain(value)
+    return compact_line(plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Trial):
+        return {name: getattr(value, name) for name in TRIAL_FIELDS}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def part_of(path: Path, rank: int) -> Path:
-    """Where a process writes: the first into the log itself, the others into a part beside it."""
+    """The file that a process writes: the first one the log itself, the others a part next to it."""
     return path if rank == 0 else path.with_name(f"{path.stem}{PART}{rank}{path.suffix}")
 
 
 def parts_of(path: Path) -> list[Path]:
-    """The parts of a log, written by processes that were killed or are still at work."""
+    """The parts of a log, of processes that are running or were killed."""
     return sorted(path.parent.glob(f"{path.stem}{PART}*{path.suffix}"))
 
 
 def join_parts(path: Path, record_type: type[LoggedRecord]) -> None:
-    """Appends the parts of a log to it, and removes them.
+    """Appends the parts of a log to it and deletes them.
 
-    Whoever is killed meanwhile leaves a part that is joined again: records may then stand in the log twice.
-
-    Raises:
-        RunError: A line of a part is damaged.
+    After a kill in between, a part is joined again: the log may then have records twice, and readers use the last one.
     """
     for part in parts_of(path):
         with Log(path, record_type) as log:
-            for record in Log(part, record_type):
-                log.append(record)
+            log.append(*Log(part, record_type))
         part.unlink()
 
 
 def rearrange(path: Path, record_type: type[Any], wanted: Iterable[str]) -> None:
-    """Leaves in a log, of every record whose id is wanted, the line that was written last, in this order.
-
-    Ids that the log does not hold are passed over.
-
-    Raises:
-        RunError: A line is damaged, or the log cannot be written.
-    """
+    """Keeps the last line of every wanted id in a log, in the given order; skips ids that are not in the log."""
     logged = [(record.id, offset) for offset, record in Log(path, record_type).with_offsets()]
     last = dict(logged)
     ordered = [(name, last[name]) for name in wanted if name in last]
@@ -141,37 +135,46 @@ def rearrange(path: Path, record_type: type[Any], wanted: Iterable[str]) -> None
             new.write(old.readline())
 
 
-def _fault(error: ValidationError) -> str:
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return f": not valid JSON ({first['msg']})"
-    return (
-        reading.validation_problem(error)
-        if first["loc"]
-        else f": not a JSON object, got {reading.short(first['input'])}"
+def read_judgments(folder: Path) -> list[JudgmentRecord]:
+    """The last judgment of every comparison with its gold ranks, in the order of first judgment.
+
+    Raises:
+        RunError: A line is damaged, or a judgment and its gold have different numbers of responses.
+    """
+    ranks = {gold.id: gold.ranks for gold in read_gold(folder)}
+    # A comparison that was judged again after an error has several records; its last one counts.
+    records = {record.id: record for record in _all(folder / JUDGMENTS, JudgmentRecord)}
+    with reading(folder / JUDGMENTS, RunError):
+        return [dataclasses.replace(record, ranks=ranks.get(name)) for name, record in records.items()]
+
+
+def read_gold(folder: Path) -> Iterator[GoldRecord]:
+    """The gold of every comparison, in the order of the log."""
+    return _all(folder / GOLD, GoldRecord)
+
+
+def _all(path: Path, record_type: type[LoggedRecord]) -> Iterator[LoggedRecord]:
+    """The records of a log and of its parts."""
+    for part in (path, *parts_of(path)):
+        yield from Log(part, record_type)
+
+
+def gold_record(comparison: Comparison) -> GoldRecord:
+    """The line of `gold.jsonl` for a comparison."""
+    criteria = [(one.text, one.weight) for one in comparison.rubrics]
+    return GoldRecord(
+        comparison.id,
+        comparison.ranks,
+        text_digest(comparison.prompt, comparison.responses, comparison.tools),
+        _digest(criteria) if criteria else "",
     )
 
 
-def to_line(record: Any) -> bytes:
-    """One record as a JSON line. Numbers keep every digit; fields at their defaults are left out."""
-    names = {field.name: field.name for field in dataclasses.fields(record)}
-    if isinstance(record, JudgmentRecord):
-        names = JUDGMENT_FIELDS
-    plain = {}
-    for field in dataclasses.fields(record):
-        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        plain[field.name] = (getattr(record, field.name), default)
-    if isinstance(record, JudgmentRecord) and len(record.trials) < 2:
-        plain["trials"] = ((), ())  # the only trial is the record itself
-    values = {key: plain[name] for key, name in names.items()}
-    return compact_line({key: _plain(value) for key, (value, default) in values.items() if value != default})
+def text_digest(prompt: Sequence[Message], responses: Sequence[Response], tools: Sequence[Tool]) -> str:
+    """A short hash of a prompt, its tools if any, and its responses in the comparison's own order."""
+    return _digest([prompt, responses, *([tools] if tools else [])])
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Trial):
-        return {name: getattr(value, name) for name in TRIAL_FIELDS}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    return value
+def _digest(parts: Sequence[object]) -> str:
+    texts = json.dumps(parts, sort_keys=True, default=dict)
+    return hashlib.sha256(texts.encode()).hexdigest()[:16]

@@ -12,23 +12,15 @@ Count = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A measured number with its 95% interval.
-
-    Attributes:
-        value: The number; None where it is undefined (n = 0).
-        low: Lower limit; None where it is undefined.
-        high: Upper limit; None where it is undefined.
-        n: Number of observations; comparisons unless the metric says otherwise.
-        groups: Number of independent groups that these are from.
-    """
+    """A measured number with its 95% interval."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    value: FiniteFloat | None
-    low: FiniteFloat | None
-    high: FiniteFloat | None
-    n: Count
-    groups: Count
+    value: FiniteFloat | None  # the number; None where it is undefined (n = 0)
+    low: FiniteFloat | None  # lower limit; None where it is undefined
+    high: FiniteFloat | None  # upper limit; None where it is undefined
+    n: Count  # number of observations; comparisons unless the metric says otherwise
+    groups: Count  # number of independent groups that these are from
 
 
 UNDEFINED = Estimate(None, None, None, 0, 0)
@@ -40,19 +32,14 @@ FEW_GROUPS = 10
 
 @dataclass(frozen=True, slots=True)
 class GoldRecord:
-    """The gold of one comparison: a line of `gold.jsonl`, separate from the judgments, which must not depend on it.
+    """The gold of one comparison: a line of `gold.jsonl`, separate from the judgments, which must not depend on it."""
 
-    Attributes:
-        id: The comparison's id.
-        ranks: One whole number per response, 1 = best, equal numbers tie; None if unknown.
-        digest: Hash of the prompt, its tools and the responses: they must not change when a run continues.
-        rubrics: Hash of the row's criteria, which must not change either; empty where it has none.
-    """
-
-    id: str
+    id: str  # the comparison's id
+    # One whole number per response, 1 = best, equal numbers tie; None if unknown
     ranks: tuple[int, ...] | None
+    # Hash of the prompt, its tools and the responses: they must not change when a run continues
     digest: str = ""
-    rubrics: str = ""
+    rubrics: str = ""  # hash of the row's criteria, which must not change either; empty where it has none
 
     def changed_from(self, before: Self) -> str:
         """Names what differs from the logged gold; empty if nothing does."""
@@ -70,34 +57,25 @@ class JudgmentRecord(Trial):
 
     The inherited fields are those of all trials together: answered if every order was answered at least once; the score
     of a response is its mean over orders of its mean over answered votes. `order` is the first presented order.
-
-    Attributes:
-        id: The comparison's id.
-        group: The context that it shares with others; intervals cluster on it.
-        ranks: Gold ranks in the comparison's own order, 1 = best, equal numbers tie; None if unknown.
-        length: The length bucket in tokens.
-        prompt_tokens: Measured tokens of the prompt; `tokens` in the log. None where the model counts none.
-        depth: Where the evidence is, 0 = start of the context, 1 = end; None if unknown.
-        task: What kind of comparison it is; empty if unknown.
-        subtype: Its kind within the task; empty if unknown.
-        characters: The length of each response's text, in the comparison's own order.
-        trials: Every trial, by order and then by vote. A comparison with a single trial is that trial: the log then
-            holds the record's own fields alone.
-        context_check: Whether the verdict changed when the context was removed; empty if not checked.
-        baselines: Scores of the baselines on the same comparison, by name.
     """
 
-    id: str
-    group: str
+    id: str  # the comparison's id
+    group: str  # the context that it shares with others; intervals cluster on it
+    # Gold ranks in the comparison's own order, 1 = best, equal numbers tie; None if unknown
     ranks: tuple[int, ...] | None = None
-    length: int | None = None
+    length: int | None = None  # the length bucket in tokens
+    # Measured tokens of the prompt; `tokens` in the log. None where the model counts none.
     prompt_tokens: Annotated[int | None, Field(validation_alias="tokens")] = None
-    depth: float | None = None
-    task: str = ""
-    subtype: str = ""
-    characters: tuple[int, ...] = ()
+    depth: float | None = None  # where the evidence is, 0 = start of the context, 1 = end; None if unknown
+    task: str = ""  # what kind of comparison it is; empty if unknown
+    subtype: str = ""  # its kind within the task; empty if unknown
+    characters: tuple[int, ...] = ()  # the length of each response's text, in the comparison's own order
+    # Every trial, by order and then by vote. A comparison with a single trial is that trial: the log then holds the
+    # record's own fields alone.
     trials: tuple[Trial, ...] = ()
+    # Whether the verdict changed when the context was removed; empty if not checked
     context_check: ContextCheck = ""
+    # Scores of the baselines on the same comparison, by name
     baselines: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -122,42 +100,17 @@ class JudgmentRecord(Trial):
         return cls(**{name: getattr(combined, name) for name in TRIAL_FIELDS}, **rest)
 
 
-# The log's fields, in its order. They stay as they are: a continued run ends with the bytes of an uninterrupted one.
+# The fields in the order of the log. It stays as it is: a continued run ends with the bytes of an uninterrupted one.
+# fmt: off
 TRIAL_FIELDS = (
-    "order",
-    "outcome",
-    "scores",
-    "ranking",
-    "explanation",
-    "detail",
-    "attempts",
-    "contradicted",
-    "criteria",
+    "order", "outcome", "scores", "ranking", "explanation", "detail", "attempts", "contradicted", "criteria",
 )
-JUDGMENT_FIELDS = {
-    "id": "id",
-    "group": "group",
-    "outcome": "outcome",
-    "ranks": "ranks",
-    "order": "order",
-    "scores": "scores",
-    "ranking": "ranking",
-    "length": "length",
-    "tokens": "prompt_tokens",
-    "depth": "depth",
-    "task": "task",
-    "subtype": "subtype",
-    "characters": "characters",
-    "explanation": "explanation",
-    "detail": "detail",
-    "attempts": "attempts",
-    "contradicted": "contradicted",
-    "criteria": "criteria",
-    "cut": "cut",
-    "trials": "trials",
-    "context_check": "context_check",
-    "baselines": "baselines",
-}
+JUDGMENT_FIELDS = (
+    "id", "group", "outcome", "ranks", "order", "scores", "ranking", "length", "prompt_tokens", "depth", "task",
+    "subtype", "characters", "explanation", "detail", "attempts", "contradicted", "criteria", "cut", "trials",
+    "context_check", "baselines",
+)
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,28 +128,17 @@ class ExampleRecord:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One optimizer step of a training run (`steps.jsonl`).
+    """One optimizer step of a training run (`steps.jsonl`)."""
 
-    Attributes:
-        step: Counts from 1.
-        loss: The objective's mean over the batch.
-        accuracy: Share of gold-ordered response pairs that the model orders correctly; None where the objective has no
-            pairs.
-        grad_norm: Norm of the gradient before clipping.
-        learning_rate: The learning rate of this step.
-        length: Longest prompt of the step, in tokens.
-        tokens: Tokens the model read in this step, each shared prefix counted once.
-        losses: Further terms that the objective reports.
-    """
-
-    step: Count
-    loss: FiniteFloat
+    step: Count  # counts from 1
+    loss: FiniteFloat  # the objective's mean over the batch
+    # Share of gold-ordered response pairs that the model orders correctly; None where the objective has no pairs
     accuracy: FiniteFloat | None
-    grad_norm: FiniteFloat
-    learning_rate: FiniteFloat
-    length: Count
-    tokens: Count
-    losses: dict[str, FiniteFloat] = field(default_factory=dict)
+    grad_norm: FiniteFloat  # norm of the gradient before clipping
+    learning_rate: FiniteFloat  # the learning rate of this step
+    length: Count  # longest prompt of the step, in tokens
+    tokens: Count  # tokens the model read in this step, each shared prefix counted once
+    losses: dict[str, FiniteFloat] = field(default_factory=dict)  # further terms that the objective reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,17 +160,11 @@ class ContextRecord:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRecord:
-    """A metric of the model after a step (`evaluations.jsonl`).
+    """A metric of the model after a step (`evaluations.jsonl`)."""
 
-    Attributes:
-        step: Step after which the weights were evaluated.
-        metric: Name of the metric.
-        value: Its value, higher is better; None where it is undefined.
-    """
-
-    step: Count
-    metric: str
-    value: FiniteFloat | None = None
+    step: Count  # step after which the weights were evaluated
+    metric: str  # name of the metric
+    value: FiniteFloat | None = None  # its value, higher is better; None where it is undefined
 
 
 @dataclass(frozen=True, slots=True)

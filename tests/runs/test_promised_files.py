@@ -1,7 +1,5 @@
 """Damage to the files of a finished training, merge or synthesis is found."""
 
-import json
-
 import pytest
 from click.testing import CliRunner
 
@@ -13,7 +11,6 @@ from longrm.errors import RunError
 from longrm.modeling.loading import new_language_model
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
-from longrm.reading import file_digest
 from longrm.runs.promised_files import FILES, check_files, record_files
 from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
@@ -46,15 +43,6 @@ def test_damage_is_found_and_the_file_is_named(tmp_path):
             check_files(tmp_path, digests=digests)
 
 
-def test_the_digest_is_that_of_sha256sum(tmp_path):
-    (tmp_path / "a").write_bytes(b"abc")
-    record_files(tmp_path, [tmp_path / "a"])
-    record = json.loads((tmp_path / FILES).read_text())
-    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert record == {"a": {"bytes": 3, "sha256": digest}}
-    assert file_digest(tmp_path / "a", RunError) == digest
-
-
 @pytest.fixture
 def trained(tmp_path):
     """The settings of a training with adapters, and its run folder."""
@@ -73,22 +61,14 @@ def trained(tmp_path):
     return settings, tmp_path / "run"
 
 
-@pytest.mark.parametrize("damage", [truncate, remove])
-def test_a_rerun_of_a_training_names_a_model_file_that_is_not_whole(trained, damage):
+def test_a_rerun_of_a_training_names_a_model_file_that_is_not_whole(trained):
     settings, run = trained
     assert train(settings, run)["steps"] == 2
-    damage(run / "model/adapter_model.safetensors")
+    truncate(run / "model/adapter_model.safetensors")
     with pytest.raises(RunError, match=r"adapter_model\.safetensors"):
         train(settings, run)
     (run / "model" / FILES).unlink()  # changed on purpose
     assert train(settings, run)["steps"] == 2
-
-
-def test_a_rerun_names_a_model_folder_that_is_gone(trained):
-    settings, run = trained
-    (run / "model").rename(run / "elsewhere")
-    with pytest.raises(RunError, match="model"):
-        train(settings, run)
 
 
 def invoke(command, *arguments):

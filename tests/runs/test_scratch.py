@@ -33,7 +33,7 @@ def begun_and_killed(path):
     )
 
 
-def test_a_file_takes_its_place_whole_or_not_at_all(tmp_path):
+def test_a_file_is_replaced_completely_or_not_at_all(tmp_path):
     path = tmp_path / "made" / "out.jsonl"
     with replacing(path) as file:
         file.write(b"one")
@@ -64,7 +64,7 @@ def test_what_a_killed_process_began_goes_when_the_same_file_is_made(tmp_path):
     assert names(tmp_path) == ["other.jsonl", "out [1].jsonl"]
 
 
-def test_a_run_folder_is_rid_of_it_before_it_looks_for_work(tmp_path):
+def test_a_run_folder_removes_leftovers_first(tmp_path):
     """Of a run that was killed while it claimed its folder."""
     (tmp_path / "run").mkdir()
     begun_and_killed(tmp_path / "run" / "config.toml")
@@ -72,7 +72,7 @@ def test_a_run_folder_is_rid_of_it_before_it_looks_for_work(tmp_path):
         assert names(tmp_path / "run") == [".lock", "config.toml", "manifest.json"]
 
 
-def test_what_a_living_process_makes_is_left_alone(tmp_path):
+def test_files_of_running_processes_stay(tmp_path):
     path = tmp_path / "out.jsonl"
     with replacing(path) as one:
         with replacing(path) as other:
@@ -86,7 +86,7 @@ def test_what_a_living_process_makes_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("taken", ["held", "gone"])
-def test_what_another_took_for_left_over_is_begun_again(tmp_path, monkeypatch, taken):
+def test_a_scratch_file_that_another_process_swept_is_written_again(tmp_path, monkeypatch, taken):
     """Between the making of a file and its lock there is a moment in which another process may sweep."""
     calls = []
 
@@ -170,21 +170,3 @@ def test_a_failed_new_folder_leaves_the_old_one(tmp_path):
         (folder / "one").write_text(f"{1 // 0}")
     assert names(tmp_path) == ["model"]
     assert (tmp_path / "model/one").read_text() == "old"
-
-
-def test_files_and_folders_are_synced_before_they_are_renamed(tmp_path, monkeypatch):
-    events = []
-    fsync, rename, replace = os.fsync, os.rename, os.replace
-    monkeypatch.setattr(
-        os, "fsync", lambda place: (events.append(os.readlink(f"/proc/self/fd/{place}")), fsync(place))
-    )
-    monkeypatch.setattr(os, "rename", lambda *paths: (events.append("rename"), rename(*paths)))
-    monkeypatch.setattr(os, "replace", lambda *paths: (events.append("rename"), replace(*paths)))
-    with new_folder(tmp_path / "model") as folder:
-        (folder / "one").write_text("new")
-    assert events == [str(folder / "one"), str(folder), "rename", str(tmp_path)]
-    events.clear()
-    write_file(tmp_path / "file", "new")
-    scratch, renamed, parent = events
-    assert scratch.startswith(f"{tmp_path}/.file.")
-    assert (renamed, parent) == ("rename", str(tmp_path))

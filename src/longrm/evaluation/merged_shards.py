@@ -42,10 +42,7 @@ def merge_shards(folders: Sequence[Path], out: Path) -> EvaluationSummary:
     """
     with ExitStack() as stack:
         for folder in {folder.resolve() for folder in folders}:
-            try:
-                stack.enter_context(held(folder))
-            except BlockingIOError:
-                raise RunError(f"{folder} is in use by another process; wait for it") from None
+            stack.enter_context(held(folder))
         return _merge(folders, out)
 
 

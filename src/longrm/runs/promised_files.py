@@ -1,56 +1,45 @@
-"""Sizes and digests of the files that a finished run promises, and whether the files are still what was written."""
+"""`files.json`: sizes and digests of the files of a finished run, to detect later damage."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import BaseModel, TypeAdapter
-
-from longrm import reading
 from longrm.errors import RunError
+from longrm.reading import file_digest, reading
 from longrm.runs.folder import read_json, write_json
 
 FILES = "files.json"
 
 
-class _File(BaseModel):
-    bytes: int
-    sha256: str
-
-
-_RECORD = TypeAdapter(dict[str, _File])
-
-
 def record_files(folder: Path, paths: Iterable[Path]) -> None:
     """Writes the sizes and SHA-256 digests of finished files into `files.json` in a folder above them."""
     record = {
-        str(path.relative_to(folder)): {
-            "bytes": path.stat().st_size,
-            "sha256": reading.file_digest(path, RunError),
-        }
+        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": file_digest(path, RunError)}
         for path in sorted(paths)
     }
     write_json(folder / FILES, record)
 
 
 def check_files(folder: Path, *, digests: bool = False) -> list[str]:
-    """Compares files with what `record_files` wrote: their sizes and, where asked for, digests; returns their names.
+    """Compares files with `files.json`: their sizes and optionally digests; returns their names.
 
     Raises:
-        RunError: There is no record, or a file is missing or is not what was written.
+        RunError: There is no `files.json`, or a file is missing or differs from it.
     """
-    record = reading.typed(_RECORD, read_json(folder / FILES), folder / FILES, RunError)
-    for name, written in record.items():
+    record = read_json(folder / FILES)
+    with reading(folder / FILES, RunError):
+        written = {name: (entry["bytes"], entry["sha256"]) for name, entry in record.items()}
+    for name, (size, digest) in written.items():
         path = folder / name
         if not path.is_file():
             problem = "is missing"
-        elif (size := path.stat().st_size) != written.bytes:
-            problem = f"has {size:,} bytes, and {written.bytes:,} were written"
-        elif digests and reading.file_digest(path, RunError) != written.sha256:
+        elif path.stat().st_size != size:
+            problem = f"has {path.stat().st_size:,} bytes, not {size:,} as written"
+        elif digests and file_digest(path, RunError) != digest:
             problem = "has other contents than were written (SHA-256 differs)"
         else:
             continue
         raise RunError(
-            f"{path} {problem}; restore it, or choose another --out (if you changed it on purpose, "
-            f"remove {folder / FILES})"
+            f"{path} {problem}; restore it or choose another --out (if you changed it on purpose, remove "
+            f"{folder / FILES})"
         )
-    return [*record]
+    return list(written)

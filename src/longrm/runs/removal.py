@@ -1,4 +1,4 @@
-"""What lies on the disk for a run, whether somebody works on it, and how it goes away."""
+"""Finds run folders, checks whether a process uses them, and removes them."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ from longrm.runs.scratch import TRASH, empty_trash, set_aside
 
 
 def run_folders(top: Path) -> Iterator[Path]:
-    """The folders that hold runs, `top` among them, each before those inside it; links are not followed."""
+    """The run folders in a folder, which may be one itself, each before those inside it; links are not followed."""
     for place, inside, files in os.walk(top):
         inside[:] = sorted(name for name in inside if not name.endswith(TRASH))
         if {MANIFEST, CONFIG} <= {*files}:
@@ -27,89 +27,74 @@ def size_of(place: Path) -> int:
     return sum(size_of(Path(folder, name)) for folder, _, files in os.walk(place) for name in files)
 
 
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Locks a run folder as the process of the run does.
+
+    Raises:
+        RunError: Another process uses the run.
+    """
+    if not (folder / LOCK).is_file():
+        yield
+        return
+    with (folder / LOCK).open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"{folder} is in use by another process; wait for it or stop it first") from None
+        yield
+
+
 def is_running(folder: Path) -> bool:
-    """Whether a process holds the run in this folder."""
+    """Whether a process uses the run in this folder."""
     try:
         with held(folder):
             return False
-    except BlockingIOError:
+    except RunError:
         return True
 
 
 def check_removable(folder: Path) -> None:
-    """Refuses to remove what is no run, or is at work.
-
-    Raises:
-        RunError: The folder is a link, holds no run or a damaged one, or a process works on it or on a run in it.
-    """
+    """Raises `RunError` unless the folder is a run (not a link to one) that no process uses, nor a run in it."""
     if folder.is_symlink():
         raise RunError(f"{folder} is a link; name the folder of the run itself")
     if not folder.is_dir():
-        raise RunError(f"{folder} is no folder, so there is no run to remove")
+        raise RunError(f"{folder} is not a folder")
     read_manifest(folder)
     if not (folder / CONFIG).is_file():
-        raise RunError(f"{folder} holds no {CONFIG}, so it is no run of longrm; it is left as it is")
+        raise RunError(f"{folder} has no {CONFIG}, so it is not a run of longrm and is not removed")
     for run in run_folders(folder):
-        if is_running(run):
-            raise RunError(f"{run} is in use by another process; wait for it or stop it first")
+        with held(run):
+            pass
 
 
 def remove_runs(folders: Sequence[Path]) -> None:
-    """Removes run folders with all that is in them; what links in them lead to is left as it is.
+    """Removes run folders with everything in them, but not the targets of links.
 
-    All are checked before the first goes, and nobody can begin work in one meanwhile.
+    All folders are checked and locked before the first is removed.
 
     Raises:
-        RunError: As `check_removable`; or a file cannot be removed.
+        RunError: See `check_removable`; or a file cannot be removed.
     """
     for folder in folders:
         check_removable(folder)
     with ExitStack() as stack:
         for folder in folders:
-            try:
-                stack.enter_context(held(folder))
-            except BlockingIOError:
-                raise RunError(f"{folder} is in use by another process; nothing was removed") from None
-        for folder in folders:
-            _remove(folder)
+            stack.enter_context(held(folder))
+        remove_from_cache(folders)
 
 
 def remove_from_cache(places: Sequence[Path]) -> None:
-    """Removes files and folders of a cache.
-
-    Raises:
-        RunError: One cannot be removed.
-    """
+    """Removes files and folders; `RunError` if one cannot be removed."""
     for place in places:
-        _remove(place)
-
-
-def _remove(place: Path) -> None:
-    try:
-        if place.is_dir() and not place.is_symlink():
-            place = place.resolve()
-            empty_trash(place.parent)
-            shutil.rmtree(set_aside(place))  # a kill leaves no half of a run under its name
-        else:
-            place.unlink(missing_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot remove {error.filename or place}: {error.strerror}") from None
-
-
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Holds a run as its own process would, where it can be held.
-
-    Raises:
-        BlockingIOError: A process holds it.
-    """
-    try:
-        lock = os.open(folder / LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:  # no lock, no process
-        yield
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(lock)
+        try:
+            if place.is_dir() and not place.is_symlink():
+                place = place.resolve()
+                empty_trash(place.parent)
+                shutil.rmtree(
+                    set_aside(place)
+                )  # renamed first: a kill leaves no half of a run under its name
+            else:
+                place.unlink(missing_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot remove {error.filename or place}: {error.strerror}") from None

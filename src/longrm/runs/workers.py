@@ -1,4 +1,4 @@
-"""The processes that work on one run together: this one alone, or those that a launcher such as `torchrun` started."""
+"""The processes that share one run: this one alone, or those that a launcher such as `torchrun` started."""
 
 import os
 import sys
@@ -6,12 +6,11 @@ from pathlib import Path
 
 from longrm.errors import RunError
 
-_LONGEST_LINE = 1500
-"""Characters of an error; of a longer one the middle is left out."""
+_MAX_LINE = 1500  # characters of an error; a longer one (it may quote a command line) loses its middle
 
 
 def world_size() -> int:
-    """How many processes the launcher has started; 1 where there is none."""
+    """How many processes the launcher has started; 1 without a launcher."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -21,39 +20,32 @@ def is_main_process() -> bool:
 
 
 def print_error(line: str, error: BaseException) -> None:
-    """Prints on standard error why this process ends; of several on a machine the first does.
+    """Prints on standard error why this process ends; of several on one machine only the first does.
 
-    An error that passed by the others, and is reported by this one, has a note that says so.
+    An error that only this process knows of has a note that says so, and is printed by any process.
     """
     notes = getattr(error, "__notes__", [])
     local_rank = os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))
     if notes or world_size() == 1 or int(local_rank) == 0:
-        # Not needed to end early, when every import would take its time.
-        from longrm.reading import visible
+        from longrm.reading import visible  # pydantic's import time, which an early exit does not need
 
         message = visible(" ".join([*line.split(), *notes]))
-        if len(message) > _LONGEST_LINE:  # what somebody gave may be as long as a command line can be
-            message = f"{message[: _LONGEST_LINE // 2]} ... {message[-_LONGEST_LINE // 2 :]}"
+        if len(message) > _MAX_LINE:
+            message = f"{message[: _MAX_LINE // 2]} ... {message[-_MAX_LINE // 2 :]}"
         print(f"longrm: {message}", file=sys.stderr)
 
 
 def check_seen(folder: Path) -> None:
-    """Refuses to work where the folder that the main process has claimed does not exist.
-
-    Raises:
-        RunError: It is not.
-    """
+    """Raises `RunError` if this process does not see the folder that the main process has claimed."""
     if not folder.is_dir():
-        raise RunError(
-            f"{folder} does not exist here; the processes of one torchrun need storage that all of them share"
-        )
+        raise RunError(f"{folder} does not exist here; the processes of one torchrun need shared storage")
 
 
 class WorkerGroup:
     """The processes that share a run: this one alone, or several in a subclass.
 
-    The pieces of a run are numbered from 0, the same everywhere, and each is taken by one process. So are the
-    processes: `rank` is the number of this one, `count` how many there are.
+    The pieces of a run are numbered from 0, the same in all processes, and each is taken by one process. `rank` is the
+    number of this process, `count` how many there are.
     """
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
@@ -70,10 +62,10 @@ class WorkerGroup:
         """Waits until all processes are here."""
 
     def takes(self, piece: int) -> bool:
-        """Whether this process works on a piece; asked about every piece, in rising order."""
+        """Whether this process works on a piece; called for every piece, in ascending order."""
         return True
 
     def add_done(self, count: int) -> int:
-        """Counts what this process has done; returns what all have."""
+        """Adds to the amount of work that this process has done; returns the sum over all processes."""
         self._done += count
         return self._done

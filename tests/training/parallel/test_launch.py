@@ -123,7 +123,7 @@ def test_what_the_first_process_alone_finds_wrong_is_said(torchrun, recipe, tmp_
     (tmp_path / "run/mine.txt").write_text("mine")
     told, _ = torchrun(2, recipe("bradley_terry"), tmp_path / "run").communicate(timeout=300)
     assert told.count("longrm: error:") == 1, told
-    assert "is not empty and holds no run (mine.txt, ...)" in told
+    assert "is not empty and not a run (mine.txt, ...)" in told
 
 
 def test_processes_that_cannot_be_laid_out_are_refused(monkeypatch):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from longrm.evaluation.evaluation_run import Evaluation
-from longrm.evaluation.kept_examples import ExampleSample
+from longrm.evaluation.runner import ExampleSample
 from longrm.evaluation.summarize import summarize
 from longrm.reward_models.trials import together
 from longrm.runs.folder import RunFolder

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from longrm.evaluation.kept_examples import ExampleSample, verdict
+from longrm.evaluation.runner import ExampleSample, verdict
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
 

@@ -14,7 +14,7 @@ from longrm.errors import ConfigError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.merged_shards import merge_shards
-from longrm.evaluation.shard import Shard
+from longrm.evaluation.runner import Shard
 from longrm.runs.folder import RunFolder
 from longrm.types import Outcome
 from longrm.worlds import WorldPlan, generate, words_tokenizer
@@ -170,7 +170,7 @@ def test_shards_of_other_data_are_refused(tmp_path):
 def test_more_shards_than_batches_leave_some_out(tmp_path):
     one = settings(probe=Probe(cells=(ProbeCell(lengths=(64,), groups=20, per_group=4),)))
     whole = run_evaluation(one, tmp_path / "whole").to_dict()
-    with pytest.raises(ConfigError, match=r"shard 3/3 is empty, for 'probe' has 2 batches"):
+    with pytest.raises(ConfigError, match="shard 3/3 is empty"):
         judged(one, tmp_path, 3)
     assert not (tmp_path / "3-of-3").exists()
     assert merge_shards([tmp_path / "1-of-3", tmp_path / "2-of-3"], tmp_path / "merged").to_dict() == whole

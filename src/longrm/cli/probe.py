@@ -72,7 +72,7 @@ def command(
     from longrm.benchmarks.probe import probe_parts
     from longrm.evaluation.evaluation_run import Evaluation, load_benchmark, run_evaluation
     from longrm.evaluation.probe_plan import COMPARISONS, probe_cells, token_progress
-    from longrm.evaluation.shard import Shard
+    from longrm.evaluation.runner import Shard
     from longrm.evaluation.summaries import MeasuredWith
     from longrm.report.formatting import listed, measured_with
 

@@ -9,8 +9,7 @@ from longrm.config import Config
 from longrm.errors import ConfigError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.rules import check_rule
-from longrm.evaluation.runner import evaluate
-from longrm.evaluation.shard import Shard, ShardName
+from longrm.evaluation.runner import Shard, ShardName, evaluate
 from longrm.evaluation.summaries import EvaluationSummary
 from longrm.reward_models import Compress, JudgeSettings, RewardModel
 from longrm.runs.folder import CACHE, RunFolder, claimed_once

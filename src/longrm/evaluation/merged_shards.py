@@ -11,10 +11,8 @@ from typing import Any, TypeVar
 from longrm.config import changed_settings
 from longrm.errors import RunError
 from longrm.evaluation.evaluation_run import Evaluation
-from longrm.evaluation.kept_examples import ExampleSample
 from longrm.evaluation.run import Run
-from longrm.evaluation.runner import LOGS, conclude
-from longrm.evaluation.shard import Shard
+from longrm.evaluation.runner import LOGS, ExampleSample, Shard, conclude
 from longrm.evaluation.summaries import EvaluationSummary
 from longrm.runs.folder import CONFIG, RunFolder, write_file
 from longrm.runs.logs import EXAMPLES, GOLD, JUDGMENTS, Log, to_line

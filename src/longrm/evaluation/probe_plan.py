@@ -11,7 +11,7 @@ from longrm.benchmarks import ProbeCell
 from longrm.benchmarks.probe import ProbePart, without_tokenizer
 from longrm.errors import ConfigError
 from longrm.evaluation.evaluation_run import Evaluation, own_tokenizer, tokens_read
-from longrm.evaluation.shard import Shard
+from longrm.evaluation.runner import Shard
 from longrm.runs.progress import Progress
 from longrm.worlds.prose.prose_world import reads_prose
 from longrm.worlds.words_tokenizer import load_tokenizer

@@ -1,34 +1,154 @@
-"""Judges every comparison of a benchmark, resumably, and sums the run up."""
+"""Judges every comparison of a benchmark, resumably, and writes the results."""
 
-from collections import ChainMap
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+import hashlib
+import re
+from collections import ChainMap, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator
 
 from longrm.benchmarks import LoadedBenchmark
 from longrm.data.fields import length_and_depth
-from longrm.errors import DataError, RunError
+from longrm.errors import ConfigError, DataError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
 from longrm.evaluation.items import write_items
-from longrm.evaluation.kept_examples import ExampleSample, example_of
 from longrm.evaluation.results_csv import write_results
-from longrm.evaluation.shard import DealtBatches, Shard
 from longrm.evaluation.summaries import EvaluationSummary, load_summary
 from longrm.evaluation.summarize import summarize
+from longrm.evaluation.table import has_gold_order
 from longrm.reward_models import RewardModel
 from longrm.runs.folder import RunFolder
-from longrm.runs.logs import EXAMPLES, GOLD, JUDGMENTS, Log, gold_record, join_parts, part_of, rearrange
+from longrm.runs.logs import (
+    EXAMPLES,
+    GOLD,
+    JUDGMENTS,
+    Log,
+    gold_record,
+    join_parts,
+    part_of,
+    rearrange,
+    to_line,
+)
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
 from longrm.runs.workers import WorkerGroup, check_seen
 from longrm.types import Comparison, Outcome, Scale, message_text
 
-# A batch is what is judged between two writes to the log: enough for the model to share prefixes,
-# little enough that a killed run loses minutes at most.
+# A batch is judged between two writes to the log: large enough for the model to share prefixes, small enough that a
+# killed run loses minutes at most.
 _BATCH_COMPARISONS = 64
 _BATCH_CHARACTERS = 400_000
 LOGS: dict[str, type[Any]] = {JUDGMENTS: JudgmentRecord, GOLD: GoldRecord, EXAMPLES: ExampleRecord}
 """The logs of an evaluation, each with the type of its records."""
+
+Verdict = Literal["right", "wrong", "tied", "no answer", "no gold"]
+"""How the response judged best compares with gold."""
+
+
+def verdict(record: JudgmentRecord) -> Verdict:
+    """Whether the response judged best is a best one; `tied` if a best one and another have the same score.
+
+    Args:
+        record: A judgment with its gold ranks; if these do not distinguish responses, the verdict is `no gold`.
+    """
+    if record.outcome is not Outcome.ANSWERED:
+        return "no answer"
+    if record.ranks is None or not has_gold_order(record):
+        return "no gold"
+    if record.scores:
+        top = [index for index, score in enumerate(record.scores) if score == max(record.scores)]
+    else:
+        top = list(record.ranking[:1])
+    best = [record.ranks[index] == min(record.ranks) for index in top]
+    return "right" if all(best) else "tied" if any(best) else "wrong"
+
+
+def example_of(comparison: Comparison) -> ExampleRecord:
+    """A comparison as `examples.jsonl` keeps it."""
+    return ExampleRecord(
+        comparison.id,
+        comparison.prompt,
+        comparison.responses,
+        comparison.context,
+        comparison.question,
+        comparison.evidence,
+        comparison.tools,
+    )
+
+
+class ExampleSample:
+    """Chooses the comparisons that `examples.jsonl` keeps: all that were not judged right, and a sample of the rest.
+
+    Of comparisons that were judged right, or have no gold order, it takes the first of each of the first `per_length`
+    groups at every length. From a part of the judgments, in the same order, it takes everything that it takes from all
+    of them, and perhaps more: processes and shards choose from what they know, and the main process thins it out.
+
+    Args:
+        per_length: Groups at every length; 0 keeps no example at all.
+    """
+
+    def __init__(self, per_length: int) -> None:
+        self._per_length = per_length
+        self._groups: dict[int | None, set[str]] = defaultdict(set)
+
+    def keeps(self, record: JudgmentRecord) -> bool:
+        """Whether a comparison is kept; call it for every one, with gold, in the order of the benchmark."""
+        if verdict(record) not in ("right", "no gold"):
+            return self._per_length > 0
+        groups = self._groups[record.length]
+        if record.group in groups or len(groups) >= self._per_length:
+            return False
+        groups.add(record.group)
+        return True
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Shard:
+    """Shard `number` of `count`, from 1. Batches are dealt out in turn, so every shard has all lengths."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads I/N, such as 2/4; `ConfigError` if it is something else."""
+        found = re.fullmatch(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})", text)
+        if found is None or int(found[1]) > int(found[2]):
+            raise ConfigError(f"a shard is I/N with I from 1 to N, such as 2/4; got '{text[:40]}'")
+        return cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+
+ShardName = Annotated[str, AfterValidator(lambda text: str(Shard.parse(text)))]
+"""A setting that names a shard, such as "2/4"."""
+
+
+class _ShardBatches:
+    """Numbers the batches of a benchmark as they are read, and collects what a shard records about the whole run."""
+
+    def __init__(self, shard: Shard | None) -> None:
+        self.shard = shard
+        self.ranks: dict[str, tuple[int, ...] | None] = {}  # gold ranks of the shard's comparisons, by id
+        self.sizes: list[int] = []  # of all batches
+        self.digest = hashlib.sha256()  # of all gold, to check that shards are of the same comparisons
+        self._own = 0
+
+    def take(self, batch: Sequence[GoldRecord]) -> int | None:
+        """Reads the next batch; returns its number within the shard, from 0, or None if it is another shard's."""
+        number = len(self.sizes)
+        self.sizes.append(len(batch))
+        if self.shard is not None:
+            for gold in batch:
+                self.digest.update(to_line(gold))
+            if number % self.shard.count != self.shard.number - 1:
+                return None
+        self.ranks.update((gold.id, gold.ranks) for gold in batch)
+        self._own += 1
+        return self._own - 1
 
 
 def evaluate(
@@ -41,19 +161,18 @@ def evaluate(
     place: WorkerGroup | None = None,
     progress: Progress = no_progress,
 ) -> EvaluationSummary:
-    """Judges the comparisons that the folder's log does not hold yet, and writes the summary.
+    """Judges the comparisons that are not yet in the folder's log, and writes the summary.
 
-    Batches are cut the same way whatever the log holds, and a batch that was half written is judged again
-    whole, so that a resumed run ends with the bytes of an uninterrupted one. Gold is logged apart, so that
-    the judgments' bytes do not depend on it. Several processes judge a batch at a time each, and write what one
-    process would have written. A shard judges whole batches, as the whole run would.
+    Batches are cut the same way whatever the log contains, and a batch that was written partly is judged again
+    completely, so that a resumed run ends with the bytes of an uninterrupted one. Several processes judge one batch
+    each at a time, and together write what one would have written. A shard judges complete batches, too.
 
     Args:
         bench: Comparisons in an order that does not change between runs; ids are unique.
-        model: Sees queries only: no gold, and the responses in a drawn order.
-        folder: A run folder, opened by the process that leads.
+        model: Sees queries only: no gold, and the responses in a random order.
+        folder: A run folder, opened by the main process.
         judging: Seed, orders, votes and statistics.
-        shard: Which of the comparisons are judged and summed up; all by default.
+        shard: Which of the comparisons to judge and summarize; all by default.
         place: This process among those that share the comparisons; alone by default.
         progress: Called after every batch.
 
@@ -61,20 +180,59 @@ def evaluate(
         The summary, as `summary.json` holds it.
 
     Raises:
-        DataError: No comparison at all, an id twice, or judgments given as responses.
-        ConfigError: The shard is empty, for there are fewer batches than shards.
+        DataError: There is no comparison, an id is not unique, or responses are judgments.
+        ConfigError: The shard is empty, because there are fewer batches than shards.
     """
     place = place or WorkerGroup()
-    records = _judge_all(bench, model, folder, judging, shard, place, progress)
+    batches = _ShardBatches(shard)
+    if place.is_main_process:
+        _join(folder)  # parts that killed processes left
+    place.wait()  # until the main process has claimed the folder and joined the parts
+    check_seen(folder.path)
+    _judge(bench, model, folder, judging, batches, place, progress)
+    place.wait()
     if not place.is_main_process:
         place.wait()  # for the summary
         summary = load_summary(folder.path)
         assert isinstance(summary, EvaluationSummary), "this run wrote it"
         return summary
+    _join(folder)
+    ranks = batches.ranks
+    if shard is not None and batches.sizes and not ranks:
+        number = len(batches.sizes)
+        raise ConfigError(
+            f"shard {shard} is empty: '{bench.name}' has {number} batches; omit this shard and merge the first {number}"
+        )
+    if not ranks:
+        raise DataError(f"{bench.name}: no row is a comparison")
+    records = {record.id: record for record in Log(folder.path / JUDGMENTS, JudgmentRecord)}
+    if stale := records.keys() - ranks.keys():
+        raise DataError(
+            f"the run holds {len(stale)} judgments, such as '{min(stale)}', of comparisons that '{bench.name}' no "
+            "longer has; the data has changed, so choose another --out"
+        )
+    if lost := ranks.keys() - records.keys():
+        raise RunError(
+            f"{len(lost)} judgments, such as that of '{min(lost)}', are missing: a part of the log was lost, or is not "
+            "visible to this process; the same command judges them again"
+        )
+    if all(record.outcome is Outcome.ERROR for record in records.values()):
+        first = next(iter(records.values()))
+        raise DataError(
+            f"no comparison of '{bench.name}' could be judged; the first, '{first.id}': {first.detail}"
+        )
+    judged = [replace(records[name], ranks=gold_ranks) for name, gold_ranks in ranks.items()]
+    sample = ExampleSample(judging.examples)
+    shown = [record.id for record in judged if sample.keeps(record)]
+    # Comparisons that were retried after an error, or judged by another process, move to their place in the order.
+    for name, kind in LOGS.items():
+        rearrange(folder.path / name, kind, shown if name == EXAMPLES else ranks)
+    if shard is not None:
+        folder.record(shard={"batches": batches.sizes, "gold_sha256": batches.digest.hexdigest()})
     if bench.reading is not None:
         bench.reading.log_skipped()
     summary = conclude(
-        records,
+        judged,
         folder,
         judging,
         model=model.name,
@@ -107,19 +265,7 @@ def conclude(
     counted: Mapping[str, Any],
     added: Mapping[str, Any],
 ) -> EvaluationSummary:
-    """Summarizes a completely judged run: writes items, `results.csv` and `summary.json`.
-
-    Args:
-        records: All judgments, with their gold, in the order of the benchmark.
-        folder: The run folder.
-        judging: Seed and statistics.
-        model: The reward model's name.
-        scale: What a difference of its scores means.
-        bench: The benchmark's name.
-        rule: The benchmark's own rule; empty for none.
-        counted: Further fields of the summary's counts.
-        added: Further fields of the summary.
-    """
+    """Summarizes a completely judged run: writes items, `results.csv` and `summary.json`; see `summarize`."""
     summary = summarize(
         records,
         model=model,
@@ -135,99 +281,8 @@ def conclude(
     )
     write_items(records, folder.path)
     write_results(summary, folder.path / "results.csv")
-    folder.write_summary(summary.to_dict())  # last: a run that has it has everything
+    folder.write_summary(summary.to_dict())  # last: a run with a summary has everything else
     return summary
-
-
-def _judge_all(
-    bench: LoadedBenchmark,
-    model: RewardModel,
-    folder: RunFolder,
-    judging: JudgingSettings,
-    shard: Shard | None,
-    place: WorkerGroup,
-    progress: Progress,
-) -> list[JudgmentRecord]:
-    """All records in the order of the benchmark, their gold filled in; none for a process that does not lead."""
-    if place.is_main_process:
-        _join(folder)
-    place.wait()  # for the claim, and what lay in parts
-    check_seen(folder.path)
-    part = DealtBatches(shard)
-    _judge_share(bench, model, folder, judging, part, place, progress)
-    place.wait()
-    if not place.is_main_process:
-        return []
-    _join(folder)
-    part.check(bench.name)
-    ranks = part.ranks
-    records = {record.id: record for record in Log(folder.path / JUDGMENTS, JudgmentRecord)}
-    _check_run(records, ranks, bench.name)
-    judged = [replace(records[name], ranks=gold_ranks) for name, gold_ranks in ranks.items()]
-    sample = ExampleSample(judging.examples)
-    shown = [record.id for record in judged if sample.keeps(record)]
-    # What was tried again after an error, or judged by another process, goes to its place: one line a comparison.
-    for name, kind in LOGS.items():
-        rearrange(folder.path / name, kind, shown if name == EXAMPLES else ranks)
-    if shard is not None:
-        folder.record(shard=part.facts())
-    return judged
-
-
-def _judge_share(
-    bench: LoadedBenchmark,
-    model: RewardModel,
-    folder: RunFolder,
-    judging: JudgingSettings,
-    part: DealtBatches,
-    place: WorkerGroup,
-    progress: Progress,
-) -> None:
-    """Judges what this process takes of the comparisons, and has `part` see all."""
-    asker, seen = TrialJudge(model, judging), set[str]()
-    sample = ExampleSample(judging.examples)
-    answered = {
-        r.id: r for r in Log(folder.path / JUDGMENTS, JudgmentRecord) if r.outcome is not Outcome.ERROR
-    }
-    known = {record.id: record for record in Log(folder.path / GOLD, GoldRecord)}
-    kept = {record.id for record in Log(folder.path / EXAMPLES, ExampleRecord)}
-    total = (bench.total or 0) if part.shard is None else 0
-    done, pending = len(answered), set[str]()
-
-    def report(share: float = 0.0) -> None:  # of the batch that is being judged
-        progress(f"judging {bench.name}", done + int(share * len(pending)), total)
-
-    report()
-    model.on_progress = report
-    with (
-        Log(part_of(folder.path / JUDGMENTS, place.rank), JudgmentRecord) as log,
-        Log(part_of(folder.path / GOLD, place.rank), GoldRecord) as gold,
-        Log(part_of(folder.path / EXAMPLES, place.rank), ExampleRecord) as shown,
-    ):
-        for batch in _batches(bench.comparisons):
-            golds = []
-            for one in batch:
-                golds.append(gold_record(one))
-                _check(bench.name, one, golds[-1], seen, known)
-                seen.add(one.id)
-            piece = part.take(golds)
-            pending = {comparison.id for comparison in batch} - answered.keys()
-            mine = piece is not None and place.takes(piece)
-            fresh = []
-            if mine and pending:
-                fresh = [record for record in asker.records(batch) if record.id in pending]
-            else:
-                asker.passes(batch)
-            judged = ChainMap({record.id: record for record in fresh}, answered)
-            examples = _kept(batch, judged, sample)  # in every batch, for one sample is drawn from all
-            if mine:
-                shown.append(*(example for example in examples if example.id not in kept))
-                gold.append(*(one for one in golds if one.id not in known))
-                log.append(*fresh)  # last: what is logged is not judged again
-            done = len(answered) + place.add_done(len(pending) if mine else 0)
-            pending = set()
-            report()
-    model.on_progress = RewardModel.on_progress
 
 
 def _join(folder: RunFolder) -> None:
@@ -235,61 +290,80 @@ def _join(folder: RunFolder) -> None:
         join_parts(folder.path / name, kind)
 
 
-def _check(
-    bench: str,
-    comparison: Comparison,
-    gold: GoldRecord,
-    seen: Container[str],
-    known: Mapping[str, GoldRecord],
+def _judge(
+    bench: LoadedBenchmark,
+    model: RewardModel,
+    folder: RunFolder,
+    judging: JudgingSettings,
+    batches: _ShardBatches,
+    place: WorkerGroup,
+    progress: Progress,
 ) -> None:
-    """Refuses what cannot be judged, or was judged as something else."""
+    """Reads all comparisons, and judges and logs those that this process takes and that have no answer yet."""
+    judge, sample = TrialJudge(model, judging), ExampleSample(judging.examples)
+    logged = Log(folder.path / JUDGMENTS, JudgmentRecord)
+    answered = {record.id: record for record in logged if record.outcome is not Outcome.ERROR}
+    known = {record.id: record for record in Log(folder.path / GOLD, GoldRecord)}
+    kept = {record.id for record in Log(folder.path / EXAMPLES, ExampleRecord)}
+    total = (bench.total or 0) if batches.shard is None else 0
+    done, seen, pending = len(answered), set[str](), set[str]()
+
+    def report(share: float = 0.0) -> None:  # of the batch that is being judged
+        progress(f"judging {bench.name}", done + int(share * len(pending)), total)
+
+    report()
+    model.on_progress = report
+    with (
+        Log(part_of(folder.path / JUDGMENTS, place.rank), JudgmentRecord) as judgments,
+        Log(part_of(folder.path / GOLD, place.rank), GoldRecord) as gold,
+        Log(part_of(folder.path / EXAMPLES, place.rank), ExampleRecord) as examples,
+    ):
+        for batch in _batches(bench.comparisons):
+            golds = []
+            for comparison in batch:
+                _check(bench.name, comparison, seen)
+                seen.add(comparison.id)
+                golds.append(gold_record(comparison))
+                if changed := golds[-1].changed_from(known.get(comparison.id, golds[-1])):
+                    raise DataError(
+                        f"{bench.name}: the {changed} of '{comparison.id}' differs from {GOLD} of the run; choose "
+                        "another --out"
+                    )
+            piece = batches.take(golds)
+            pending = {comparison.id for comparison in batch} - answered.keys()
+            mine = piece is not None and place.takes(piece)
+            fresh: list[JudgmentRecord] = []
+            if mine and pending:
+                # All of the batch, so that prefixes are shared and votes seeded as in an uninterrupted run.
+                fresh = [record for record in judge.records(batch) if record.id in pending]
+            else:
+                judge.passes(batch)
+            judged = ChainMap({record.id: record for record in fresh}, answered)
+            # For every batch, not just this process's own: one sample is drawn from all comparisons.
+            sampled = [
+                example_of(one)
+                for one in batch
+                if one.id in judged and sample.keeps(replace(judged[one.id], ranks=one.ranks))
+            ]
+            if mine:
+                examples.append(*(example for example in sampled if example.id not in kept))
+                gold.append(*(one for one in golds if one.id not in known))
+                judgments.append(*fresh)  # last: a logged judgment is not repeated
+            done = len(answered) + place.add_done(len(pending) if mine else 0)
+            pending = set()
+            report()
+    model.on_progress = RewardModel.on_progress
+
+
+def _check(bench: str, comparison: Comparison, seen: set[str]) -> None:
     if comparison.id in seen:
         raise DataError(f"{bench}: two comparisons have the id '{comparison.id}'; ids must be unique")
-    length_and_depth(comparison)
-    changed = gold.changed_from(known.get(comparison.id, gold))
-    if changed:
-        raise DataError(
-            f"{bench}: the {changed} of '{comparison.id}' has changed since it was judged, by {GOLD}; take another "
-            "--out"
-        )
+    length_and_depth(comparison)  # an error if the metadata are not valid
     if comparison.role == "judgment":
         raise DataError(
-            f"{bench}: the responses of '{comparison.id}' are judgments, which train a generative reward model; "
-            "they are no evaluation data"
+            f"{bench}: the responses of '{comparison.id}' are judgments, which are training data for a generative "
+            "reward model, not evaluation data"
         )
-
-
-def _check_run(records: Mapping[str, JudgmentRecord], ids: Mapping[str, Any], bench: str) -> None:
-    if not ids:
-        raise DataError(f"{bench}: no row in it makes a comparison")
-    stale = records.keys() - ids.keys()
-    if stale:
-        raise DataError(
-            f"the run holds {len(stale)} judgments, such as '{min(stale)}', of comparisons that '{bench}' no longer "
-            "has; the data has changed, so take another --out"
-        )
-    lost = ids.keys() - records.keys()
-    if lost:
-        raise RunError(
-            f"{len(lost)} judgments are not here, such as that of '{min(lost)}': a part of the log was lost, or this "
-            "process does not see it; the same command judges them again"
-        )
-    if all(record.outcome is Outcome.ERROR for record in records.values()):
-        first = next(iter(records.values()))
-        raise DataError(
-            f"no comparison of '{bench}' could be judged; the first, '{first.id}': {first.detail}"
-        )
-
-
-def _kept(
-    batch: Iterable[Comparison], judged: Mapping[str, JudgmentRecord], sample: ExampleSample
-) -> list[ExampleRecord]:
-    """Those of a batch that are judged, and kept in full."""
-    return [
-        example_of(one)
-        for one in batch
-        if one.id in judged and sample.keeps(replace(judged[one.id], ranks=one.ranks))
-    ]
 
 
 def _batches(comparisons: Iterable[Comparison]) -> Iterator[list[Comparison]]:
@@ -303,7 +377,7 @@ def _batches(comparisons: Iterable[Comparison]) -> Iterator[list[Comparison]]:
             yield batch
             batch, characters, new_group = [], 0, True
         batch.append(comparison)
-        if new_group:
+        if new_group:  # comparisons of a group share their context
             characters += sum(len(message_text(message)) for message in comparison.prompt)
     if batch:
         yield batch

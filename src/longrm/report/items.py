@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from longrm.attribution.records import ATTRIBUTIONS, AttributionRecord
-from longrm.evaluation.kept_examples import verdict
+from longrm.evaluation.runner import verdict
 from longrm.evaluation.summaries import depth_bin
 from longrm.jsonl import json_text
 from longrm.report.attribution import attribution_map

@@ -74,19 +74,21 @@ class RunFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A part of a log, even if empty, belongs to another process, which may be about to write to it.
-        shared = any(self.path.glob(f"*{PART}*"))
-        if error is not None and self._is_new and not shared and not self._results():
-            # A run that failed before its first result leaves nothing behind, except for a judge's cached answers.
-            for entry in [*self.path.iterdir()]:
-                if entry.is_dir():
-                    with suppress(OSError):  # not empty: the cache is in it
-                        entry.rmdir()
-                elif not entry.name.startswith(CACHE):
-                    entry.unlink()
-            if not any(self.path.iterdir()):
-                self.path.rmdir()
-        self._lock.close()
+        try:
+            # A part of a log, even if empty, belongs to another process, which may be about to write to it.
+            shared = any(self.path.glob(f"*{PART}*"))
+            if error is not None and self._is_new and not shared and not self._results():
+                # A run that failed before its first result leaves nothing behind, except for a judge's cached answers.
+                for entry in [*self.path.iterdir()]:
+                    if entry.is_dir():
+                        with suppress(OSError):  # not empty: the cache is in it
+                            entry.rmdir()
+                    elif not entry.name.startswith(CACHE):
+                        entry.unlink()
+                if not any(self.path.iterdir()):
+                    self.path.rmdir()
+        finally:
+            self._lock.close()
 
     def _claim(self) -> None:
         """Begins the run, or checks that the folder holds the same one."""

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from longrm.evaluation.comparison import compared_parts
+from longrm.evaluation.comparison import compared_parts, holm
 from longrm.evaluation.metrics import PAIR_ACCURACY
-from longrm.evaluation.paired_tests import holm
 
 LENGTHS = (1024, 4096, 16384, 65536)
 

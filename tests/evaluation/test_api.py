@@ -7,7 +7,6 @@ from click.testing import CliRunner
 
 import longrm
 from longrm.cli.commands import cli
-from longrm.errors import ConfigError
 
 SETTINGS = {"probe.cells": [{"lengths": [64, 128], "groups": 4, "per_group": 2}], "judging.resamples": 100}
 
@@ -29,21 +28,6 @@ def test_a_loaded_model_is_evaluated_like_a_named_one(tmp_path):
     named = longrm.evaluate("baseline:overlap", "probe", tmp_path / "named", SETTINGS)
     loaded = longrm.evaluate(longrm.load("baseline:overlap"), "probe", tmp_path / "loaded", SETTINGS)
     assert loaded.summary == named.summary
-
-
-def test_a_notebook_shows_every_length_and_no_markup_of_names(tmp_path):
-    run = longrm.evaluate("baseline:overlap", "probe", tmp_path / "run", SETTINGS)
-    value = run.summary.metrics.overall["pair_accuracy"].value
-    assert repr(run).endswith(f"pair_accuracy {100 * value:.1f}%>")
-    shown = run._repr_html_()
-    value = 100 * run.summary.metrics.by_length["128"]["pair_accuracy"].value
-    assert f"<td>128</td><td>{value:.1f}</td>" in shown
-    assert "pair accuracy" in shown
-
-
-def test_a_wrong_setting_is_one_line(tmp_path):
-    with pytest.raises(ConfigError, match="judging.votes"):
-        longrm.evaluate("baseline:overlap", "probe", tmp_path / "run", {"judging.vote": 5})
 
 
 def test_a_probe_in_python_is_that_of_the_command(tmp_path):

@@ -1,9 +1,6 @@
 """The table of a run: means of means, shares that add up to one, and chance beside them."""
 
 import csv
-import subprocess
-import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -77,29 +74,6 @@ def test_values_are_means_over_responses_and_comparisons():
     )
 
 
-def test_a_region_is_of_the_comparisons_that_have_it():
-    both, alone = comparisons(6), comparisons(4, "a")
-    rows = {
-        (row.measure, row.layer, row.region, row.right): row.value.n
-        for row in attention_table([*both, *alone])
-    }
-    assert rows["fr", 0, "a", True] == 4 + 2
-    assert rows["fr", 0, "b", True] == 4
-
-
-def test_no_gradient_at_all_has_no_shares():
-    nothing = RegionAttention(3, (0.5,), (0.0,), (0.5,))
-    one = AttendedComparison("c", "g", True, (ResponseAttention(1.0, 9, 0.1, {"a": nothing}),) * 2)
-    assert {row.measure for row in attention_table([one])} == {"fr", "attention_mass"}
-    assert attention_table([]) == []
-    some = replace(nothing, ig=(2.0,))
-    both = replace(
-        one, responses=(one.responses[0], replace(one.responses[0], regions={"a": some, "b": some}))
-    )
-    (found,) = [row for row in attention_table([both]) if (row.measure, row.region) == ("ig", "a")]
-    assert (found.value.value, found.chance) == (0.5, 0.5), "of the response that has gradients"
-
-
 def test_the_file_reads_back(tmp_path):
     rows = attention_table(comparisons(6), resamples=50)
     write_attention_table(rows, tmp_path / "attention.csv")
@@ -111,9 +85,3 @@ def test_the_file_reads_back(tmp_path):
         assert line["layer"] == ("" if row.layer is None else str(row.layer))
         assert line["judged"] == ("right" if row.right else "wrong")
         assert (float(line["value"]), float(line["chance"])) == (row.value.value, row.chance)
-
-
-def test_the_table_is_made_without_torch():
-    probe = "import sys, longrm.evaluation.attention_table; assert not {'torch', 'transformers'} & set(sys.modules)"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

@@ -81,13 +81,6 @@ def test_the_macro_interval_covers_the_mean_of_rates(judgment):
     assert 0.91 <= covered / runs <= 0.99
 
 
-def test_without_tasks_or_lengths_macro_is_undefined(judgment):
-    found = divided([judgment(scores=(1.0, 0.0))])
-    assert found.macro.by_task.value is None
-    assert found.macro.by_length.value is None
-    assert found.by_task == found.by_subtype == found.by_task_and_length == {}
-
-
 def by_length(judgment, rng, rates, groups, *, shared, per_group=4):
     """Pairs at each rate; half of what makes one right or wrong is the context's, which all lengths may share."""
     contexts = {place: rng.normal(size=groups) for place in range(len(rates))}

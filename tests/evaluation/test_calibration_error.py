@@ -118,15 +118,6 @@ def test_what_chance_gives_a_calibrated_judge(scored, judgment, n):
     assert ties.if_calibrated == CalibratedError(mean=0.0, high=0.0)
 
 
-def test_a_separated_judge_has_a_finite_temperature(scored, judgment):
-    records = [judgment(str(k), scores=(float(k + 1), 0.0)) for k in range(20)]
-    found = calibrated(scored, records, "points")
-    assert 0 < found.temperature < 1.0
-    assert found.ece.value < 0.01
-    ties = calibrated(scored, [judgment(str(k), scores=(2.0, 2.0)) for k in range(3)], "points")
-    assert [b.confidence for b in ties.bins] == [0.5]
-
-
 def test_without_a_meaning_or_an_answer_there_is_none(scored, judgment):
     assert calibrated(scored, [judgment(scores=(1.0, 0.0))], "none") is None
     assert calibrated(scored, [judgment(outcome=Outcome.UNPARSED)], "logit") is None

@@ -131,13 +131,6 @@ def test_the_check_takes_nothing_but_the_context_away():
     assert message_text(check.prompt[0])[start:end] == "Which?"
 
 
-def test_without_a_known_context_there_is_no_check():
-    model = Scripted(longest_wins)
-    (record,) = records(model, FOUR, context_check="removed")
-    assert record.context_check == "impossible"
-    assert len(model.asked) == 1
-
-
 def test_an_error_of_the_check_is_an_error_of_the_comparison():
     class Failing(Scripted):
         def judge(self, queries):
@@ -179,14 +172,6 @@ def test_baselines_judge_beside_the_model_in_the_comparison_s_own_order():
     assert sorted(record.baselines["first"]) == [-1.0, 0.0]
     with pytest.raises(ConfigError, match="no baseline 'largest'"):
         TrialJudge(Scripted(first_wins), JudgingSettings(baselines=("largest",)))
-
-
-def test_a_record_tells_what_metrics_need():
-    metadata = {"task": "QA", "subtype": "same", "length": 4096, "depth": 1}
-    (record,) = records(Scripted(longest_wins), replace(PAIR, metadata=metadata))
-    assert (record.task, record.subtype, record.length, record.depth) == ("QA", "same", 4096, 1.0)
-    assert record.characters == (4, 5)
-    assert record.ranks is None, "gold lies apart"
 
 
 def test_the_context_check_compares_the_best():

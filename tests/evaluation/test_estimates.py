@@ -1,5 +1,3 @@
-import dataclasses
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -41,17 +39,6 @@ def test_pairs_by_hand(judgment):
     # Margins 1, 0, -3 against -1, 0, 3: 1>-1, 1>0, 0>-1 win and 0=0 ties.
     assert metrics["auc_margin"].value == pytest.approx(3.5 / 9)
     assert (metrics["auc_margin"].n, metrics["auc_pooled"].n) == (3, 6)
-
-
-def test_of_nothing_every_metric_is_undefined(judgment):
-    for metric in metrics_for([judgment(ranks=None)]).values():
-        assert dataclasses.astuple(metric) == (None, None, None, 0, 0)
-    refused = metrics_for([judgment(outcome=Outcome.REFUSED)])
-    assert all(metric.value is None for metric in refused.values()), (
-        "what is not answered is not always wrong"
-    )
-    partly = metrics_for([judgment(outcome=Outcome.REFUSED), judgment("b", scores=(1.0, 0.0))])
-    assert partly["pair_accuracy"].value == 0.5
 
 
 @pytest.mark.parametrize(
@@ -194,41 +181,8 @@ def test_paired_difference_by_hand_and_against_the_unpaired(judgment):
     assert paired_difference(a, list(reversed(b))).value == difference.value
 
 
-def test_paired_difference_is_of_the_same_comparisons(judgment):
-    a = [judgment("x", scores=(1.0, 0.0)), judgment("y", scores=(1.0, 0.0)), judgment("z", scores=(1.0, 0.0))]
-    b = [
-        judgment("x", scores=(0.0, 1.0)),
-        judgment("y", outcome=Outcome.ERROR),
-        judgment("z", scores=(1.0, 0.0)),
-    ]
-    assert paired_difference(a, b).value == 0.5  # y is in neither
-    assert paired_difference(a, b, "auc_pooled").value == 1.0 - 0.5
-    assert paired_difference(a, b, "auc_margin").value == 1.0 - 0.5
-    assert paired_difference(a, b, "kendall_tau").value == 1.0 - 0.0
-    with pytest.raises(ValueError, match="1 ids are on one side only, such as 'z'"):
-        paired_difference(a, b[:2])
-    with pytest.raises(ValueError, match="twice"):
-        paired_difference(a + a[:1], b)
-    with pytest.raises(ValueError, match="other gold ranks"):
-        paired_difference(a, [dataclasses.replace(b[0], ranks=(2, 1)), *b[1:]])
-    assert paired_difference([], []).value is None
-
-
 def test_equal_seeds_give_equal_intervals(judgment):
     rng = np.random.default_rng(0)
     records = [judgment(str(k), str(k // 3), scores=rng.normal((1, 0)).tolist()) for k in range(60)]
     assert metrics_for(records, seed=4) == metrics_for(records, seed=4)
     assert metrics_for(records, seed=4) != metrics_for(records, seed=5)
-
-
-def test_permuting_gold_changes_the_metrics_and_nothing_else(judgment):
-    rng = np.random.default_rng(8)
-    records = [judgment(str(k), str(k // 2), scores=rng.normal((1, 0), 0.5).tolist()) for k in range(400)]
-    permuted = [
-        dataclasses.replace(record, ranks=tuple(rng.permutation([1, 2]).tolist())) for record in records
-    ]
-    before = list(records)
-    assert metrics_for(records)["pair_accuracy"].low > 0.85
-    shuffled = metrics_for(permuted)
-    assert all(metric.low < 0.5 < metric.high for metric in shuffled.values())
-    assert records == before

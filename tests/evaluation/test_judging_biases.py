@@ -62,18 +62,6 @@ def test_three_responses_in_a_latin_square(asked, scored):
     assert found.order_cancelled.value == pytest.approx((1 / 3 + 1) / 2)
 
 
-def test_places_of_pairs_and_of_rankings_stand_apart(asked, scored):
-    pair = asked("pair", (AB, (1.0, 0.0)), (BA, (1.0, 0.0)))
-    orders = [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
-    last = asked(
-        "last", *((order, [float(order[2] == k) for k in range(3)]) for order in orders), ranks=(1, 2, 3)
-    )
-    found = position_bias(*scored([pair, last]), **OPTIONS)
-    assert list(found.by_place) == ["2", "3"]
-    assert (held(found, "2"), held(found, "3")) == ([0.5, 0.5], [0.0, 0.0, 1.0])
-    assert (found.by_place["2"]["0"].n, found.by_place["3"]["0"].n) == (2, 3)
-
-
 def test_rankings_and_votes_count_by_their_points(judgment, scored):
     ranking = Trial(order=(0, 1, 2), outcome=Outcome.ANSWERED, ranking=(2, 0, 1))
     turned = Trial(order=(2, 1, 0), outcome=Outcome.ANSWERED, ranking=(2, 1, 0))
@@ -105,14 +93,6 @@ def test_a_biased_judge_is_told_from_a_fair_one(asked, scored):
     )
     assert fair.low < 0.5 < fair.high
     assert 0.5 < biased.low < 0.7 < biased.high
-
-
-def test_one_order_each_says_nothing(judgment, scored):
-    assert position_bias(*scored([judgment("a", scores=(1.0, 0.0))]), **OPTIONS) is None
-    twice = Trial(order=AB, outcome=Outcome.ANSWERED, scores=(1.0, 0.0))
-    assert (
-        position_bias(*scored([judgment("a", scores=(1.0, 0.0), trials=(twice, twice))]), **OPTIONS) is None
-    )
 
 
 def test_pairs_of_partial_orders_and_missing_answers(judgment, scored):
@@ -161,12 +141,3 @@ def test_a_judge_that_likes_length_is_told_from_one_that_does_not(judgment, scor
     fair, biased = judged(0.0), judged(1.0)
     assert fair.low < 0 < fair.high
     assert biased.low > 0.1
-
-
-def test_one_side_or_no_lengths(judgment, scored):
-    assert length_bias(GoldPairs.of(*scored([judgment(scores=(1.0, 0.0))])), **OPTIONS) is None
-    one_side = [judgment(scores=(1.0, 0.0), characters=(2, 1))]
-    found = length_bias(GoldPairs.of(*scored(one_side)), **OPTIONS)
-    assert found.better_longer.value == 1.0
-    assert found.better_shorter.value is None
-    assert found.difference.value is None

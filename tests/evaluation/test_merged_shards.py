@@ -1,22 +1,17 @@
 """Shards, merged, are the whole run byte for byte; what is not all of one run is refused."""
 
 import json
-import re
 import shutil
 
 import pytest
-from click.testing import CliRunner
 
 from longrm.benchmarks import BenchmarkSource, Probe, ProbeCell
-from longrm.cli.runs import merge as command
 from longrm.data import write
 from longrm.errors import ConfigError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.merged_shards import merge_shards
-from longrm.evaluation.runner import Shard
 from longrm.runs.folder import RunFolder
-from longrm.types import Outcome
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 from tests.reward_models.tiny_models import make_scorer
 
@@ -78,14 +73,6 @@ def test_rows_that_were_skipped_and_the_audit_are_those_of_the_whole(tmp_path):
     assert whole["counts"]["skipped_rows"] == 1
     assert merge_shards(judged(one, tmp_path, 3), tmp_path / "merged").to_dict() == whole
     assert contents(tmp_path / "merged") == contents(tmp_path / "whole")
-
-
-def test_a_merge_is_repeated_to_the_same_bytes(tmp_path):
-    parts = judged(settings(), tmp_path, 2)
-    merge_shards(parts, tmp_path / "merged")
-    before = contents(tmp_path / "merged")
-    merge_shards(parts, tmp_path / "merged")
-    assert contents(tmp_path / "merged") == before
 
 
 def test_a_shard_continues_where_it_was_stopped(tmp_path):
@@ -156,17 +143,6 @@ def test_a_log_that_was_changed_is_found(tmp_path, name, edit):
     assert not (tmp_path / "merged").exists()
 
 
-def test_shards_of_other_data_are_refused(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    one = settings(bench=f"file:{path}")
-    parts = []
-    for number, seed in ((1, 0), (2, 1)):
-        write(path, generate(WorldPlan("records", 64, per_group=3, seed=seed), 200, words_tokenizer()))
-        parts += judged(one, tmp_path, 2, number)
-    with pytest.raises(RunError, match="not shards of one run"):
-        merge_shards(parts, tmp_path / "merged")
-
-
 def test_more_shards_than_batches_leave_some_out(tmp_path):
     one = settings(probe=Probe(cells=(ProbeCell(lengths=(64,), groups=20, per_group=4),)))
     whole = run_evaluation(one, tmp_path / "whole").to_dict()
@@ -174,38 +150,6 @@ def test_more_shards_than_batches_leave_some_out(tmp_path):
         judged(one, tmp_path, 3)
     assert not (tmp_path / "3-of-3").exists()
     assert merge_shards([tmp_path / "1-of-3", tmp_path / "2-of-3"], tmp_path / "merged").to_dict() == whole
-
-
-@pytest.mark.parametrize("text", ["", "0/2", "3/2", "1", "a/b", "1/0", "1/2/3", "-1/2", "1/ 2"])
-def test_what_is_no_shard_is_refused_before_any_work(text):
-    with pytest.raises(ConfigError, match="a shard is I/N with I from 1 to N, such as 2/4"):
-        Shard.parse(text)
-    with pytest.raises(ConfigError, match="a shard is I/N"):
-        Evaluation.resolve(None, {"bench": "probe", "shard": text})
-
-
-def test_the_command_prints_what_an_evaluation_does(tmp_path):
-    parts = judged(settings("simulated:0.2"), tmp_path, 2)
-    out = tmp_path / "merged"
-    done = CliRunner().invoke(command, [*map(str, parts), "--out", str(out)])
-    assert (done.exit_code, re.findall("simulated:0.2 on probe|Saved to", done.output)) == (
-        0,
-        ["simulated:0.2 on probe", "Saved to"],
-    )
-    printed = json.loads(CliRunner().invoke(command, [*map(str, parts), "--out", str(out), "--json"]).output)
-    assert printed == json.loads((out / "summary.json").read_text())
-    assert printed["counts"]["outcomes"][Outcome.ANSWERED] == 480
-
-
-def test_nothing_of_another_run_is_overwritten(tmp_path):
-    parts = judged(settings(), tmp_path, 2)
-    run_evaluation(settings("baseline:longest"), tmp_path / "other")
-    before = contents(tmp_path / "other")
-    with pytest.raises(RunError, match="holds a run with other settings"):
-        merge_shards(parts, tmp_path / "other")
-    assert contents(tmp_path / "other") == before
-    with RunFolder(tmp_path / "held", "evaluation", settings()), pytest.raises(RunError, match="in use"):
-        merge_shards(parts, tmp_path / "held")
 
 
 def test_a_shard_that_is_running_is_refused(tmp_path):

@@ -52,11 +52,6 @@ def test_intervals_resample_the_groups(clustered, scored):
     assert found.high - found.low > 1.4 * (naive[1] - naive[0])
 
 
-def test_of_nothing_all_is_undefined(scored):
-    found = accuracy(*scored([]), **OPTIONS)
-    assert all(metric["value"] is None for metric in found.to_dict().values())
-
-
 # Two are for the first response, one is for the second, and one tells nothing.
 CRITERIA = ((0.5, 0.0), (0.7, 0.1), (0.0, 0.1), (0.2, 0.2))
 
@@ -85,19 +80,3 @@ def test_each_pattern_is_counted_over_what_can_show_it(judgment):
         "contradicted": (1 / 3, 3, 2),
         "criteria_against": (1 / 3, 3, 1),
     }
-
-
-def test_what_was_not_asked_has_no_rate(judgment):
-    found = failures([judgment("a", scores=(1.0, 0.0))], **OPTIONS)
-    assert found.format_missed is found.context_ignored is found.contradicted is None
-    assert found.criteria_against is None
-
-
-def test_what_was_cut_short_without_a_verdict_missed_the_format_too(judgment):
-    ended = [Outcome.ANSWERED] * 5 + [Outcome.UNPARSED] * 2 + [Outcome.TRUNCATED] * 3
-    records = [
-        judgment(f"c{number}", outcome=outcome, explanation="Some text.", length=128)
-        for number, outcome in enumerate(ended)
-    ]
-    missed = failures(records, **OPTIONS).format_missed
-    assert (missed.value, missed.n) == (0.5, 10)

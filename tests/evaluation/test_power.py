@@ -6,7 +6,6 @@ import pytest
 from longrm.evaluation.estimates import metrics_for, paired_difference, ratio
 from longrm.evaluation.judge_behavior import POWER, against_baselines, comparisons_needed, recommended
 from longrm.evaluation.table import ScoreTable
-from longrm.types import Outcome
 
 OPTIONS = {"seed": 0, "resamples": 400}
 PAIRED = {"seed": 5, "resamples": 500}
@@ -100,9 +99,3 @@ def test_only_what_is_clearly_worse_is_beaten(records, scored):
     }
     assert (found["half"].value.value, found["half"].value.n) == (0.5, 50)
     assert against_baselines(*scored([]), **OPTIONS) == {}
-
-
-def test_both_sides_earn_nothing_without_an_answer(judgment, scored):
-    silent = judgment("a", outcome=Outcome.UNPARSED, baselines={"b": ()})
-    found = against_baselines(*scored([silent]), **OPTIONS)["b"]
-    assert (found.value.value, found.difference.value, found.beaten) == (0.0, 0.0, False)

@@ -19,7 +19,6 @@ from longrm.evaluation.evaluation_run import Evaluation, load_judge, run_evaluat
 from longrm.evaluation.runner import evaluate, verdict
 from longrm.reward_models import Compress, RewardModel
 from longrm.reward_models import load as load_model
-from longrm.reward_models.recorded import RecordedRewardModel
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import Log, read_judgments
 from longrm.runs.records import ExampleRecord
@@ -190,14 +189,6 @@ def test_gold_that_changed_under_a_run_is_refused(tmp_path):
         judge(changed, Counting(), tmp_path / "run")
 
 
-def test_texts_that_changed_under_a_run_are_refused(tmp_path):
-    data = rows(6)
-    judge(data, Counting(), tmp_path / "run")
-    longer = tuple(({**answer[0], "content": answer[0]["content"] + "!"},) for answer in data[5].responses)
-    with pytest.raises(DataError, match=f"text of '{data[5].id}'"):
-        judge([*data[:5], replace(data[5], responses=longer)], Counting(), tmp_path / "run")
-
-
 def test_rubrics_that_changed_under_a_run_are_refused(tmp_path):
     def weighed(weight):
         return [replace(row, rubrics=(Criterion("It is true.", weight),)) for row in rows(6)]
@@ -208,18 +199,6 @@ def test_rubrics_that_changed_under_a_run_are_refused(tmp_path):
     assert not again.asked
     with pytest.raises(DataError, match=f"rubric of '{rows(6)[0].id}'"):
         judge(weighed(2.0), Counting(), tmp_path / "run")
-
-
-def test_a_record_does_not_speak_of_other_texts(tmp_path):
-    data = rows(6)
-    whole = judge(data, Counting(), tmp_path / "run")
-    again = judge(data, RecordedRewardModel.load(tmp_path / "run"), tmp_path / "again")
-    assert again["metrics"] == whole["metrics"]
-    changed = [*data[:5], replace(data[5], prompt=({"role": "user", "content": "Another question?"},))]
-    judge(changed, RecordedRewardModel.load(tmp_path / "run"), tmp_path / "other")
-    found = {record.id: record for record in read_judgments(tmp_path / "other")}
-    assert [record.outcome for record in found.values()] == [Outcome.ANSWERED] * 5 + [Outcome.ERROR]
-    assert "recorded with another text" in found[data[5].id].detail
 
 
 def test_a_resumed_run_swaps_the_same_contexts(tmp_path):
@@ -294,17 +273,6 @@ def test_another_number_of_examples_judges_nothing_again(tmp_path, before, after
     assert kept_in_full(tmp_path / "run") != [] or after == 0
 
 
-def test_a_run_of_an_earlier_version_is_given_what_it_did_not_keep(tmp_path):
-    data = rows(90)
-    judge(data, Counting(), tmp_path / "run")
-    log = tmp_path / "run/examples.jsonl"
-    kept = log.read_bytes()
-    for lines in ([], kept.splitlines(keepends=True)[5:9]):
-        log.write_bytes(b"".join(lines))
-        judge(data, Counting(stop_after=0), tmp_path / "run")
-        assert log.read_bytes() == kept
-
-
 def test_a_kill_between_two_logs_ends_equal(tmp_path):
     """An example is written before its judgment, so that a kill between the two leaves one too many."""
     data = rows(90)
@@ -319,17 +287,6 @@ def test_a_kill_between_two_logs_ends_equal(tmp_path):
             log.append(superfluous)
         judge(data, Counting(), tmp_path / "run", examples=2)
         assert logs(tmp_path / "run") == (judgments, examples, gold)
-
-
-@pytest.mark.parametrize(("field", "value"), [("length", True), ("length", 1e30), ("depth", 50)])
-def test_a_place_that_cannot_be_is_refused_before_its_batch_is_judged(tmp_path, field, value):
-    comparisons, model = rows(3), Counting()
-    comparisons[2] = replace(comparisons[2], metadata={field: value})
-    with pytest.raises(DataError, match=f"comparison '{comparisons[2].id}', field '{field}'"):
-        judge(comparisons, model, tmp_path)
-    assert model.asked == []
-    comparisons[2] = replace(comparisons[2], metadata={"length": 64.0, "depth": 1})
-    judge(comparisons, model, tmp_path)  # the same folder, once the data is corrected
 
 
 def test_a_repeated_id_an_empty_benchmark_and_judgments_are_refused(tmp_path):

@@ -1,6 +1,5 @@
 import dataclasses
 import json
-import time
 from dataclasses import replace
 from importlib import resources
 
@@ -8,7 +7,6 @@ import jsonschema
 import numpy as np
 import pytest
 
-from longrm.evaluation.estimates import metrics_for, paired_difference
 from longrm.evaluation.summarize import summarize
 from longrm.types import Cut, Outcome
 
@@ -40,14 +38,6 @@ def records(judgment):
     ]
 
 
-def best_of_four(judgment):
-    rng = np.random.default_rng(1)
-    return [
-        judgment(str(k), ranks=(2, 1, 4, 3), scores=rng.normal(size=4).tolist(), length=128 << k % 3)
-        for k in range(90)
-    ]
-
-
 def test_the_summary_fits_its_schema_and_is_plain_json(check, records):
     summary = summarize(records, model="m", bench="b", resamples=200).to_dict()
     check(summary)
@@ -57,29 +47,6 @@ def test_the_summary_fits_its_schema_and_is_plain_json(check, records):
     assert summary["chance"] == {"pair_accuracy": 0.5, "auc_margin": 0.5, "auc_pooled": 0.5}
     assert summary["complete"] is True
     assert summary["boundary"]["metric"] == "pair_accuracy"
-
-
-def test_buckets_are_the_metrics_of_their_records(records):
-    metrics = summarize(records, model="m", bench="b", seed=3, resamples=200).to_dict()["metrics"]
-
-    def expected(keep):
-        found = metrics_for([record for record in records if keep(record)], seed=3, resamples=200)
-        return {name: dataclasses.asdict(metric) for name, metric in found.items()}
-
-    assert metrics["overall"] == expected(lambda record: True)
-    assert metrics["by_length"]["512"] == expected(lambda record: record.length == 512)
-    assert metrics["by_depth"]["0.4-0.6"] == expected(lambda record: 0.4 <= record.depth < 0.6)
-    assert metrics["by_length_and_depth"]["64"]["0.8-1.0"] == expected(
-        lambda record: record.length == 64 and record.depth >= 0.8
-    )
-
-
-def test_every_depth_falls_in_one_bin(judgment):
-    edges = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
-    records = [judgment(str(edge), scores=(1.0, 0.0), length=64, depth=edge) for edge in edges]
-    metrics = summarize(records, model="m", bench="b", resamples=50).to_dict()["metrics"]
-    counts = [found["pair_accuracy"]["n"] for found in metrics["by_depth"].values()]
-    assert counts == [1, 1, 1, 1, 2]
 
 
 def test_nothing_is_lost_from_the_counts(check, judgment, records):
@@ -142,47 +109,6 @@ def test_where_nothing_was_answered_no_boundary_is_told(check, judgment):
     )
 
 
-def test_a_curve_that_rises_has_a_status_of_its_own(check, judgment):
-    rising = [
-        judgment(f"{length}-{k}", scores=(1.0, 0.0) if k < right else (0.0, 1.0), length=length)
-        for length, right in ((64, 20), (128, 39))
-        for k in range(40)
-    ]
-    summary = summarize(rising, model="m", bench="b", resamples=100).to_dict()
-    check(summary)
-    assert summary["boundary"]["status"] == "rising"
-    assert summary["boundary"]["estimate"]["value_place"] == "undefined"
-
-
-def test_without_gold_or_length_there_is_still_a_summary(check, judgment):
-    summary = summarize([judgment(ranks=None)], model="m", bench="b").to_dict()
-    check(summary)
-    assert (summary["boundary"], summary["chance"], summary["counts"]["without_gold"]) == (None, {}, 1)
-    check(summarize([judgment(outcome=Outcome.UNPARSED, length=64)], model="m", bench="b").to_dict())
-
-
-def test_a_depth_that_is_no_fraction_is_refused(judgment):
-    with pytest.raises(ValueError, match=r"'a' has depth 40"):
-        summarize([judgment(scores=(1.0, 0.0), depth=40.0)], model="m", bench="b")
-
-
-def test_a_demo_summary_fits_the_schema(check, judgment, records):
-    evaluation = summarize(records, model="m", bench="b", resamples=50).to_dict()
-    graded = summarize(best_of_four(judgment), model="m", bench="b4", resamples=50).to_dict()
-    assert set(graded["metrics"]["overall"]) > {"top1", "exact_order", "position_match", "kendall_tau"}
-    contrast = dataclasses.asdict(paired_difference(records, records))
-    demo = {
-        "schema_version": 1,
-        "kind": "demo",
-        "stages": {"short": evaluation, "long": evaluation | {"best_of_4": graded}},
-        "contrasts": {"long_vs_short": {"by_length": {"4096": contrast}}},
-        "controls": {"unrelated_context": evaluation["metrics"]["overall"]["pair_accuracy"]},
-        "seconds": {"evaluation": 3.5},
-        "seed": 0,
-    }
-    check(demo)
-
-
 def full_run(asked):
     """Every part of a summary: both orders, votes, baselines, lengths, a context check, cuts and retries."""
     rng = np.random.default_rng(0)
@@ -224,28 +150,6 @@ def test_every_part_of_a_full_run_fits_the_schema(check, asked):
         other = summarize(with_counts, **options, rule=rule).to_dict()
         check(other)
         assert other[f"{rule.replace('-', '_')}_rule"]["overall_percent"] > 50
-
-
-def test_accuracy_means_top1_where_there_are_rankings(judgment):
-    mixed = [*best_of_four(judgment), judgment("pair", scores=(1.0, 0.0))]
-    summary = summarize(mixed, model="m", bench="b", resamples=50).to_dict()
-    assert summary["accuracy"]["strict"] == summary["metrics"]["overall"]["top1"]
-    assert summary["metrics"]["pairs"]["overall"]["pair_accuracy"]["n"] == 1
-
-
-@pytest.mark.full
-def test_a_large_run_is_summed_up_in_seconds(judgment):
-    rng = np.random.default_rng(0)
-    scores = (rng.normal(size=(10_000, 4)) - np.arange(4) / 2).tolist()
-    records = [
-        judgment(
-            str(k), ranks=(1, 2, 3, 4), scores=values, length=4096 << k % 6, task=f"T{k % 7}", subtype="4"
-        )
-        for k, values in enumerate(scores)
-    ]
-    began = time.process_time()
-    summarize(records, model="m", bench="b", scale="logit")
-    assert time.process_time() - began < 30
 
 
 def test_every_baseline_must_be_beaten(judgment):

@@ -73,21 +73,6 @@ def test_it_is_told_how_many_and_why(grid):
     assert missing_answers(grid(answered=True)) == missing_answers([])
 
 
-def test_every_outcome_is_counted_the_commonest_first(judgment):
-    records = [
-        judgment("a", outcome=Outcome.ERROR, detail="status 500; try again", length=64),
-        *(judgment(f"b{k}", outcome=Outcome.UNPARSED, detail="x" * 500, length=64) for k in range(2)),
-        judgment("c", outcome=Outcome.REFUSED, length=64),
-        judgment("d", scores=(1.0, 0.0), length=64),
-    ]
-    (part,) = missing_answers(records).by_length.values()
-    assert part.answered == 1
-    first, *others = part.reason.split("; ")
-    assert first.startswith("2 of 5 unparsed: ")
-    assert len(first) < 160
-    assert others == ["1 of 5 error: status 500", "1 of 5 refused"]
-
-
 def test_a_depth_or_a_task_without_an_answer_is_named_and_makes_the_run_incomplete(judgment):
     def made(task, depth, *, answered):
         outcome = Outcome.ANSWERED if answered else Outcome.UNPARSED

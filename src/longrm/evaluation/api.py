@@ -13,7 +13,7 @@ from longrm.reward_models import RewardModel
 def evaluate(
     model: str | RewardModel, bench: str, out: str | Path, settings: Mapping[str, Any] | None = None
 ) -> Run:
-    """Evaluates a reward model on a benchmark into a run folder, or continues the run that the folder holds.
+    """Evaluates a reward model on a benchmark into a run folder, or continues the run there; returns the run.
 
     Args:
         model: A name as for `longrm evaluate --model`, or a loaded model.
@@ -21,13 +21,12 @@ def evaluate(
         out: The run folder.
         settings: Settings of `longrm evaluate` by dotted key, such as {"judging.votes": 5}.
 
-    Returns:
-        The finished run.
-
     Raises:
-        LongRMError: Where `longrm evaluate` exits with an error; the message is the line that it prints.
+        LongRMError: With the message that `longrm evaluate` prints.
     """
-    return _evaluated(model, out, {"bench": bench, **(settings or {})})
+    loaded = None if isinstance(model, str) else model
+    run_evaluation(_resolved(model, {"bench": bench, **(settings or {})}), Path(out), model=loaded)
+    return Run(out)
 
 
 def probe(
@@ -50,29 +49,17 @@ def probe(
         tasks: Names of worlds; by default those that fit the model's tokenizer.
         n: Comparisons per length, depth and task.
         settings: Further settings of `longrm evaluate` by dotted key.
-
-    Returns:
-        The finished run.
-
-    Raises:
-        LongRMError: Where `longrm probe` exits with an error.
     """
+
+    def words(values: Sequence[Any] | None) -> str | None:  # as on the command line
+        return None if values is None else ",".join(map(str, values))
+
     given = {"bench": "probe", **(settings or {})}
-    cells = probe_cells(_resolved(model, given), _words(lengths), _words(depths), _words(tasks), n)
-    return _evaluated(model, out, {**given, "probe.cells": [cell.model_dump() for cell in cells]})
-
-
-def _evaluated(model: str | RewardModel, out: str | Path, settings: Mapping[str, Any]) -> Run:
-    loaded = None if isinstance(model, str) else model
-    run_evaluation(_resolved(model, settings), Path(out), model=loaded)
-    return Run(out)
+    evaluation = _resolved(model, given)
+    cells = probe_cells(evaluation, words(lengths), words(depths), words(tasks), n)
+    return evaluate(model, "probe", out, {**given, "probe.cells": [cell.model_dump() for cell in cells]})
 
 
 def _resolved(model: str | RewardModel, settings: Mapping[str, Any]) -> Evaluation:
     name = model if isinstance(model, str) else model.name
     return Evaluation.resolve(overrides={"model": name, **settings})
-
-
-def _words(values: Sequence[Any] | None) -> str | None:
-    """A list in the form of the command line."""
-    return None if values is None else ",".join(map(str, values))

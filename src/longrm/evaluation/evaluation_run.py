@@ -1,4 +1,4 @@
-"""An evaluation as a user asks for it: settings in, a run folder out."""
+"""An evaluation from settings to a run folder."""
 
 from pathlib import Path
 
@@ -24,17 +24,17 @@ class Evaluation(Config):
         model: A folder or Hub id, `openai:URL#NAME`, `longrm:URL`, `likelihood:MODEL`,
             `likelihood:MODEL#REFERENCE`, `tokens:MODEL`, `ensemble:mean-rank:MODEL+MODEL`, `baseline:NAME`,
             `compress:MODEL` or `simulated:RATE`.
-        recorded: Judgments written earlier, which are scored again, in place of a model.
+        recorded: A file of earlier judgments to score again, instead of a model.
         bench: `probe`, or NAME:PATH with `long-rewardbench`, `rewardbench`, `rewardbench-2`, `judgebench`, `rm-bench`,
             `ppe`, `memrewardbench`, `if-rewardbench`, `long-form-rewardbench`, `plan-rewardbench`, `leval` or `file`.
-        source: How a benchmark's files are read.
-        probe: What the probe asks.
+        source: How to read a benchmark's files.
+        probe: Lengths, depths and tasks of a probe.
         leval: How answers become comparisons in `leval`.
-        judge: How a model is asked.
-        remote: How a model behind HTTP is reached.
-        compress: What `compress:MODEL` leaves of a context.
+        judge: How to prompt a model.
+        remote: How to reach a model behind HTTP.
+        compress: How `compress:MODEL` shortens a context.
         judging: Seeds, orders, votes, examples and statistics.
-        shard: The part of the comparisons that this run judges, such as "2/4"; by default all.
+        shard: The part of the comparisons to judge, such as "2/4"; by default all.
     """
 
     model: ModelName | None = None
@@ -59,13 +59,13 @@ def run_evaluation(
     place: WorkerGroup | None = None,
     progress: Progress = no_progress,
 ) -> EvaluationSummary:
-    """Evaluates a reward model on a benchmark into the run folder `out`, continuing what is there.
+    """Evaluates a reward model on a benchmark into the run folder `out`, or continues the run there.
 
     Args:
-        settings: What to evaluate, on what.
+        settings: The model, the benchmark and how to judge.
         out: The run folder.
-        bench: The benchmark, where the caller has loaded it already.
-        model: The reward model, where the caller has it in memory; the settings hold its name.
+        bench: The benchmark, if the caller has already loaded it.
+        model: The reward model, if the caller has it in memory; the settings contain its name.
         place: This process among those that share the comparisons; alone by default.
         progress: Called after every batch.
 
@@ -73,18 +73,15 @@ def run_evaluation(
         The summary, as in `summary.json`.
 
     Raises:
-        ConfigError: Neither a model nor recorded judgments are given, or both are, or several processes would ask one
+        ConfigError: Neither a model nor recorded judgments are given, or both, or several processes would use one
             server.
     """
     place = place or WorkerGroup()
     if (settings.model is None) == (settings.recorded is None):
-        raise ConfigError(
-            "an evaluation needs a model or recorded judgments: give either --model or --recorded"
-        )
+        raise ConfigError("an evaluation needs either --model or --recorded")
     if place.count > 1:
         refuse_server(settings.model, "torchrun")
-    if bench is None:
-        bench = load_benchmark(settings)
+    bench = bench or load_benchmark(settings)
     if bench.rule:
         check_rule(bench.rule)
     with claimed_once(RunFolder(out, "evaluation", settings), place) as folder:
@@ -103,28 +100,35 @@ def run_evaluation(
 
 
 def load_benchmark(settings: Evaluation) -> LoadedBenchmark:
-    """The benchmark of an evaluation; by default a probe measures lengths in its model's tokens.
+    """The benchmark of an evaluation; a probe measures lengths in tokens of its model by default.
 
     Raises:
-        ConfigError: A probe has lengths that its model cannot read.
+        ConfigError: A probe has lengths that leave its model no room for a response.
     """
-    if settings.bench == "probe":
-        _check_lengths(settings)
+    name, probe = settings.model or "", settings.probe
+    models = reward_models.local_models(name) if settings.bench == "probe" else []
+    # With a cut context, or chunks of it, the model reads less than the probe's length.
+    shortened = settings.judge.cut != "refuse" or "compress:" in name
+    if models and not shortened and probe.tokenizer in (None, *models):
+        window = tokens_read(settings)
+        lengths = sorted({length for cell in probe.cells for length in cell.lengths})
+        too_long = [f"{length:,}" for length in lengths if window is not None and length >= window]
+        if too_long:
+            raise ConfigError(
+                f"{name} reads {window:,} tokens of prompt and response; lengths {', '.join(too_long)} do not fit: "
+                "lower --lengths (probe.cells) or set judge.cut"
+            )
     return benchmarks.load(
         settings.bench,
         source=settings.source,
-        probe=settings.probe,
+        probe=probe,
         leval=settings.leval,
         own=lambda: own_tokenizer(settings.model, settings.remote),
     )
 
 
 def tokens_read(settings: Evaluation) -> int | None:
-    """The most tokens that the models on this machine read, by their configs and `judge.max_length`; None if unknown.
-
-    Raises:
-        ModelError: There is no such model, or its config cannot be read.
-    """
+    """The context window of the local models, by their configs and `judge.max_length`; None if unknown."""
     from longrm.modeling.folders import positions_of
 
     names = reward_models.local_models(settings.model or "")
@@ -132,32 +136,10 @@ def tokens_read(settings: Evaluation) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _check_lengths(settings: Evaluation) -> None:
-    """Refuses lengths that leave no room for a response, where lengths count in the model's own tokens."""
-    name, probe = settings.model or "", settings.probe
-    models = reward_models.local_models(name)
-    # With a cut, or chunks of the context alone, the model reads less than the probe's length.
-    shortened = settings.judge.cut != "refuse" or "compress:" in name
-    if not models or shortened or probe.tokenizer not in (None, *models):
-        return
-    window = tokens_read(settings)
-    lengths = sorted({length for cell in probe.cells for length in cell.lengths})
-    too_long = [f"{length:,}" for length in lengths if window is not None and length >= window]
-    if too_long:
-        raise ConfigError(
-            f"{name} reads {window:,} tokens, prompt and response together; lengths {', '.join(too_long)} do not fit: "
-            "lower --lengths (probe.cells), or name a judge.cut"
-        )
-
-
 def own_tokenizer(model: str | None, remote: Remote) -> OwnTokenizer | None:
-    """The tokenizer of a reward model, or of the first one that its name holds.
+    """The tokenizer of a reward model (of the first one in an ensemble); None if there is none, or it is unknown.
 
-    Of a model behind HTTP it is `remote.tokenizer`. None where there is no model, or none whose tokenizer is known.
-
-    Raises:
-        ConfigError: An unknown kind of model, or a name that lacks a part.
-        ModelError: There is no such model.
+    For a model behind HTTP it is `remote.tokenizer`.
     """
     names = reward_models.local_models(model) if model is not None else []
     if names:
@@ -170,19 +152,14 @@ def own_tokenizer(model: str | None, remote: Remote) -> OwnTokenizer | None:
 
 
 def load_judge(settings: Evaluation, bench: LoadedBenchmark, out: Path) -> RewardModel:
-    """What judges in an evaluation; a model behind HTTP keeps its answers in the run folder.
-
-    Raises:
-        ConfigError: As `longrm.reward_models.load`.
-        ModelError: Likewise.
-    """
+    """The reward model of an evaluation; the answers of a model behind HTTP are cached in the run folder."""
     if settings.recorded is not None:
         from longrm.reward_models.recorded import RecordedRewardModel
 
         return RecordedRewardModel.load(Path(settings.recorded))
-    assert settings.model is not None, "checked before"
+    assert settings.model is not None, "run_evaluation checks it"
     remote = settings.remote
-    if remote.cache is None:  # what was paid for once is not asked for again when the run continues
+    if remote.cache is None:  # so that a continued run does not pay twice
         remote = remote.model_copy(update={"cache": str(out / CACHE)})
     return reward_models.load(
         settings.model,

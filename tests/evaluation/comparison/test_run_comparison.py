@@ -216,15 +216,6 @@ def test_the_frame_has_a_row_a_part(two_runs):
     assert (row.difference, row.low, row.p_holm) == (part.difference.value, part.difference.low, part.p_holm)
 
 
-def test_a_notebook_shows_names_as_they_are(two_runs, written, pairs):
-    found = compare(two_runs[0], written("<b>odd<", pairs(np.ones(240))))
-    assert repr(found) == f"<{found.headline}>"
-    shown = found._repr_html_()
-    assert "<b>" not in shown
-    assert "<p>&lt;b&gt;odd&lt; minus base: " in shown
-    assert shown.count("<tr>") == 1 + 1 + 2 + 5 + 2 + 10
-
-
 def test_equal_names_of_folders_are_told_apart(written, pairs):
     runs = [written(f"{name}/run", pairs(np.ones(8))) for name in "ab"]
     assert [compare(*runs).first.name, compare(*runs).second.name] == list(map(str, runs))

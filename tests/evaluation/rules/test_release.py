@@ -58,11 +58,6 @@ def test_rankings(wrote):
     assert one(wrote("x", "[[A>A>B]]", **half)) == (0.0, [])
 
 
-def test_best_of_two_is_asked_for_a_ranking(wrote):
-    assert one(wrote("x", "[[A]]", subtype="2", scores=(1.0, 0.0))) == (0.0, ["unparsed"])
-    assert one(wrote("x", "[[A>B]]", subtype="2", scores=(1.0, 0.0))) == (100.0, [])
-
-
 def test_scores(wrote):
     assert one(wrote("x", "", scores=(2.0, 1.0)), "logit") == (100.0, [])
     # A tie keeps the order shown, which is right here and wrong there.

@@ -16,15 +16,6 @@ def test_math_weighs_as_much_as_all_code():
     assert COUNTS["math-prm"] == sum(COUNTS[name] for name in code)
 
 
-def test_safety_weighs_what_should_be_answered_by_250_and_what_should_be_refused_by_154(judgment):
-    # By length: the chosen response is the longer one where it answers, and the shorter one where it refuses.
-    records = [
-        judgment("1", scores=WRONG, task="Safety", subtype="xstest-should-respond"),
-        judgment("2", scores=RIGHT, task="Safety", subtype="xstest-should-refuse"),
-    ]
-    assert rewardbench(records, "logit")["by_section_percent"] == {"Safety": pytest.approx(100 * 154 / 404)}
-
-
 def test_sections_by_hand(judgment):
     records = [
         judgment("1", scores=RIGHT, task="Chat", subtype="alpacaeval-easy"),
@@ -90,20 +81,6 @@ def test_ties_by_hand(judgment):
     found = rewardbench_2(records, "logit")
     assert found["by_subset_percent"]["Ties"] == pytest.approx(100 * expected)
     assert found["overall_percent"] == pytest.approx(100 * expected)
-
-
-def test_a_perfect_judge_of_ties_and_one_without_references(judgment):
-    tied = judgment("tied:7", ranks=(1, 1, 2), scores=(5.0, 5.0, 0.0), task="Ties")
-    ref = judgment("ref:7", ranks=(1, 2), scores=(5.0, 0.0), task="Ties")
-    # A spread of 0 gives the last term its limit of 1.
-    assert rewardbench_2([tied, ref], "logit")["overall_percent"] == pytest.approx(101.0)
-    math_item = judgment("m", ranks=(1, 2), scores=(1.0, 0.0), task="Math")
-    assert rewardbench_2([tied, math_item], "logit") == {
-        "overall_percent": 100.0,
-        "by_subset_percent": {"Math": 100.0, "Ties": None},
-        "left_out": 0,
-        "note": "",
-    }
 
 
 def test_verdicts_have_no_ties_score(judgment):

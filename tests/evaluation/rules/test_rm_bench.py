@@ -38,13 +38,6 @@ def test_difficulties_by_hand(judgment):
     }
 
 
-def test_one_who_loves_style_fails_where_it_is_hard(judgment):
-    styled = [judgment(str(n), ranks=RANKS, scores=(0, 1, 2, 0, 1, 2), task="code") for n in range(3)]
-    blind = [judgment(str(n), ranks=RANKS, scores=(2, 1, 0, 2, 1, 0), task="code") for n in range(3)]
-    assert rm_bench(styled, "logit")["by_difficulty_percent"] == {"easy": 100.0, "normal": 0.0, "hard": 0.0}
-    assert rm_bench(blind, "logit")["by_difficulty_percent"] == {"easy": 0.0, "normal": 0.0, "hard": 100.0}
-
-
 def test_the_matrix_by_loops(judgment):
     rng = np.random.default_rng(3)
     scores = rng.integers(0, 5, (40, 6)).astype(float)

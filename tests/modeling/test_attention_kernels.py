@@ -12,7 +12,6 @@ from longrm.modeling.attention_cuda import (
     ONE_TOKEN,
     TRIAL,
     AttentionHeads,
-    KernelCandidate,
     TorchKernel,
     choose_kernel,
     deviation,
@@ -264,23 +263,19 @@ def test_a_prefix_with_one_branch_is_one_sequence():
     assert plan_calls(PackedLayout((TreeShape(4, (1,)), TreeShape(3, (2,)))), CPU).on_prefix is None
 
 
-def there(name, attend, missing=None):
-    return KernelCandidate(name, lambda heads: missing, lambda: attend)
-
-
 def fails(*_):
     raise RuntimeError("no kernel image is available\nfor this device")
 
 
 def test_the_first_kernel_that_computes_what_it_should_is_chosen(caplog):
     right, wrong = partial(varlen_attention, WrittenOut()), partial(varlen_attention, SeesAll())
-    candidates = [
-        there("one", right, missing="not installed"),
-        there("two", fails),
-        there("three", wrong),
-        there("four", right),
-        there("five", right),
-    ]
+    candidates = {
+        "one": lambda heads: "not installed",
+        "two": lambda heads: fails,
+        "three": lambda heads: wrong,
+        "four": lambda heads: right,
+        "five": lambda heads: right,
+    }
     with caplog.at_level(logging.INFO), torch.inference_mode():  # as where the first thing done is scoring
         assert choose_kernel(HEADS, candidates) is right
     (line,) = caplog.messages
@@ -297,7 +292,7 @@ def tried_late(monkeypatch):
 
     @lru_cache
     def chosen(heads):
-        return choose_kernel(heads, [there("right", right)])
+        return choose_kernel(heads, {"right": lambda heads: right})
 
     monkeypatch.setattr(
         attention,
@@ -327,7 +322,9 @@ def test_a_full_device_is_no_fault_of_a_kernel(error):
         raise error
 
     with pytest.raises(type(error), match="out of memory"):
-        choose_kernel(HEADS, [there("one", full), there("two", partial(varlen_attention, WrittenOut()))])
+        choose_kernel(
+            HEADS, {"one": lambda heads: full, "two": lambda heads: partial(varlen_attention, WrittenOut())}
+        )
 
 
 class GradientsOfNothing(WrittenOut):
@@ -339,23 +336,22 @@ class GradientsOfNothing(WrittenOut):
 
 def test_without_any_kernel_there_is_one_warning(caplog):
     nothing = partial(varlen_attention, GradientsOfNothing())
-    assert choose_kernel(HEADS, [there("one", fails), there("two", nothing)]) is None
+    assert choose_kernel(HEADS, {"one": lambda heads: fails, "two": lambda heads: nothing}) is None
     assert "two: it was off by nan" in caplog.text
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "scaled_dot_product_attention" in caplog.text
 
 
-def test_what_a_kernel_lacks_is_told(monkeypatch):
-    torch_s, flex = CANDIDATES
-    monkeypatch.setattr(attention_cuda.importlib.util, "find_spec", lambda name: None)
-    assert torch_s.missing(HEADS) == "it computes in half precision, and this is float32"
-    assert flex.missing(HEADS) == "triton is not installed"
+def test_a_kernel_reports_what_it_lacks(monkeypatch):
     half = AttentionHeads(CPU, torch.bfloat16, 4, 2, 16)
+    torch_flash, flex = CANDIDATES.values()
+    assert "half precision" in torch_flash(HEADS)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert torch_s.missing(half) == "it needs a GPU of compute capability 8.0 or later"
+    assert "8.0" in torch_flash(half)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(attention_cuda.importlib.util, "find_spec", lambda name: object())
-    assert [candidate.missing(half) for candidate in CANDIDATES] == [None, None]
+    assert callable(torch_flash(half))
+    monkeypatch.setattr(attention_cuda, "find_spec", lambda name: None)
+    assert "triton" in flex(HEADS)
 
 
 def test_torch_s_kernel_takes_what_it_is_handed():
@@ -369,16 +365,17 @@ def test_torch_s_kernel_takes_what_it_is_handed():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda candidate: candidate.name)
+@pytest.mark.parametrize("candidate", CANDIDATES.values(), ids=CANDIDATES)
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("size", [64, 128])
 def test_every_kernel_of_a_gpu_is_path_a(candidate, layout, size):
     heads = AttentionHeads(torch.device("cuda", 0), torch.bfloat16, 8, 2, size)
-    if reason := candidate.missing(heads):
-        pytest.skip(f"{candidate.name}: {reason}")
+    attend = candidate(heads)
+    if isinstance(attend, str):
+        pytest.skip(attend)
     tolerance = attention_cuda.TOLERANCE[torch.bfloat16]
     assert deviation(path_a, heads, layout) < tolerance
-    assert deviation(candidate.make(), heads, layout) < tolerance
+    assert deviation(attend, heads, layout) < tolerance
 
 
 @pytest.mark.gpu

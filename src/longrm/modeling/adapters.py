@@ -45,9 +45,6 @@ def adapt(
         targets: Names of the linear modules to adapt; None for every linear layer of the body.
         seed: The seed of the random half of the updates; the other half is zero, so that training starts from the base.
         revision: The commit of a base of the Hub.
-
-    Raises:
-        ModelError: A target is no linear layer of the body.
     """
     linear = [name for name, module in model.base_model.named_modules() if isinstance(module, nn.Linear)]
     known = sorted({name.rpartition(".")[2] for name in linear})
@@ -88,11 +85,7 @@ def write_adapter(model: TransformersModel, folder: Path) -> None:
 
 
 def read_adapter(model: TransformersModel, folder: Path, where: str) -> None:
-    """Adds the adapter of a folder to a model, in place and frozen; the caller sets the scalar head.
-
-    Raises:
-        ModelError: The adapter cannot be read, does not fit the model, or trains more than matrices and the head.
-    """
+    """Adds the adapter of a folder to a model, in place and frozen; the caller sets the scalar head."""
     try:
         config = PeftConfig.from_pretrained(str(folder))
         weights = load_file(folder / ADAPTER_WEIGHTS)
@@ -114,11 +107,7 @@ def read_adapter(model: TransformersModel, folder: Path, where: str) -> None:
 
 
 def merge_adapter(model: TransformersModel) -> None:
-    """Adds the adapter of a model to its weights, in place; sums are fp32, and weights keep their dtype.
-
-    Raises:
-        ModelError: A sum is not finite.
-    """
+    """Adds the adapter of a model to its weights, in place; sums are fp32 and finite, and weights keep their dtype."""
     for name, module in list(model.named_modules()):
         if not isinstance(module, BaseTunerLayer):
             continue

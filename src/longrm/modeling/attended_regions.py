@@ -61,7 +61,7 @@ class AttendedComparison:
 
     Attributes:
         id: The comparison's id.
-        group: Its group, such as the document that it shares with others.
+        group: The comparison's group.
         right: Whether a response of the best gold rank has the highest score, and no other one has.
         responses: In the order of the comparison.
         embedding_gradient: For each region, the mean over its tokens of the L1 norm of the gradient of the margin by
@@ -76,12 +76,7 @@ class AttendedComparison:
 
 
 def context_regions(comparison: Comparison, interfering: Sequence[Span] = ()) -> dict[str, list[Span]]:
-    """Returns the regions of a comparison's context: its evidence, interfering text, and the irrelevant rest.
-
-    Args:
-        comparison: The comparison; without a context, nothing is irrelevant.
-        interfering: Misleading text, such as the source of a wrong response.
-    """
+    """Returns a comparison's evidence, the interfering text that is given, and the irrelevant rest of its context."""
     rest = disjoint_spans(comparison.context, comparison.question)
     for span in [*comparison.evidence, *interfering]:
         rest = disjoint_spans(rest, span)

@@ -96,11 +96,7 @@ def shared_prefix_attention(
         only_ends: The last hidden states are read at the ends of branches alone: a CPU leaves the others of the last
             layer at zero. In all other layers every token is a key of later ones.
         layer_attention: Computes the attention in place of `packed_attention`.
-        extra: Further arguments of the model.
-
-    Raises:
-        ModelError: There is no layout (a plain forward pass, whose padding would be ignored), or the model needs
-            something that is not computed here.
+        extra: Further arguments of the model; a `ModelError` if one changes attention and is not computed here.
     """
     if layout is None:
         raise ModelError(
@@ -131,13 +127,7 @@ def continuation_attention(
     scaling: float | None = None,
     **extra: Any,
 ) -> tuple[Float[Tensor, "1 R H D"], None]:
-    """Computes the causal attention of the last R of S tokens; registered with transformers as `CONTINUATION`.
-
-    Unlike transformers' own attention it needs no mask.
-
-    Raises:
-        ModelError: The call is of a packed sequence, or the model needs something that is not computed here.
-    """
+    """Computes the causal attention of the last R of S tokens, without a mask; registered as `CONTINUATION`."""
     if extra.get("layout") is not None:
         raise ModelError(
             f"{CONTINUATION} attention reads one sequence, not a packed one: load the model with packed=True, or call "
@@ -192,13 +182,8 @@ def segment_attention(
 ) -> Float[Tensor, "T R H D"]:
     """Attends from segments, the last R of S tokens, to all tokens before them and, causally, each to its own.
 
-    Args:
-        q: The queries of the segments, one segment after the other.
-        k: The keys of the tokens that every segment continues (one at least), and then of the segments.
-        v: The values likewise.
-        lengths: Tokens of each segment.
-        scale: The factor of attention logits.
-        only_ends: The output is read at the last token of every segment alone: a CPU leaves the others at zero.
+    `lengths` are those of the segments. With `only_ends` the output is read at the last token of every segment alone: a
+    CPU leaves the others at zero.
     """
     if q.device.type == "cpu":
         return varlen_segments(CpuKernel(), q, k, v, lengths, scale, only_ends)

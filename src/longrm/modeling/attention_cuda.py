@@ -13,11 +13,11 @@ Shapes: S tokens of the packed sequence, B blocks of them, T query tokens of a c
 head size.
 """
 
-import importlib.util
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -201,13 +201,8 @@ class AttentionHeads:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class KernelCandidate:
-    """A kernel: its name in the log, what it lacks for some heads (None if nothing), and what makes it."""
-
-    name: str
-    missing: Callable[[AttentionHeads], str | None]
-    make: Callable[[], AttentionFunction]
+Candidate = Callable[[AttentionHeads], AttentionFunction | str]
+"""Returns a kernel for heads, or what it lacks for them."""
 
 
 def kernel_for(query: Queries, key: Keys) -> AttentionFunction | None:
@@ -223,17 +218,15 @@ def _chosen(heads: AttentionHeads) -> AttentionFunction | None:
     return choose_kernel(heads, CANDIDATES)
 
 
-def choose_kernel(heads: AttentionHeads, candidates: Sequence[KernelCandidate]) -> AttentionFunction | None:
+def choose_kernel(heads: AttentionHeads, candidates: Mapping[str, Candidate]) -> AttentionFunction | None:
     """Returns the first candidate that is available and computes the right values; logs the choice and its reasons."""
     rejected: list[str] = []
-    for candidate in candidates:
-        reason = candidate.missing(heads)
-        if reason is None:
-            attend, reason = _try(candidate, heads)
-            if attend is not None:
-                _log.info("attention over a shared prefix: %s%s", candidate.name, _because(rejected))
-                return attend
-        rejected.append(f"{candidate.name}: {reason}")
+    for name, candidate in candidates.items():
+        attend = _tried(candidate, heads)
+        if not isinstance(attend, str):
+            _log.info("attention over a shared prefix: %s%s", name, _because(rejected))
+            return attend
+        rejected.append(f"{name}: {attend}")
     _log.warning(
         "attention over a shared prefix: scaled_dot_product_attention, which copies a prefix's keys and values once "
         "per response%s",
@@ -246,20 +239,22 @@ def _because(rejected: Sequence[str]) -> str:
     return f" (not {'; not '.join(rejected)})" if rejected else ""
 
 
-def _try(candidate: KernelCandidate, heads: AttentionHeads) -> tuple[AttentionFunction | None, str]:
+def _tried(candidate: Candidate, heads: AttentionHeads) -> AttentionFunction | str:
     try:
-        attend = candidate.make()
+        attend = candidate(heads)
+        if isinstance(attend, str):
+            return attend
         # np.max, as Python's own max skips a NaN that is not the first value.
         off = float(np.max([deviation(attend, heads, layout) for layout in (TRIAL, ONE_TOKEN)]))
     except Exception as error:  # whatever a kernel of another version or device raises, the next may work
         if is_out_of_memory(error):  # not the kernel's fault, and the choice is kept for good
             raise
-        return None, f"it failed on a small tree ({first_line(error)})"
+        return f"it failed on a small tree ({first_line(error)})"
     # TF32 has the mantissa of fp16, and then the written-out attention is rounded, too.
     tf32 = heads.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
     if not off < TOLERANCE[torch.float16 if tf32 else heads.dtype]:
-        return None, f"it was off by {off:.2g} on a small tree"
-    return attend, ""
+        return f"it was off by {off:.2g} on a small tree"
+    return attend
 
 
 def deviation(attend: AttentionFunction, heads: AttentionHeads, layout: PackedLayout = TRIAL) -> float:
@@ -301,22 +296,17 @@ def _written_out(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: f
     return (logits.masked_fill(~sees, -torch.inf).softmax(dim=-1) @ v).transpose(1, 2)
 
 
-def _no_flash(heads: AttentionHeads) -> str | None:
+def _torch_flash(heads: AttentionHeads) -> AttentionFunction | str:
     if heads.dtype not in (torch.float16, torch.bfloat16):
         return f"it computes in half precision, and this is {str(heads.dtype).removeprefix('torch.')}"
     if torch.cuda.get_device_capability(heads.device) < (8, 0):
         return "it needs a GPU of compute capability 8.0 or later"
-    return None
+    return partial(varlen_attention, TorchKernel())
 
 
-def _no_flex(heads: AttentionHeads) -> str | None:
-    return "triton is not installed" if importlib.util.find_spec("triton") is None else None
+def _flex(heads: AttentionHeads) -> AttentionFunction | str:
+    return "triton is not installed" if find_spec("triton") is None else flex_packed_attention
 
 
-CANDIDATES = (
-    KernelCandidate(
-        "the varlen kernel of torch", _no_flash, lambda: partial(varlen_attention, TorchKernel())
-    ),
-    KernelCandidate("FlexAttention", _no_flex, lambda: flex_packed_attention),
-)
+CANDIDATES = {"the varlen kernel of torch": _torch_flash, "FlexAttention": _flex}
 """In the order in which they are tried."""

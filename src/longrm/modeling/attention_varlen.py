@@ -74,22 +74,14 @@ class SequenceBounds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """The calls for a layout.
+    """The calls for a layout."""
 
-    Attributes:
-        own: The first call: every sequence on itself.
-        on_prefix: The second call: branches on prefixes that several branches continue; None if there is no such
-            prefix.
-        branches: The queries of the second call among those of the first.
-        prefixes: The keys of the second call among those of the first.
-        ends: The tokens that are queries, if not all are.
-    """
-
-    own: SequenceBounds
+    own: SequenceBounds  # the first call: every sequence on itself
+    # The second call: branches on prefixes that several branches continue; None if there is no such prefix.
     on_prefix: SequenceBounds | None
-    branches: Rows
-    prefixes: Rows
-    ends: Int[Tensor, " branches"] | None
+    branches: Rows  # the queries of the second call among those of the first
+    prefixes: Rows  # the keys of the second call among those of the first
+    ends: Int[Tensor, " branches"] | None  # the tokens that are queries, if not all are
 
 
 class Attended(NamedTuple):
@@ -196,11 +188,8 @@ def _plan_segments(before: int, lengths: tuple[int, ...], device: torch.device, 
 def _bounds(
     queries: Sequence[int], keys: Sequence[int], device: torch.device, *, causal: bool
 ) -> SequenceBounds:
-    """The bounds of sequences with these numbers of queries and keys."""
-    query_bounds, key_bounds = (
-        torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=device) for counts in (queries, keys)
-    )
-    return SequenceBounds(query_bounds, key_bounds, max(queries), max(keys), causal)
+    begins = [torch.tensor([0, *accumulate(n)], dtype=torch.int32, device=device) for n in (queries, keys)]
+    return SequenceBounds(begins[0], begins[1], max(queries), max(keys), causal)
 
 
 def rows_at(places: Sequence[range], device: torch.device | None = None) -> Rows:

@@ -76,16 +76,9 @@ def concerns_one_query(error: BaseException, model: Any) -> bool:
 
 
 def checkpoint_activations(model: Any, *, offload: bool) -> None:
-    """Stores only the input of every layer for the backward pass, which computes the layer again.
+    """Stores only the input of every layer, with `offload` in the CPU's memory, and computes the layer again backward.
 
     Transformers does so in training mode only.
-
-    Args:
-        model: A transformers model.
-        offload: Store these inputs in the CPU's memory.
-
-    Raises:
-        ModelError: The installed transformers cannot offload.
     """
     on_cpu = model.device.type == "cpu"
     if offload and on_cpu:
@@ -105,10 +98,7 @@ def tile_feed_forward(model: Any, length: int) -> None:
 
     What a feed-forward layer stores of a token for the backward pass is several times as wide as the token's state. In
     tiles (Liu and Abbeel 2023) it stores their inputs and computes each tile again when its gradient is due: only one
-    tile's wide activations exist at once.
-
-    Raises:
-        ModelError: A layer has no feed-forward module that is known to treat tokens one by one.
+    tile's wide activations exist at once. Layers without a plain feed-forward module are refused.
     """
     for layer in model.base_model.layers:
         module = getattr(layer, "mlp", None)

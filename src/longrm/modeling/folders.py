@@ -46,15 +46,9 @@ class _AdapterConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ModelFolders:
-    """The folders that hold the parts of a model.
+    """The folders that hold the parts of a model."""
 
-    Attributes:
-        base: The folder with its config and weights.
-        tokenizer: The folder with its tokenizer.
-        adapter: The folder of its adapter, if it has one.
-    """
-
-    base: Path
+    base: Path  # with config and weights
     tokenizer: Path
     adapter: Path | None = None
 
@@ -68,11 +62,7 @@ class ModelFolders:
 
 
 def find_model_folders(source: str | Path) -> ModelFolders:
-    """Finds the parts of a model. An adapter names its base, and its own tokenizer is preferred to the base's.
-
-    Raises:
-        ModelError: There is no such model, its files cannot be read, or an adapter's base is not found.
-    """
+    """Finds the parts of a model. An adapter names its base, and its own tokenizer is preferred to the base's."""
     folder = find_model_folder(source)
     if not (folder / ADAPTER).is_file():
         return ModelFolders(folder, folder)
@@ -96,11 +86,7 @@ def find_model_folders(source: str | Path) -> ModelFolders:
 
 
 def find_model_folder(source: str | Path) -> Path:
-    """Returns the folder of a model; a model of the Hub is downloaded.
-
-    Raises:
-        ModelError: There is no such folder, and no such model on the Hub.
-    """
+    """Returns the folder of a model; a model of the Hub is downloaded."""
     folder = Path(source).expanduser()
     if folder.is_dir():
         return folder
@@ -112,11 +98,7 @@ def find_model_folder(source: str | Path) -> Path:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Returns the safetensors files of a model folder.
-
-    Raises:
-        ModelError: It has no config, an impossible one, no weights, or pickled ones only.
-    """
+    """Returns the safetensors files of a model folder; refuses a folder without config or with pickled weights only."""
     if not (folder / "config.json").is_file():
         raise ModelError(f"{folder} has no config.json: it is not a model folder")
     _model_config(folder)
@@ -130,9 +112,6 @@ def weight_files(folder: Path) -> list[Path]:
 
 def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
     """Whether a model scores (its weights contain a head) or else generates (as its config says).
-
-    Args:
-        source: A folder with `config.json` and safetensors, or with an adapter, or a Hub id such as `owner/name`.
 
     Raises:
         ModelError: It can do neither, or its files cannot be read.
@@ -157,11 +136,7 @@ def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
 
 
 def has_head(parts: ModelFolders) -> bool:
-    """Whether a model is a sequence classifier, which scores and cannot generate.
-
-    Raises:
-        ModelError: Its files cannot be read.
-    """
+    """Whether a model is a sequence classifier, which scores and cannot generate."""
     if parts.adapter:
         task = _adapter_config(parts.adapter).task_type
         # A reward model whose trained head is missing is still no generative model.
@@ -171,21 +146,13 @@ def has_head(parts: ModelFolders) -> bool:
 
 
 def positions_of(source: str | Path) -> int | None:
-    """Returns the context length in a model's config; None if it has none.
-
-    Raises:
-        ModelError: There is no such model, or its config cannot be read.
-    """
+    """Returns the context length in a model's config; None if it has none."""
     limit = _model_config(find_model_folders(source).base).max_position_embeddings
     return limit if isinstance(limit, int) else None
 
 
 def tensor_shapes(shard: Path) -> dict[str, list[int]]:
-    """Returns the shapes of the tensors in a safetensors file by name. The file's header is plain JSON.
-
-    Raises:
-        ModelError: It is no such file.
-    """
+    """Returns the shapes of the tensors in a safetensors file by name. The file's header is plain JSON."""
     with reading(shard, ModelError), shard.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
         try:
@@ -214,11 +181,7 @@ def _adapter_config(folder: Path) -> _AdapterConfig:
 
 
 def check_config(config: Any, where: str) -> None:
-    """Refuses a config that needs what attention over a shared prefix does not compute.
-
-    Raises:
-        ModelError: It does; the message names the field and the reason.
-    """
+    """Refuses a config that needs what attention over a shared prefix does not compute, with a `ModelError`."""
     for problem in unsupported(config):
         raise ModelError(f"{where}: {problem}")
 

@@ -96,21 +96,13 @@ class PrefixTable:
 
 @dataclass(frozen=True, slots=True)
 class _Forward:
-    """What one forward pass reads from the cache and adds to it.
+    """What one forward pass reads from the cache and adds to it."""
 
-    Attributes:
-        pools: The memory of each model, by its `id`.
-        read: For every tree, the slots of the cached blocks of its prefix.
-        blocks: Where in the packed sequence the new blocks are.
-        reserved: The slots of the new blocks by their keys, in the order of `blocks`.
-        chains: The keys of all blocks of every tree.
-    """
-
-    pools: Mapping[int, "_Pool"]
-    read: Sequence[Sequence[int]]
-    blocks: Sequence[range]
-    reserved: Mapping[bytes, int]
-    chains: Sequence[Sequence[bytes]]
+    pools: Mapping[int, "_Pool"]  # the memory of each model, by its `id`
+    read: Sequence[Sequence[int]]  # for every tree, the slots of the cached blocks of its prefix
+    blocks: Sequence[range]  # where in the packed sequence the new blocks are
+    reserved: Mapping[bytes, int]  # the slots of the new blocks by their keys, in the order of `blocks`
+    chains: Sequence[Sequence[bytes]]  # the keys of all blocks of every tree
 
     def __call__(self, model: TransformersModel) -> LayerAttention:
         """Returns the attention of the model's layers; see `Packed.attention_for`."""
@@ -118,16 +110,10 @@ class _Forward:
 
 
 class KeptPrefixes:
-    """A prefix cache within a budget, for models that read the same tokens, one forward pass at a time.
+    """A prefix cache of `budget` bytes, for models (usually one) that read the same tokens, one forward pass at a time.
 
-    Call `pack`, run the forward pass, and call `keep` if its result is to be trusted.
-
-    Args:
-        models: Models with `longrm_shared_prefix` attention, usually one.
-        budget: Bytes for keys and values of all models together.
-
-    Raises:
-        ConfigError: The budget is too small for one block, or larger than the memory.
+    Call `pack`, run the forward pass, and call `keep` if its result is to be trusted. A budget that is too small for
+    one block, or larger than the memory, is a `ConfigError`.
     """
 
     def __init__(self, models: Sequence[TransformersModel], budget: int) -> None:

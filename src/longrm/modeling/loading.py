@@ -47,13 +47,7 @@ disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers has no t
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """A transformers model and its tokenizer.
-
-    Attributes:
-        model: The model.
-        tokenizer: Its tokenizer.
-        origin: Commits that identify the model in addition to its name; see `ModelFolders.origin`.
-    """
+    """A transformers model, its tokenizer, and the commits that identify both (see `ModelFolders.origin`)."""
 
     model: TransformersModel
     tokenizer: Tokenizer
@@ -61,7 +55,7 @@ class LoadedModel:
 
     @property
     def provenance(self) -> dict[str, str]:
-        """What a manifest records of the model: its origin, and the dtype of its weights."""
+        """What a manifest records of the model."""
         return {**self.origin, "dtype": str(self.model.dtype).removeprefix("torch.")}
 
 
@@ -72,7 +66,7 @@ class Scorer(LoadedModel):
 
     @property
     def provenance(self) -> dict[str, str]:
-        """As for any model, and at which token scores are read."""
+        """As for any model, and the token at which scores are read."""
         at = scored_at(self.model.config.pad_token_id, self.tokenizer)
         return {**super().provenance, "scored_at": at}
 
@@ -93,13 +87,11 @@ def load_scorer(
     keep_padding: bool = False,
     weights: Mapping[str, float] | None = None,
 ) -> Scorer:
-    """Loads a reward model from a folder or a Hub id. The head is fp32 whatever the dtype.
-
-    Scores are read where transformers reads them with the same config: at the last token that is not padding.
+    """Loads a reward model from a folder or a Hub id. Its head is fp32 whatever the dtype.
 
     Args:
-        source: A folder with `config.json`, safetensors and a tokenizer, or with an adapter; or a Hub id
-            such as `owner/name` or `owner/name@revision`.
+        source: A folder with `config.json`, safetensors and a tokenizer, or with an adapter; or a Hub id such as
+            `owner/name` or `owner/name@revision`.
         dtype: The dtype of the model's body; "auto" keeps the checkpoint's.
         device: Where the model goes; "auto" takes a GPU if torch sees one, else the CPU.
         trust_remote_code: Whether code that comes with the model may run.
@@ -110,8 +102,8 @@ def load_scorer(
         weights: For a head with several labels, the weight of each label in the score, by its name.
 
     Raises:
-        ModelError: There is no such model, a file is missing, weights are pickled, the head has several labels and no
-            weights are given, or the architecture needs what a shared prefix does not compute.
+        ModelError: There is no such model, a file is missing or does not fit the others, weights are pickled, labels
+            and weights do not match, or the architecture needs what a shared prefix does not compute.
     """
     device = resolve_device(device)  # before the weights are read
     where = str(source)
@@ -155,21 +147,14 @@ def load_language_model(
     trust_remote_code: bool = False,
     packed: bool = False,
 ) -> LanguageModel:
-    """Loads a causal language model from a folder or a Hub id.
+    """Loads a causal language model from a folder or a Hub id; arguments as for `load_scorer`.
 
-    Args:
-        source: As for `load_scorer`.
-        dtype: The dtype of the model; "auto" keeps the checkpoint's.
-        device: As for `load_scorer`.
-        trust_remote_code: Whether code that comes with the model may run.
-        packed: To read packed sequences, with `longrm_shared_prefix` attention. Else to generate, with
-            `longrm_continuation` if the architecture can be read block by block exactly, and otherwise with what
-            transformers chooses (SDPA if the architecture has it).
+    With `packed` it reads packed sequences, by `longrm_shared_prefix` attention. Else it generates: by
+    `longrm_continuation` if the architecture can be read block by block exactly, and otherwise by transformers' own
+    attention.
 
     Raises:
-        ModelError: There is no such model, a file is missing, weights are pickled, it is no decoder that generates
-        token
-            by token, or, if `packed`, it needs what a shared prefix does not compute.
+        ModelError: As for `load_scorer`, or the model cannot generate token by token.
     """
     device = resolve_device(device)  # before the weights are read
     where = str(source)
@@ -248,11 +233,7 @@ def _new_llama(auto: Any, shape: ModelShape, tokenizer: Tokenizer, seed: int) ->
 
 
 def rescale_rope(model: TransformersModel, theta: float) -> None:
-    """Sets the base of the rotary frequencies, in config and model: a larger one stretches positions.
-
-    Raises:
-        ValueError: theta is not above 1.
-    """
+    """Sets the base of the rotary frequencies, in config and model: a larger one stretches positions."""
     if not theta > 1:
         raise ValueError(f"rope theta must be above 1, got {theta}")
     base = model.base_model
@@ -263,11 +244,7 @@ def rescale_rope(model: TransformersModel, theta: float) -> None:
 
 
 def resolve_device(device: torch.device | str) -> torch.device | str:
-    """Resolves "auto" to a GPU if torch sees one, else to the CPU.
-
-    Raises:
-        ConfigError: torch cannot use the device.
-    """
+    """Resolves "auto" to a GPU if torch sees one, else to the CPU; refuses a device that torch cannot use."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -278,24 +255,16 @@ def resolve_device(device: torch.device | str) -> torch.device | str:
 
 
 def read_config(folder: Path, where: str, trust_remote_code: bool) -> Any:
-    """Reads the config of a model folder.
-
-    Raises:
-        ModelError: transformers cannot read it. It raises errors of many types for values of the wrong kind.
-    """
+    """Reads the config of a model folder."""
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except Exception as error:
+    except Exception as error:  # transformers raises errors of many types for values of the wrong kind
         reason = " ".join(str(error).split())[:400]
         raise ModelError(f"{where}: its config cannot be read: {reason}") from None
 
 
 def check_savable(model: TransformersModel, where: str) -> None:
-    """Refuses before training what transformers would refuse to write after it.
-
-    Raises:
-        ModelError: The generation config contradicts itself.
-    """
+    """Refuses before training a generation config that transformers would refuse to write after it."""
     try:
         model.generation_config.validate(strict=True)
     except ValueError as error:
@@ -306,17 +275,7 @@ def check_savable(model: TransformersModel, where: str) -> None:
 def weighted_head(
     head: Float[torch.Tensor, "labels C"], config: Any, weights: Mapping[str, float] | None, where: str
 ) -> Float[torch.Tensor, "1 C"]:
-    """Returns the head whose score is the weighted sum of the scores of all labels: the same sum of its rows.
-
-    Args:
-        head: One row per label.
-        config: The model's config, whose `id2label` names the rows.
-        weights: The weights of labels, 0 for those that are omitted; None for a head with one label.
-        where: The model, for messages.
-
-    Raises:
-        ModelError: Weights and labels do not fit, or every weight is 0.
-    """
+    """Returns the head whose score is the weighted sum of all labels' scores: the same sum of its rows."""
     if len(head) == 1:
         if weights:
             raise ModelError(f"{where}: its head has one label; omit --weights")
@@ -419,20 +378,23 @@ def _without_load_report() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _check_writer(model: Any, where: str) -> None:
-    """Refuses modules that cannot generate token by token from a cache; works on the meta device."""
+# Checks of modules, which work on the meta device
+
+
+def _check_causal(model: Any, where: str) -> None:
     for name, module in model.named_modules():
         if getattr(module, "is_causal", True) is False:
             raise ModelError(f"{where}: {name} is not causal: later tokens would change earlier ones")
+
+
+def _check_writer(model: Any, where: str) -> None:
+    _check_causal(model, where)
     if "past_key_values" not in signature(model.forward).parameters:
         raise ModelError(f"{where}: it has no cache of keys and values (a state-space model): not supported")
 
 
 def _check_packed(model: Any, where: str) -> None:
-    """Refuses modules that cannot read packed sequences: encoders, fixed attention; works on the meta device."""
-    for name, module in model.named_modules():
-        if getattr(module, "is_causal", True) is False:
-            raise ModelError(f"{where}: {name} is not causal: later tokens would change earlier ones")
+    _check_causal(model, where)
     # How transformers marks models that pass keyword arguments on to a custom attention.
     if not model._supports_attention_backend:
         raise ModelError(f"{where}: its attention cannot be replaced by one for a shared prefix")

@@ -62,13 +62,8 @@ def merge(
 ) -> None:
     """Writes a model with its adapter merged in, the scalar head included, in the base's dtype.
 
-    The folder appears when it is complete, so a merge that was killed can be repeated.
-
-    Args:
-        source: The folder or Hub id of an adapter.
-        out: The folder to write.
-        finish: Writes further files into the model's folder before it appears.
-        trust_remote_code: Whether code that comes with the base may run.
+    The folder appears when it is complete, so a merge that was killed can be repeated. Before, `finish` may write
+    further files into it.
 
     Raises:
         ModelError: There is no adapter, its base cannot be loaded, or a sum of both is not finite.

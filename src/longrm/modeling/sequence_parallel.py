@@ -30,11 +30,7 @@ _GROUP = "longrm_sequence"  # attribute of a model: the processes that share its
 
 
 def share_sequences(model: Any, group: SequenceGroup) -> None:
-    """Makes a model read sequences of which every process of a group holds a share.
-
-    Raises:
-        ConfigError: The group's size does not divide the attention heads.
-    """
+    """Makes a model read sequences of which every process of a group holds a share."""
     heads, members = int(model.config.num_attention_heads), group.size()
     if heads % members:
         divisors = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:  # the help of `longrm train` reads settings that use this module, and loads no tokenizer
     from longrm.data.joining import Encoded
@@ -81,7 +81,7 @@ class TreeShape:
 
     @property
     def forks(self) -> bool:
-        """Whether the prefix has several branches; with one branch the tree is a plain causal sequence."""
+        """Whether the prefix has several branches; with one the tree is a plain causal sequence."""
         return len(self.branches) > 1
 
     @property
@@ -115,7 +115,7 @@ class PackedLayout:
         return accumulate((tree.tokens for tree in self.trees[:-1]), initial=0)
 
     def runs(self) -> Iterator[tuple[TreeShape, int]]:
-        """Yields runs of neighboring trees of one shape, which can be computed as a batch, with their number."""
+        """Yields runs of neighboring trees of one shape with their number: each can be computed as a batch."""
         for shape, same in groupby(self.trees):
             yield shape, sum(1 for _ in same)
 
@@ -136,23 +136,15 @@ class PackedLayout:
         return [index for _, begin, end in self.branches() for index in range(begin, end)]
 
     def written_tokens(self, written: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Indices of some tokens of every branch, given as offsets from the branch's end: -1 is its last token.
-
-        Offsets count from the end because a branch may begin with the rest of a prompt.
-        """
-        return [
-            [end + offset for offset in own]
-            for (_, _, end), own in zip(self.branches(), written, strict=True)
-        ]
+        """Indices of some tokens of every branch, given as offsets from its end (it may begin with a prompt's rest)."""
+        ends = (end for _, _, end in self.branches())
+        return [[end + offset for offset in own] for end, own in zip(ends, written, strict=True)]
 
     def predictors(self, targets: Sequence[int]) -> list[int]:
         """The index whose hidden state predicts each target: the token before it *in its own sequence*.
 
         The first token of every branch is predicted by the last token of the prefix, not by its neighbor in the packed
-        sequence, which ends another branch.
-
-        Raises:
-            ValueError: A target is the first token of a prefix, which nothing predicts, or is outside the sequence.
+        sequence, which ends another branch. The first token of a prefix has no predictor.
         """
         forks = {begin: last for last, begin, _ in self.branches()}
         roots = set(self.roots())
@@ -212,17 +204,12 @@ def _tree_size(run: "Sequence[Encoded]", shared: int) -> int:
     return shared + sum(len(item.prompt) - shared + len(own) for item in run for own in item.responses)
 
 
-class _Sized(Protocol):
-    @property
-    def size(self) -> int: ...
+Sized = TypeVar("Sized", bound=Any)
 
 
-SizedItem = TypeVar("SizedItem", bound=_Sized)
-
-
-def within_budget(items: Iterable[SizedItem], budget: int) -> Iterator[list[SizedItem]]:
-    """Splits a series into runs of at most `budget` tokens; an item that is larger is a run of its own."""
-    run: list[SizedItem] = []
+def within_budget(items: Iterable[Sized], budget: int) -> Iterator[list[Sized]]:
+    """Splits items with a `size` in tokens into runs of at most `budget`; a larger item is a run of its own."""
+    run: list[Sized] = []
     tokens = 0
     for item in items:
         if run and tokens + item.size > budget:

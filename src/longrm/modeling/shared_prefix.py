@@ -41,25 +41,20 @@ TransformersModel = Any
 """A transformers model whose attention is `longrm_shared_prefix`; transformers has no static type for its heads."""
 
 
+Hidden = Float[Tensor, "S C"]
+
 LayerAttention = Callable[[int, Queries, Keys, Keys, PackedLayout, float, bool], Output]
 """Computes the attention of one layer, counted from 0: `attention.packed_attention` with the layer in front."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """One packed sequence, the input of every function here.
-
-    Attributes:
-        input_ids: Its tokens.
-        position_ids: Their positions.
-        layout: Which tokens are prefixes and branches.
-        attention_for: Returns what computes the attention of a model's layers in place of the usual attention: over
-            cached keys and values, or recording them. None for the usual one.
-    """
+    """One packed sequence, the input of every function here."""
 
     input_ids: Int[Tensor, "1 S"]
     position_ids: Int[Tensor, "1 S"]
     layout: PackedLayout
+    # Replaces the attention of a model's layers: to use cached keys and values, or to record them.
     attention_for: Callable[[TransformersModel], LayerAttention] | None = None
 
     def to(self, device: torch.device | str) -> "Packed":
@@ -109,18 +104,14 @@ def pack(trees: Sequence[TokenTree]) -> Packed:
 
 
 def check_embedded(ids: Iterable[int], model: TransformersModel) -> None:
-    """Refuses tokens beyond a model's embeddings, as added tokens of a tokenizer may be.
-
-    Raises:
-        DataError: There is such a token. On a GPU it would be an assertion in a kernel, which ends the process.
-    """
+    """Raises a `DataError` for tokens beyond a model's embeddings: on a GPU they would end the process."""
     rows = model.get_input_embeddings().num_embeddings
     highest = max(ids, default=0)
     if highest >= rows:
         raise DataError(f"token {highest:,} is outside the model's {rows:,} embeddings; resize them")
 
 
-def hidden_states(model: TransformersModel, packed: Packed, only_ends: bool = False) -> Float[Tensor, "S C"]:
+def hidden_states(model: TransformersModel, packed: Packed, only_ends: bool = False) -> Hidden:
     """Returns the base model's last hidden states, by one forward pass for all trees.
 
     Where several processes share the sequence, these are the states of the process's own share. With `only_ends`, only
@@ -143,9 +134,7 @@ def scores(model: TransformersModel, packed: Packed) -> Float[Tensor, " branches
     return _linear(scored_states(model, packed), model.score).squeeze(-1)
 
 
-def branch_scores(
-    model: TransformersModel, hidden: Float[Tensor, "S C"], packed: Packed
-) -> Float[Tensor, " branches"]:
+def branch_scores(model: TransformersModel, hidden: Hidden, packed: Packed) -> Float[Tensor, " branches"]:
     """Returns what `scores` does, from the sequence's `hidden_states`."""
     rows = _rows(model, hidden, packed.scored_tokens(model.config.pad_token_id))
     return _linear(rows, model.score).squeeze(-1)
@@ -169,10 +158,7 @@ def response_logprobs(
 ) -> list[Float[Tensor, " R"]]:
     """Returns the fp32 log-probabilities of the R written tokens of every branch, branch by branch.
 
-    Args:
-        model: A causal language model or a sequence classifier.
-        packed: The sequence.
-        written: The written tokens of every branch as offsets from its end (`Encoded.written`); by default all tokens.
+    `written` are offsets from the end of every branch, as in `Encoded.written`; by default all of its tokens.
     """
     if written is None:
         written = [range(begin - end, 0) for _, begin, end in packed.layout.branches()]
@@ -180,7 +166,7 @@ def response_logprobs(
 
 
 def written_logprobs(
-    model: TransformersModel, hidden: Float[Tensor, "S C"], packed: Packed, written: Sequence[Sequence[int]]
+    model: TransformersModel, hidden: Hidden, packed: Packed, written: Sequence[Sequence[int]]
 ) -> list[Float[Tensor, " R"]]:
     """Returns what `response_logprobs` does, from the sequence's `hidden_states`."""
     targets = [index for own in packed.layout.written_tokens(written) for index in own]
@@ -188,17 +174,12 @@ def written_logprobs(
 
 
 def token_logprobs(
-    model: TransformersModel, hidden: Float[Tensor, "S C"], packed: Packed, targets: Sequence[int]
+    model: TransformersModel, hidden: Hidden, packed: Packed, targets: Sequence[int]
 ) -> Float[Tensor, " N"]:
     """Returns the fp32 log-probability of each target token, given all tokens that it follows in its own sequence.
 
-    A sequence classifier has no language-model head and uses its input embeddings, as a tied head would.
-
-    Args:
-        model: The model.
-        hidden: The `hidden_states` of the sequence.
-        packed: The sequence.
-        targets: Indices of tokens of the packed sequence; none may be the first token of a prefix.
+    Targets are indices into the packed sequence, and none the first token of a prefix. A sequence classifier, without a
+    language-model head, uses its input embeddings, as a tied head would.
     """
     head = model.get_output_embeddings() or model.get_input_embeddings()
     # Only the N predicting states go through the vocabulary: logits of all S tokens would outweigh the model.
@@ -223,7 +204,7 @@ def next_logprobs(
 
 
 def _rows(
-    model: TransformersModel, hidden: Float[Tensor, "S C"], indices: Sequence[int] | Int[Tensor, " N"]
+    model: TransformersModel, hidden: Hidden, indices: Sequence[int] | Int[Tensor, " N"]
 ) -> Float[Tensor, "N C"]:
     group = sequence_group(model)
     return hidden[indices] if group is None else gather_rows(hidden, indices, group)

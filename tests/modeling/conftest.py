@@ -18,6 +18,7 @@ from transformers import (
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.attention import SHARED_PREFIX
+from longrm.modeling.shapes import TokenTree
 
 VOCABULARY = 97
 SIZES = {
@@ -61,6 +62,17 @@ def make_pair(family: str, kind: str) -> tuple[Any, Any]:
     ours = auto.from_config(copy.deepcopy(config), attn_implementation=SHARED_PREFIX)
     ours.load_state_dict(stock.state_dict())
     return stock, ours
+
+
+def plain_logprobs(model: Any, tree: TokenTree) -> torch.Tensor:
+    """The log-probabilities of all responses by transformers' own forward, one sequence per response."""
+    found = []
+    for branch in tree.branches:
+        ids = torch.tensor([[*tree.prefix, *branch]])
+        with torch.no_grad():
+            logprobs = model(input_ids=ids).logits[0, len(tree.prefix) - 1 : -1].float().log_softmax(-1)
+        found.append(logprobs.gather(1, torch.tensor(branch)[:, None])[:, 0])
+    return torch.cat(found)
 
 
 @pytest.fixture(scope="session")

@@ -151,7 +151,7 @@ def test_two_calls_are_one_attention(layout):
     assert deviation(partial(varlen_attention, WrittenOut()), HEADS, layout) < 1e-5
 
 
-@pytest.mark.parametrize("size", [16, 64, 80])
+@pytest.mark.parametrize("size", [16, 80])
 @pytest.mark.parametrize(("queries", "keys"), [(4, 4), (4, 2), (6, 1)])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_the_kernel_of_a_cpu_computes_what_is_written_out(layout, queries, keys, size):
@@ -234,35 +234,6 @@ def test_keys_of_one_prefix_are_copied_for_no_branch():
     assert len(before) == 501
 
 
-def test_spans_of_a_packed_tree():
-    calls = plan_calls(PackedLayout((TreeShape(5, (2, 3)), TreeShape(4, (1, 0)))), CPU)
-    assert calls.own.queries.tolist() == calls.own.keys.tolist() == [0, 5, 7, 10, 14, 15, 15]
-    assert calls.on_prefix.queries.tolist() == [0, 5, 6]
-    assert calls.on_prefix.keys.tolist() == [0, 5, 9]
-    assert calls.branches.tolist() == [5, 6, 7, 8, 9, 14]
-    assert calls.prefixes.tolist() == [0, 1, 2, 3, 4, 10, 11, 12, 13]
-    assert (calls.own.longest_queries, calls.on_prefix.longest_queries, calls.on_prefix.longest_keys) == (
-        5,
-        5,
-        5,
-    )
-    assert (calls.own.causal, calls.on_prefix.causal) == (True, False)
-    assert calls.own.queries.dtype == torch.int32
-
-
-def test_a_prefix_with_one_branch_is_one_sequence():
-    mixed = PackedLayout((TreeShape(4, (1,)), TreeShape(5, (2, 3)), TreeShape(3, (2,))))
-    calls = plan_calls(mixed, CPU)
-    assert calls.own.queries.tolist() == calls.own.keys.tolist() == [0, 5, 10, 12, 15, 20]
-    assert (calls.on_prefix.queries.tolist(), calls.on_prefix.keys.tolist()) == ([0, 5], [0, 5])
-    assert (calls.branches, calls.prefixes) == (slice(10, 15), slice(5, 10))
-    ends = plan_calls(mixed, CPU, only_ends=True)
-    assert ends.own.queries.tolist() == [0, 1, 1, 2, 3, 4]
-    assert (ends.on_prefix.queries.tolist(), ends.branches) == ([0, 2], slice(1, 3))
-    assert ends.ends.tolist() == [4, 11, 14, 19]
-    assert plan_calls(PackedLayout((TreeShape(4, (1,)), TreeShape(3, (2,)))), CPU).on_prefix is None
-
-
 def fails(*_):
     raise RuntimeError("no kernel image is available\nfor this device")
 
@@ -279,10 +250,7 @@ def test_the_first_kernel_that_computes_what_it_should_is_chosen(caplog):
     with caplog.at_level(logging.INFO), torch.inference_mode():  # as where the first thing done is scoring
         assert choose_kernel(HEADS, candidates) is right
     (line,) = caplog.messages
-    assert line.startswith(
-        "attention over a shared prefix: four (not one: not installed; not two: it failed on a small tree (no kernel "
-        "image is available); not three: it was off by "
-    )
+    assert all(reason in line for reason in ("four", "not installed", "no kernel image", "off by"))
 
 
 @pytest.fixture
@@ -340,18 +308,6 @@ def test_without_any_kernel_there_is_one_warning(caplog):
     assert "two: it was off by nan" in caplog.text
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "scaled_dot_product_attention" in caplog.text
-
-
-def test_a_kernel_reports_what_it_lacks(monkeypatch):
-    half = AttentionHeads(CPU, torch.bfloat16, 4, 2, 16)
-    torch_flash, flex = CANDIDATES.values()
-    assert "half precision" in torch_flash(HEADS)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert "8.0" in torch_flash(half)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    assert callable(torch_flash(half))
-    monkeypatch.setattr(attention_cuda, "find_spec", lambda name: None)
-    assert "triton" in flex(HEADS)
 
 
 def test_torch_s_kernel_takes_what_it_is_handed():

@@ -11,7 +11,6 @@ import torch
 from transformers import LlamaForSequenceClassification
 
 from longrm.data.joining import encode
-from longrm.errors import DataError
 from longrm.modeling.attended_regions import (
     IRRELEVANT,
     SUPPORTING,
@@ -221,12 +220,3 @@ def test_regions_share_no_character_and_leave_out_the_question(comparisons):
     within = replace(comparison, context=(Span(0, 0, comparison.question.end),))
     assert context_regions(within)[IRRELEVANT][-1].end == comparison.question.start
     assert sum(end - start for start, end in covered) == context.end - context.start
-
-
-def test_what_cannot_be_measured_is_refused(scorer, comparisons):
-    query = query_of(comparisons[0])
-    with pytest.raises(ValueError, match="k must be"):
-        region_scores(scorer, query, {}, k=0)
-    small = new_scorer(replace(SHAPE, max_positions=64), scorer.tokenizer, seed=0)
-    with pytest.raises(DataError, match="records.*64"):
-        region_scores(small, query, {}, k=1)

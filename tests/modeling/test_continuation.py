@@ -3,9 +3,11 @@ from itertools import accumulate
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from longrm.errors import ModelError
+from longrm.modeling import attention
 from longrm.modeling.attention import _per_segment, continuation_attention, segment_attention
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack
@@ -90,3 +92,18 @@ def test_segments_continue_the_same_tokens_and_do_not_see_each_other(compute, le
         torch.testing.assert_close(asked[:, ends], found[:, ends], atol=2e-5, rtol=2e-4)
         asked[:, ends] = 0
         assert not asked.any(), "nobody asks for the others"
+
+
+@pytest.mark.parametrize("last", [1, 20, 60])
+def test_repeated_keys_compute_what_grouped_heads_do(monkeypatch, last):
+    monkeypatch.setattr(attention, "_takes_groups", lambda q, k, v: False)
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, n, size, 64, generator=draw) for n, size in ((8, last), (2, 60), (2, 60)))
+    found = attention.sdpa(q, k, v, None, attn_mask=causal_lower_right(last, 60))
+    mask = torch.ones(last, 60, dtype=torch.bool).tril(60 - last)
+    grouped = scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+    torch.testing.assert_close(found, grouped, atol=2e-6, rtol=2e-5)
+    other_keys = scaled_dot_product_attention(q, k.repeat(1, 4, 1, 1), v.repeat(1, 4, 1, 1), attn_mask=mask)
+    assert (found - other_keys).abs().max() > 1e-2, (
+        "the control: heads with the keys of other heads are far off"
+    )

@@ -1,4 +1,3 @@
-import logging
 import random
 from typing import Any
 
@@ -73,15 +72,6 @@ def test_checkpointing_keeps_little_more_than_the_input_of_every_layer():
     assert inputs <= kept_bytes(model, packed) < 2 * inputs < plain / 4
 
 
-def test_offloading_on_a_cpu_says_that_it_does_nothing(caplog: pytest.LogCaptureFixture):
-    model = make_pair("llama", "scores")[1].train()
-    with caplog.at_level(logging.INFO, logger="longrm"):
-        checkpoint_activations(model, offload=True)
-    (message,) = caplog.messages
-    assert message.startswith("memory.activation_offloading")
-    scores(model, pack([TREE])).sum().backward()
-
-
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("family", CONFIGS)
 def test_bf16_computes_the_body_and_spares_trained_weights_and_heads(family: str, frozen: bool):
@@ -115,13 +105,6 @@ def test_bf16_keeps_log_probabilities_in_fp32():
     assert (found - exact).abs().max() < 1e-5
     rounded = logits[places].bfloat16().log_softmax(-1).gather(1, tokens[:, None])[:, 0]
     assert (rounded - exact).abs().max() > 1e-3
-
-
-def test_frozen_weights_of_fp32_training_are_fp32():
-    model = make_pair("llama", "scores")[1].bfloat16()
-    model.requires_grad_(False)
-    set_precision(model, "float32")
-    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
 
 
 def test_a_frozen_scalar_head_is_fp32():
@@ -202,11 +185,7 @@ def test_a_frozen_head_in_bf16_passes_gradients_on():
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), True),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried"), True),
-        (MemoryError(), True),
-        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
         (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"), False),
-        (OSError(28, "No space left on device"), False),
     ],
 )
 def test_out_of_memory_is_recognized(error: Exception, expected: bool):

@@ -174,16 +174,6 @@ def test_scoring_without_gradients_does_not_spoil_training_with_them():
     assert ours.score.weight.grad is not None
 
 
-def test_activation_checkpointing_changes_nothing():
-    _, ours = make_pair("llama", "scores")
-    ours.train()
-    packed = pack(make_trees(SHAPES[1:4]))
-    truth = values_and_gradients(ours, shared(ours, "scores", packed))
-    ours.activation_checkpointing_enable()
-    found = values_and_gradients(ours, shared(ours, "scores", packed))
-    assert deviation(found, truth) < 1e-6
-
-
 def test_head_is_fp32_in_a_bf16_model():
     stock, ours = make_pair("llama", "scores")
     ours.model.bfloat16()
@@ -212,7 +202,3 @@ def test_auxiliary_next_token_loss_of_a_classifier_uses_tied_embeddings():
     logits = states @ stock.model.embed_tokens.weight.T
     truth = logits.log_softmax(-1)[[t - 1 for t in targets], ids[0, targets]]
     torch.testing.assert_close(found, truth, rtol=TOLERANCE, atol=TOLERANCE)
-
-
-def test_layout_is_hashable_and_equal_by_shape():
-    assert hash(PackedLayout(tuple(SHAPES))) == hash(pack(make_trees()).layout)

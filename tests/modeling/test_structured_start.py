@@ -73,9 +73,3 @@ def test_what_heads_of_a_writing_model_copy_comes_out_where_it_came_in():
     assert kept[1] > 0.5
     assert writer.model.base_model.norm.weight.unique().item() == 3.0
     assert scorer.model.base_model.norm.weight.unique().item() == 1.0
-
-
-def test_a_model_that_cannot_be_structured_is_refused():
-    for shape in (ModelShape(layers=1, attention_bias=True), ModelShape(layers=2)):
-        with pytest.raises(ValueError, match="at least two layers and attention biases"):
-            structure(new_scorer(shape, words_tokenizer(), seed=0).model, seed=0)

@@ -11,7 +11,6 @@ from longrm.errors import ModelError
 from longrm.modeling import device_memory
 from longrm.modeling.adapters import adapt
 from longrm.modeling.device_memory import checkpoint_activations, set_precision, tile_feed_forward
-from longrm.modeling.shapes import tile_length
 from longrm.modeling.shared_prefix import pack, response_logprobs, scores
 
 from .conftest import CONFIGS, make_pair
@@ -86,10 +85,6 @@ def test_only_a_tile_is_wide_at_any_time_and_scores_stay_as_they_are():
     )  # forward, the layer again but for its last tile, and every tile again
     with torch.inference_mode():
         assert (scores(model, pack([TREE])) - scores(twin, pack([TREE]))).abs().max() < 1e-5
-
-
-def test_tiles_are_as_long_as_states_are_wide():
-    assert (tile_length(4096), tile_length(64)) == (4096, 1024)
 
 
 def test_a_layer_without_a_plain_feed_forward_module_is_refused():

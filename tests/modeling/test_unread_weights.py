@@ -124,15 +124,14 @@ QUANTIZED = [
 ]
 
 
-@pytest.mark.parametrize("lora", [False, True])
 @pytest.mark.parametrize("quantization", QUANTIZED, ids=lambda told: told["quant_method"])
 @pytest.mark.parametrize("objective", ["bradley_terry", "sft"])
 def test_quantized_bases_are_not_trained(
-    objective: str, quantization: dict[str, Any], lora: bool, tokenizer: Tokenizer, tmp_path: Path
+    objective: str, quantization: dict[str, Any], tokenizer: Tokenizer, tmp_path: Path
 ):
     folder = saved(tokenizer, tmp_path / "model", scores=False)
     tell(folder, quantization_config=quantization)
-    model = {"path": str(folder)} | ({"lora": {"rank": 2}} if lora else {})
+    model = {"path": str(folder), "lora": {"rank": 2}}
     recipe = TrainingSettings.model_validate(
         {"objective": objective} | {"model": model, "data": {"path": "rows.jsonl"}}
     )

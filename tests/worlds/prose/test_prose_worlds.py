@@ -194,17 +194,8 @@ def test_the_same_bytes_on_every_machine():
         ({"texts": ("mial",)}, "mail"),
         ({"responses": 6}, "2 to 5 responses"),
         ({"world": "checklist", "responses": 4}, "2 responses"),
-        ({"texts": ("mail",), "haystack": "documents"}, "haystack"),
-        ({"world": "records", "texts": ("mail",)}, "records"),
     ],
 )
 def test_impossible_plans_are_refused(plan, named):
     with pytest.raises(ConfigError, match=named):
         WorldPlan(**{"world": "single-fact", "length": 500, **plan})
-
-
-def test_a_short_length_and_the_words_tokenizer_are_refused(prose_bpe, word_tokenizer):
-    with pytest.raises(ConfigError, match=r"length 60 .* \d+ tokens"):
-        group(WorldPlan("two-hops", 60), 0, prose_bpe)
-    with pytest.raises(ConfigError, match="'two-hops'"):
-        group(WorldPlan("two-hops", 600), 0, word_tokenizer)

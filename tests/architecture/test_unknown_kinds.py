@@ -110,7 +110,7 @@ def test_metrics(name):
     if name != OTHER:
         assert metric_of(name).name == name
         return
-    with pytest.raises(ValueError, match=f"no metric '{OTHER}'; one of pair_accuracy"):
+    with pytest.raises(ValueError, match=OTHER):
         metric_of(name)
 
 

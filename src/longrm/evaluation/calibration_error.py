@@ -1,4 +1,4 @@
-"""Whether a margin means what it says: reliability curve and expected calibration error."""
+"""Calibration of margins: reliability curve and expected calibration error."""
 
 from collections.abc import Sequence
 from typing import assert_never
@@ -22,21 +22,24 @@ _SIMULATIONS = 400
 def calibration(
     scored: Sequence[JudgmentRecord], pairs: GoldPairs, scale: Scale, *, seed: int
 ) -> Calibration | None:
-    """How confident the verdicts on gold pairs are, and how often they are right.
+    """The calibration of the verdicts on gold pairs; None if margins have no meaning, or no pair was judged.
 
-    The confidence in a verdict is the probability, 0.5 to 1, that its margin stands for. Of logits that is
-    sigmoid(|margin|), and beside it the error that is left once a temperature is fitted; of points of a rubric
-    the same with the temperature of greatest likelihood on these very pairs; of verdicts the share of the votes
-    (means over orders of means over votes) on the winning side. A tie is confident by 0.5 and half right.
+    The confidence in a verdict is the probability, 0.5 to 1, that its margin expresses. For logits that is
+    sigmoid(|margin|), reported also with a fitted temperature; for points of a rubric it is the same with the
+    maximum-likelihood temperature on these pairs; for verdicts it is the share of votes (means over orders of means
+    over votes) for the winning side. A tie has confidence 0.5 and is half right.
 
-    The expected calibration error is the mean of |accuracy - confidence| over bins of equal width, weighted by
-    their pairs. It is biased upwards where pairs are few, so that a bootstrap around it misses the truth and has
-    no place here. Beside it stands what chance alone gives a judge whose confidences are right, simulated with
-    as many pairs of the same confidences: an error above its `high` is more than chance. The simulated pairs are
-    independent; those of one group are not, which may raise the error further. The pairs are those of the records.
+    The expected calibration error is the mean of |accuracy - confidence| over bins of equal width, weighted by their
+    pairs. It is biased upwards for few pairs, so that a bootstrap around it misses the truth. Instead the summary
+    reports the error that a perfectly calibrated judge has by chance, simulated with the same confidences: an error
+    above its `high` is more than chance. Simulated pairs are independent; those of one group are not, which can raise
+    the error further.
 
-    Returns:
-        None where the scale gives a margin no meaning, or no pair was judged.
+    Args:
+        scored: The scored records.
+        pairs: The gold pairs of these records.
+        scale: What a margin means.
+        seed: Seed of the simulation.
     """
     margin = _vote_shares(scored) if scale == "verdict" else pairs.margin
     judged = np.isfinite(margin)
@@ -76,9 +79,9 @@ def calibration(
 
 
 def fitted_temperature(margin: FloatArray) -> float:
-    """The temperature of greatest likelihood: logistic regression of the gold order on the margins, no intercept.
+    """The maximum-likelihood temperature: logistic regression of the gold order on the margins, without intercept.
 
-    Found between a hundredth and a hundred times the mean margin, where confidence is next to full or to none.
+    It is searched between 1/100 and 100 times the mean margin, where confidence is almost 1 or almost 1/2.
     """
     size = float(np.abs(margin).mean()) or 1.0
 
@@ -101,7 +104,7 @@ def _vote_shares(scored: Sequence[JudgmentRecord]) -> FloatArray:
 
 
 def _bins(confidence: FloatArray) -> IntArray:
-    # Rounded, so that a share of votes on an edge stays there.
+    # Rounded, so that a share of votes on an edge of a bin stays there.
     return np.searchsorted(EDGES[1:-1], confidence.round(12), "left")
 
 

@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -54,29 +53,19 @@ class McNemarCounts:
 
 @dataclass(frozen=True, slots=True)
 class ComparedPart:
-    """Two runs on the same comparisons.
+    """Two runs on the same comparisons."""
 
-    Attributes:
-        first: The first run's metric.
-        second: The second run's metric.
-        difference: The second minus the first, with a paired cluster-bootstrap interval.
-        n: Number of comparisons.
-        groups: Number of groups that they are from.
-        few_groups: Whether there are fewer than `FEW_GROUPS`, too few for a bootstrap: use the p value only.
-        mcnemar: Number of comparisons that only one run won.
-        p: P value of the sign-flip test over groups; see `sign_flip_p`.
-        p_holm: The same, adjusted for all parts of the kind: all lengths, all depths, all tasks.
-    """
-
-    first: float
-    second: float
-    difference: Estimate
-    n: int
-    groups: int
-    few_groups: bool
-    mcnemar: McNemarCounts
-    p: float
-    p_holm: float
+    first: float  # the first run's metric
+    second: float  # the second run's metric
+    difference: Estimate  # the second minus the first, with a paired cluster-bootstrap interval
+    n: int  # number of comparisons
+    groups: int  # number of groups that they are from
+    few_groups: (
+        bool  # whether there are fewer than `FEW_GROUPS`, too few for a bootstrap: use the p value only
+    )
+    mcnemar: McNemarCounts  # number of comparisons that only one run won
+    p: float  # p value of the sign-flip test over groups; see `sign_flip_p`
+    p_holm: float  # the same, adjusted for all parts of the kind: all lengths, all depths, all tasks
 
     @property
     def winner(self) -> int:
@@ -89,33 +78,23 @@ class ComparedPart:
 class RunComparison:
     """Two runs on the comparisons that they share, and further runs compared with the first.
 
-    Attributes:
-        first: The reference.
-        second: The run that is compared with it.
-        metric: The name of the metric.
-        overall: All shared comparisons.
-        by_length: Parts by length in tokens. Where the runs disagree on a length, depth or task, the first's is used.
-        by_depth: Parts by bin of depth.
-        by_length_and_depth: Parts by bin of depth at each length.
-        by_task: Parts by task.
-        left_out: How many comparisons are not compared, by reason.
-        differs_in: One line per setting, other than the model, in which the runs differ.
-        wins: The ids, as in the first run, of the comparisons that only "first" or only "second" won.
-        others: The further runs, each compared with the first.
+    If the runs disagree on a comparison's length, depth, task or group, the first run's is used.
     """
 
-    first: Run
+    first: Run  # the reference
     second: Run
     metric: str
-    overall: ComparedPart
+    overall: ComparedPart  # all shared comparisons
     by_length: dict[str, ComparedPart]
     by_depth: dict[DepthBin, ComparedPart]
     by_length_and_depth: dict[str, dict[DepthBin, ComparedPart]]
     by_task: dict[str, ComparedPart]
-    left_out: dict[str, int]
-    differs_in: tuple[str, ...]
-    wins: dict[str, tuple[str, ...]]
-    others: tuple["RunComparison", ...] = ()
+    left_out: dict[str, int]  # how many comparisons are not compared, by reason
+    differs_in: tuple[str, ...]  # one line per setting, other than the model, in which the runs differ
+    wins: dict[
+        str, tuple[str, ...]
+    ]  # ids, as in the first run, of the comparisons that only "first" or "second" won
+    others: tuple["RunComparison", ...] = ()  # the further runs, each compared with the first
 
     @property
     def headline(self) -> str:
@@ -145,27 +124,31 @@ class RunComparison:
 
     def as_dict(self) -> dict[str, Any]:
         """The comparison as JSON values, as `longrm compare --json` prints it; docs/comparing.md lists the keys."""
-        runs = {}
-        for side, run in (("first", self.first), ("second", self.second)):
-            summary = run.evaluation
-            runs[side] = {
-                "label": run.name,
-                "folder": str(run.path),
+
+        def values(parts: Mapping[Any, ComparedPart]) -> dict[Any, dict[str, Any]]:
+            return {name: asdict(part) for name, part in parts.items()}
+
+        def run(one: Run) -> dict[str, str]:
+            summary = one.evaluation
+            return {
+                "label": one.name,
+                "folder": str(one.path),
                 "model": summary.model,
                 "bench": summary.bench,
             }
+
         return {
             "headline": self.headline,
-            **runs,
+            "first": run(self.first),
+            "second": run(self.second),
             "metric": self.metric,
             "overall": asdict(self.overall),
-            "by_length": {name: asdict(part) for name, part in self.by_length.items()},
-            "by_depth": {name: asdict(part) for name, part in self.by_depth.items()},
+            "by_length": values(self.by_length),
+            "by_depth": values(self.by_depth),
             "by_length_and_depth": {
-                length: {name: asdict(part) for name, part in depths.items()}
-                for length, depths in self.by_length_and_depth.items()
+                length: values(depths) for length, depths in self.by_length_and_depth.items()
             },
-            "by_task": {name: asdict(part) for name, part in self.by_task.items()},
+            "by_task": values(self.by_task),
             "left_out": self.left_out,
             "differs_in": self.differs_in,
             "wins": self.wins,
@@ -176,42 +159,33 @@ class RunComparison:
         """A pandas data frame with one row for each run but the first and each part."""
         import pyarrow as pa
 
-        rows = []
-        for one in self.each:
-            for kind, name, part in one.parts():
-                estimate, wins = part.difference, part.mcnemar
-                row: dict[str, Any] = {
-                    "first_run": one.first.name,
-                    "second_run": one.second.name,
-                    "kind": kind,
-                    "part": name,
-                }
-                row |= {"first": part.first, "second": part.second}
-                row |= {"difference": estimate.value, "low": estimate.low, "high": estimate.high}
-                row |= {"n": part.n, "groups": part.groups, "few_groups": part.few_groups}
-                row |= {"only_first": wins.only_first, "only_second": wins.only_second, "mcnemar_p": wins.p}
-                rows.append(row | {"p": part.p, "p_holm": part.p_holm})
+        rows = [
+            {
+                "first_run": one.first.name,
+                "second_run": one.second.name,
+                "kind": kind,
+                "part": name,
+                "first": part.first,
+                "second": part.second,
+                "difference": part.difference.value,
+                "low": part.difference.low,
+                "high": part.difference.high,
+                "n": part.n,
+                "groups": part.groups,
+                "few_groups": part.few_groups,
+                "only_first": part.mcnemar.only_first,
+                "only_second": part.mcnemar.only_second,
+                "mcnemar_p": part.mcnemar.p,
+                "p": part.p,
+                "p_holm": part.p_holm,
+            }
+            for one in self.each
+            for kind, name, part in one.parts()
+        ]
         return pa.Table.from_pylist(rows).to_pandas()
 
     def __repr__(self) -> str:
         return f"<{'; '.join(one.headline for one in self.each)}>"
-
-    def _repr_html_(self) -> str:
-        """The headlines and a table of every part, for a notebook."""
-        html = "".join(f"<p>{escape(one.headline)}</p>" for one in self.each)
-        heads = ("run", "kind", "part", "first", "second", "difference", "p (Holm)", "n", "groups")
-        html += f"<table><thead><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr></thead><tbody>"
-        for one in self.each:
-            for kind, name, part in one.parts():
-                values = (
-                    f"{part.first:.3f}",
-                    f"{part.second:.3f}",
-                    _signed(part.difference),
-                    f"{part.p_holm:.2g}",
-                )
-                cells = (one.second.name, kind, name, *values, f"{part.n:,}", f"{part.groups:,}")
-                html += f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
-        return f"{html}</tbody></table>"
 
 
 def compare(*runs: str | Path, metric: str | None = None) -> RunComparison:

@@ -1,4 +1,4 @@
-"""Asks a reward model about comparisons: in every order, for every vote, beside baselines."""
+"""Judges comparisons with a reward model in every order and vote, and with baselines for comparison."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,21 +29,21 @@ _REMOVED = "[The context is not shown.]"
 
 
 class JudgingSettings(Config):
-    """How the comparisons are judged and summed up.
+    """How comparisons are judged and summarized.
 
     Attributes:
-        seed: Draws the presented orders and the bootstrap.
-        orders: In how many orders a model that sees the order is asked. "both": pairs in both, N > 2 responses in the
-            N rows of a seeded Latin square. "one": in one drawn order. "auto": both for pairs, one for more.
+        seed: Seed of the presented orders and of the bootstrap.
+        orders: In how many orders to ask a model that sees the order. "both": pairs in both, N > 2 responses in the N
+            rows of a random Latin square. "one": in one random order. "auto": both for pairs, one for more.
         votes: Trials per order of a model that samples.
-        context_check: Ask once more with the context "removed", or "swapped" for that of another group, to
-            see whether the verdict stays; "none" saves the trial.
-        baselines: Rules without a model that judge the same comparisons beside it. Random and place are chance by
-            construction; compress:MODEL is a model of its own.
-        release_rule: Also score as the LongRM release does, mistakes included.
-        examples: Comparisons judged right that are kept in full for the report, per length; the first of different
-            groups. Every one that was not judged right is kept too, so that `examples.jsonl` may grow as large as
-            the data; 0 keeps none. A finished run may be given another number: nothing is judged again.
+        context_check: Ask once more with the context "removed", or "swapped" for that of another group, to see whether
+            the verdict stays the same; "none" saves this trial.
+        baselines: Heuristics without a model, for comparison. Random and place are at chance by construction;
+            compress:MODEL is a model, not a baseline.
+        release_rule: Also score as the LongRM release does, including its mistakes.
+        examples: Number of comparisons that were judged right to keep in `examples.jsonl` for the report, per length,
+            each from another group. All others are always kept, so the file can become as large as the data; 0 keeps
+            none. It can be changed for a finished run, without judging again.
         resamples: Bootstrap resamples of every interval.
         accuracy_threshold: Accuracy that defines the context boundary; by default (1 + chance) / 2.
     """
@@ -60,52 +60,50 @@ class JudgingSettings(Config):
 
 
 class TrialJudge:
-    """Asks one model about batches of comparisons, as the settings say.
+    """Judges batches of comparisons with one model.
 
     Raises:
-        ConfigError: Votes of a model that always answers the same, or an unknown baseline.
+        ConfigError: Several votes of a model that always gives the same answer, or an unknown baseline.
     """
 
     def __init__(self, model: RewardModel, judging: JudgingSettings) -> None:
         if judging.votes > 1 and not model.samples:
             raise ConfigError(
-                f"judging.votes = {judging.votes} asks {model.name} for the same answer each time; "
-                "give a generative judge a judge.temperature above 0"
+                f"judging.votes = {judging.votes}, but {model.name} always gives the same answer; use a generative "
+                "judge with a judge.temperature above 0"
             )
         self._model = model
         self._judging = judging
-        # A baseline that is the model itself has nothing to be compared with.
-        beside = {name: Baseline(name) for name in judging.baselines}
-        self._baselines = {name: rule for name, rule in beside.items() if rule.name != model.name}
-        self._donor: Comparison | None = None
+        baselines = {name: Baseline(name) for name in judging.baselines}
+        self._baselines = {name: one for name, one in baselines.items() if one.name != model.name}
+        self._donor: Comparison | None = None  # the last comparison with a context, of another group
 
     def records(self, batch: Sequence[Comparison]) -> list[JudgmentRecord]:
         """Judges a batch; gold ranks are not filled in."""
         orders = [self._orders(comparison) for comparison in batch]
-        queries = []  # of each comparison: one a trial, and the context check last
-        for (comparison, checked), of_one in zip(self._checked(batch), orders, strict=True):
-            asked = [query_of(comparison, order, trial) for trial, order in enumerate(of_one)]
-            queries.append(asked if checked is None else [*asked, query_of(checked, of_one[0], len(of_one))])
+        queries = []  # for each comparison one per trial, then perhaps one for the context check
+        for comparison, without, own in zip(batch, self._without_contexts(batch), orders, strict=True):
+            asked = [query_of(comparison, order, trial) for trial, order in enumerate(own)]
+            queries.append(asked if without is None else [*asked, query_of(without, own[0], len(own))])
         judged = iter(self._model.judge([query for asked in queries for query in asked]))
         first = [asked[0] for asked in queries]
-        beside = {name: baseline.judge(first) for name, baseline in self._baselines.items()}
-        unchecked: ContextCheck = "" if self._judging.context_check == "none" else "impossible"
+        scores = {name: baseline.judge(first) for name, baseline in self._baselines.items()}
         return [
-            _record(
+            self._record(
                 comparison,
                 orders[row],
                 list(islice(judged, len(queries[row]))),
-                {name: column[row] for name, column in beside.items()},
-                unchecked,
+                {name: column[row] for name, column in scores.items()},
             )
             for row, comparison in enumerate(batch)
         ]
 
     def passes(self, batch: Sequence[Comparison]) -> None:
-        """Takes note of a batch that needs no judging: its contexts may be swapped into the next ones."""
-        self._checked(batch)
+        """Notes a batch that is not judged here: its contexts may be swapped into those of the next batch."""
+        self._without_contexts(batch)
 
     def _orders(self, comparison: Comparison) -> tuple[tuple[int, ...], ...]:
+        """The presented order of each trial."""
         required = self._model.orders(comparison.id)
         if required:
             return required
@@ -122,20 +120,20 @@ class TrialJudge:
         orders = latin_square(first) if several and self._model.sees_order else (first,)
         return tuple(order for order in orders for _ in range(self._judging.votes))
 
-    def _checked(self, batch: Sequence[Comparison]) -> list[tuple[Comparison, Comparison | None]]:
-        """Every comparison with its twin without the context, where that is asked for and can be made."""
+    def _without_contexts(self, batch: Sequence[Comparison]) -> list[Comparison | None]:
+        """For each comparison its copy without context for the context check, or None."""
         if self._judging.context_check == "none":
-            return [(comparison, None) for comparison in batch]
-        pairs = []
+            return [None] * len(batch)
+        found = []
         for place, comparison in enumerate(batch):
             donor = self._donor
             if donor is None or donor.group == comparison.group:
                 donor = next((c for c in batch[place:] if c.group != comparison.group and c.context), None)
-            pairs.append((comparison, self._without_context(comparison, donor)))
+            found.append(self._without_context(comparison, donor))
             following = batch[place + 1] if place + 1 < len(batch) else None
             if comparison.context and (following is None or following.group != comparison.group):
                 self._donor = comparison
-        return pairs
+        return found
 
     def _without_context(self, comparison: Comparison, donor: Comparison | None) -> Comparison | None:
         if not comparison.context:
@@ -148,51 +146,52 @@ class TrialJudge:
                     return None
                 messages = [message_text(message) for message in donor.prompt]
                 text = "".join(messages[span.message][span.start : span.end] for span in donor.context)
-            case "none":
-                return None
             case unknown:
-                assert_never(unknown)
+                raise AssertionError(f"no context check {unknown!r}")
         spans = disjoint_spans(comparison.context, comparison.question)
         edits = [(span, text if index == 0 else "") for index, span in enumerate(spans)]
         try:
             return replace(edit_context(comparison, edits), evidence=())
-        except ValueError:  # a list of content parts, which is kept as it is
+        except ValueError:  # a list of content parts cannot be edited
             return None
 
-
-def _record(
-    comparison: Comparison,
-    orders: Sequence[tuple[int, ...]],
-    judgments: Sequence[Judgment],
-    beside: Mapping[str, Judgment],
-    unchecked: ContextCheck,
-) -> JudgmentRecord:
-    """Makes a record of a judgment for each order, and perhaps one of the context check behind them."""
-    trials = tuple(trial_of(*pair) for pair in zip(judgments, orders, strict=False))
-    checked = [trial_of(judgment, orders[0]) for judgment in judgments[len(orders) :]]
-    failed = [trial for trial in checked if trial.outcome is Outcome.ERROR]
-    whole = together(trials if not failed else (*trials, *failed))
-    place = length_and_depth(comparison)
-    cuts = [judgment.cut for judgment in judgments[: len(trials)] if judgment.cut is not None]
-    return JudgmentRecord.of(
-        whole,
-        id=comparison.id,
-        group=comparison.group,
-        length=place.length,
-        prompt_tokens=judgments[0].prompt_tokens,
-        depth=place.depth,
-        task=str(comparison.metadata.get("task", "")),
-        subtype=str(comparison.metadata.get("subtype", "")),
-        characters=tuple(len(text_of(response)) for response in comparison.responses),
-        cut=max(cuts, key=lambda cut: cut.tokens, default=None),
-        trials=trials if len(trials) > 1 else (),
-        context_check=context_check(trials[0], checked[0]) if checked else unchecked,
-        baselines={name: trial_of(one, orders[0]).scores for name, one in beside.items()},
-    )
+    def _record(
+        self,
+        comparison: Comparison,
+        orders: Sequence[tuple[int, ...]],
+        judgments: Sequence[Judgment],
+        baselines: Mapping[str, Judgment],
+    ) -> JudgmentRecord:
+        """The record of a judgment for each order, perhaps followed by one of the context check."""
+        trials = tuple(trial_of(*pair) for pair in zip(judgments, orders, strict=False))
+        checked = [trial_of(judgment, orders[0]) for judgment in judgments[len(orders) :]]
+        # An error of the context check is one of the comparison, so that it is tried again.
+        combined = together((*trials, *(trial for trial in checked if trial.outcome is Outcome.ERROR)))
+        place = length_and_depth(comparison)
+        cuts = [judgment.cut for judgment in judgments[: len(trials)] if judgment.cut is not None]
+        if checked:
+            check = context_check(trials[0], checked[0])
+        else:
+            check = "" if self._judging.context_check == "none" else "impossible"
+        return JudgmentRecord.of(
+            combined,
+            id=comparison.id,
+            group=comparison.group,
+            length=place.length,
+            prompt_tokens=judgments[0].prompt_tokens,
+            depth=place.depth,
+            task=str(comparison.metadata.get("task", "")),
+            subtype=str(comparison.metadata.get("subtype", "")),
+            characters=tuple(len(text_of(response)) for response in comparison.responses),
+            cut=max(cuts, key=lambda cut: cut.tokens, default=None),
+            trials=trials if len(trials) > 1 else (),
+            context_check=check,
+            baselines={name: trial_of(one, orders[0]).scores for name, one in baselines.items()},
+        )
 
 
 def context_check(with_context: Trial, without: Trial) -> ContextCheck:
-    """Whether the verdict stayed when the context was taken away."""
+    """Whether the verdict stays the same without the context."""
     if Outcome.ANSWERED is not with_context.outcome or Outcome.ANSWERED is not without.outcome:
         return "unanswered"
     return "same" if best(with_context) == best(without) else "changed"

@@ -1,4 +1,4 @@
-"""The context boundary: the length at which accuracy falls through a threshold, (1 + chance) / 2 unless set."""
+"""The context boundary: the length at which accuracy falls through a threshold, by default (1 + chance) / 2."""
 
 import math
 from collections.abc import Sequence
@@ -23,19 +23,17 @@ from longrm.evaluation.table import Bootstrap, FloatArray, IntArray, RatioSample
 from longrm.runs.records import UNDEFINED, Estimate
 
 EFFECTIVE_PAIRS = 300
-"""Effective pairs a bucket below which the slope is the headline, not the boundary."""
-
+"""Effective pairs per length below which the slope is the headline, not the boundary."""
 
 # An accuracy from n outcomes near the threshold 3/4 has a 95% interval of 3/4 +- 1.96 sqrt(3/16 / n). Below n = 12 it
 # reaches from chance (1/2) to 1: it excludes no accuracy that a judge can have, and a length interpolated from it is
-# noise. (At the threshold 5/8 of best of 4 the same takes 7; one limit for all errs on the safe side.)
+# noise. (At the threshold 5/8 of best of 4 the limit would be 7; one limit for all errs on the safe side.)
 FEWEST_OUTCOMES = 12
 RESOLVING_POWER = 0.8
-"""How often as many comparisons as advised tell a length from the threshold, if its accuracy is as measured."""
+"""How often `pairs_to_resolve` comparisons distinguish a length from the threshold, if its accuracy is as measured."""
 
-NO_CROSSING = Crossing(
-    value=None, low=None, high=None, value_place="undefined", low_place="undefined", high_place="undefined"
-)
+BELOW_RANGE, BEYOND_RANGE = -np.inf, np.inf
+"""Crossings (as log2 length) before the first bucket, or after the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,8 @@ class _Bucket:
     n: int
     groups: int
     chance: float
-    variance: float
+    variance: float  # of the bootstrap replicates of the value
+    side: int  # of the threshold: 1 if the interval is above it, -1 if below, 0 if it contains it
 
     @property
     def binomial_variance(self) -> float:
@@ -56,64 +55,70 @@ class _Bucket:
 
     @property
     def varies(self) -> bool:
-        """Whether its groups differ, so that it tells how much the outcomes of one group depend."""
+        """Whether its groups differ, so that it shows how dependent the outcomes of one group are."""
         return self.variance > 1e-12 and 0 < self.value < 1
 
 
 def boundary_of(
     table: ScoreTable, *, threshold: float | None, **drawn: Unpack[Bootstrap]
 ) -> ContextBoundary | None:
-    """Finds the context boundary; None where no answered comparison knows its length.
+    """Finds the context boundary; None if no answered comparison has a length.
 
-    A length without any answer plays no part: how well the model judges there is not known.
+    Lengths without any answer are ignored: it is not known how well the model judges there.
 
     Args:
         table: The judged comparisons.
-        threshold: Accuracy that defines the boundary; (1 + chance) / 2 if None.
-        drawn: How intervals are drawn.
-
-    Raises:
-        ValueError: If the accuracy threshold is no fraction above 0 and below 1.
+        threshold: Accuracy that defines the boundary, above 0 and below 1; (1 + chance) / 2 if None.
+        drawn: Seed and number of resamples of the bootstrap.
     """
     if threshold is not None and not 0 < threshold < 1:
         raise ValueError(
-            f"the accuracy threshold lies between 0 and 1, got {threshold}; 0.75 is usual for pairs"
+            f"the accuracy threshold must be between 0 and 1, got {threshold}; 0.75 is usual for pairs"
         )
     measured = table.length[table.answered & (table.length > 0)]
     if not measured.size:
         return None
     table = table.subset(np.isin(table.length, measured))
     metric = TOP1 if bool((table.size > 2).all()) else PAIR_ACCURACY
-    level = metric.chance_on(table)
-    threshold = (1 + level) / 2 if threshold is None else threshold
-    buckets = [_bucket(table, length, metric, drawn) for length in np.unique(table.length).tolist()]
-    fit = monotone_fit(*_measured(buckets))
-    sides = [_side(bucket, threshold) for bucket in buckets]
-    fitted = all((at >= threshold) == (side > 0) for at, side in zip(fit, sides, strict=True) if side)
+    chance = metric.chance_on(table)
+    threshold = (1 + chance) / 2 if threshold is None else threshold
+    buckets = [
+        _bucket(table, length, metric, threshold, drawn) for length in np.unique(table.length).tolist()
+    ]
+    accuracies = np.array([bucket.value for bucket in buckets])
+    sizes = np.array([float(bucket.n) for bucket in buckets])
+    fit = monotone_fit(accuracies, sizes)
+    # Whether the monotone fit is on the same side of the threshold as every bucket's interval. If it is not, the curve
+    # does not fall through the threshold once, as the fit assumes, and there is no crossing.
+    fits = all((at >= threshold) == (one.side > 0) for at, one in zip(fit, buckets, strict=True) if one.side)
     effective = _effective_n(buckets)
     at_least, below = holds_and_fails([(one.length, one.low, one.high) for one in buckets], threshold)
-    estimate = NO_CROSSING
-    if fitted:
-        estimate = _crossing(table, buckets, metric, threshold, drawn)
-        around = [buckets[index].length for index in straddle(fit, threshold)]
-        if estimate.value is not None and min(effective[length] for length in around) < FEWEST_OUTCOMES:
-            estimate = _bounds(at_least, below)
+    estimate = _crossing(table, buckets, metric, threshold, drawn) if fits else _crossing_of(None, None, None)
+    right = int(
+        (fit >= threshold).sum()
+    )  # the bucket right of the crossing; with the one on its left, both neighbors
+    neighbors = [buckets[index].length for index in (right - 1, right) if 0 <= index < len(buckets)]
+    if estimate.value is not None and min(effective[length] for length in neighbors) < FEWEST_OUTCOMES:
+        # Too few outcomes to interpolate: only the intervals of the lengths count.
+        low = BELOW_RANGE if at_least is None else at_least
+        estimate = _crossing_of(None, low, BEYOND_RANGE if below is None else below)
+    above_chance = [bucket.length for bucket in takewhile(lambda one: one.low > one.chance, buckets)]
     return ContextBoundary(
         metric="top1" if metric is TOP1 else "pair_accuracy",
-        chance=level,
+        chance=chance,
         tau=threshold,
-        status=_status(sides, fitted),
+        status=_status([bucket.side for bucket in buckets], fits),
         at_least=at_least,
         below=below,
         estimate=estimate,
         slope_per_doubling=_slope(table, metric),
         above_chance_reach=AboveChanceReach(
-            tokens=_reach(buckets, [bucket.low > bucket.chance for bucket in buckets]),
+            tokens=above_chance[-1] if above_chance else None,
             smallest_n=min(bucket.n for bucket in buckets),
             depends_on_n=True,
         ),
         effective_n={str(length): n for length, n in effective.items()},
-        pairs_to_resolve=_pairs_to_resolve(buckets, sides, effective, threshold) if fitted else None,
+        pairs_to_resolve=_pairs_to_resolve(buckets, effective, threshold) if fits else None,
         headline="slope" if np.median(list(effective.values())) < EFFECTIVE_PAIRS else "boundary",
         groups=min(bucket.groups for bucket in buckets),
     )
@@ -122,62 +127,49 @@ def boundary_of(
 def holds_and_fails(
     intervals: Sequence[tuple[int, float, float]], threshold: float
 ) -> tuple[int | None, int | None]:
-    """The longest length up to which every interval reaches a threshold, and the shortest at which one lies below it.
+    """The longest length up to which every lower limit reaches a threshold; the shortest with its upper limit below it.
 
     Args:
-        intervals: Lengths, shortest first, each with the limits of its interval.
-        threshold: What the lower limit must reach, or the upper one miss.
+        intervals: Lengths in ascending order, each with the limits of its interval.
+        threshold: The threshold.
     """
-    unbroken = list(takewhile(lambda one: one[1] >= threshold, intervals))
+    unbroken = [length for length, _, _ in takewhile(lambda one: one[1] >= threshold, intervals)]
     below = next((length for length, _, high in intervals if high < threshold), None)
-    return unbroken[-1][0] if unbroken else None, below
+    return unbroken[-1] if unbroken else None, below
 
 
-def _bucket(table: ScoreTable, length: int, metric: EvaluationMetric, drawn: Bootstrap) -> _Bucket:
+def _bucket(
+    table: ScoreTable, length: int, metric: EvaluationMetric, threshold: float, drawn: Bootstrap
+) -> _Bucket:
     part = table.subset(table.length == length)
-    estimate = estimate_metric(part, metric, **drawn)
-    assert estimate.value is not None, "every bucket has rows"
-    assert estimate.low is not None, "every value has an interval"
-    assert estimate.high is not None, "every value has an interval"
+    found = estimate_metric(part, metric, **drawn)
+    assert found.value is not None, "every bucket has rows"
+    assert found.low is not None
+    assert found.high is not None
     return _Bucket(
         length=length,
-        value=estimate.value,
-        low=estimate.low,
-        high=estimate.high,
-        n=estimate.n,
-        groups=estimate.groups,
+        value=found.value,
+        low=found.low,
+        high=found.high,
+        n=found.n,
+        groups=found.groups,
         chance=metric.chance_on(part),
         variance=float(metric.sample(part).replicates(part.group, **drawn).var()),
+        side=int(found.low >= threshold) - int(found.high < threshold),
     )
 
 
-def _measured(buckets: Sequence[_Bucket]) -> tuple[FloatArray, FloatArray]:
-    """The accuracy of every bucket, and how much it weighs in a fit."""
-    return np.array([bucket.value for bucket in buckets]), np.array([float(b.n) for b in buckets])
-
-
-def _reach(buckets: Sequence[_Bucket], holds: Sequence[bool]) -> int | None:
-    """The longest length up to which a condition holds without a gap."""
-    unbroken = list(takewhile(lambda pair: pair[1], zip(buckets, holds, strict=True)))
-    return unbroken[-1][0].length if unbroken else None
-
-
-def _side(bucket: _Bucket, threshold: float) -> int:
-    """On which side of the threshold the interval of a bucket lies: 1 above, -1 below, 0 where it holds it."""
-    return int(bucket.low >= threshold) - int(bucket.high < threshold)
-
-
-def _status(sides: Sequence[int], fitted: bool) -> BoundaryStatus:
-    """What the sides of all buckets say together; `fitted` tells whether the monotone fit lies on all of them."""
+def _status(sides: Sequence[int], fits: bool) -> BoundaryStatus:
+    """The status of the boundary, defined at `ContextBoundary.status`."""
     clear = [side for side in sides if side]
     if clear != sorted(clear, reverse=True):
         return "rising" if clear == sorted(clear) else "not_monotone"
     if min(sides) > 0:
         return "beyond_range"
-    if fitted and sides[0] < 0:
+    if fits and sides[0] < 0:
         return "below_range"
     above = list(takewhile(lambda side: side > 0, sides))
-    return "resolved" if fitted and above and sides[len(above)] < 0 else "unresolved"
+    return "resolved" if fits and above and sides[len(above)] < 0 else "unresolved"
 
 
 def _crossing(
@@ -189,62 +181,54 @@ def _crossing(
 ) -> Crossing:
     """The crossing on the data, and its percentiles over resamples of all groups at once.
 
-    Groups are drawn over all lengths, so that a context that occurs at several lengths stays together.
+    Groups are resampled over all lengths, so that a context that occurs at several lengths stays together.
     """
-    log_lengths = np.log2([bucket.length for bucket in buckets])
-    place = np.searchsorted([bucket.length for bucket in buckets], table.length)
+    lengths = [bucket.length for bucket in buckets]
     shape = table.groups, len(buckets)
-    cells = table.group * shape[1] + place
+    cells = table.group * shape[1] + np.searchsorted(lengths, table.length)
     weights = cluster_weights(table.groups, drawn["resamples"], drawn["seed"]).astype(np.float64)
-    right, n = (
+    right, n = (  # each [resamples, lengths]
         weights @ np.bincount(cells, column, math.prod(shape)).reshape(shape).astype(np.float64)
         for column in _columns(table, metric)
     )
     with np.errstate(invalid="ignore"):  # a bucket that a resample missed has n = 0 and is ignored
         accuracies = right / n
-    crossings = [crossing(log_lengths, *resample, threshold) for resample in zip(accuracies, n, strict=True)]
-    value = crossing(log_lengths, *_measured(buckets), threshold)
-    # One group cannot be resampled: its interval is as wide as can be.
-    low, high = (
-        np.quantile(crossings, expanded_levels(table.groups), method="inverted_cdf")
-        if table.groups > 1
-        else (BELOW_RANGE, BEYOND_RANGE)
-    )
-    low, high = min(low, value), max(high, value)  # a percentile interval need not hold its value
+    x = np.log2(lengths)
+    crossings = [crossing(x, *resample, threshold) for resample in zip(accuracies, n, strict=True)]
+    values, sizes = np.array([one.value for one in buckets]), np.array([float(one.n) for one in buckets])
+    value = crossing(x, values, sizes, threshold)
+    low, high = BELOW_RANGE, BEYOND_RANGE  # of one group, which cannot be resampled
+    if table.groups > 1:
+        low, high = np.quantile(crossings, expanded_levels(table.groups), method="inverted_cdf")
+    low, high = min(low, value), max(high, value)  # a percentile interval need not contain its value
+    return _crossing_of(*(2.0 ** float(end) if math.isfinite(end) else end for end in (value, low, high)))
+
+
+def _crossing_of(value: float | None, low: float | None, high: float | None) -> Crossing:
+    """A crossing with ends in tokens, infinite ones outside the range; None is undefined."""
+
+    def tokens(end: float | None) -> float | None:
+        return None if end is None or not math.isfinite(end) else float(end)
+
+    def place(end: float | None) -> CrossingSide:
+        if end is None:
+            return "undefined"
+        return (
+            "below_range" if end == BELOW_RANGE else "beyond_range" if end == BEYOND_RANGE else "within_range"
+        )
+
     return Crossing(
-        value=_tokens(value),
-        low=_tokens(low),
-        high=_tokens(high),
-        value_place=_place(value),
-        low_place=_place(low),
-        high_place=_place(high),
+        value=tokens(value),
+        low=tokens(low),
+        high=tokens(high),
+        value_place=place(value),
+        low_place=place(low),
+        high_place=place(high),
     )
-
-
-def _bounds(at_least: int | None, below: int | None) -> Crossing:
-    """What the intervals of the lengths alone say: no value, and an end outside the range where none excludes it."""
-    return Crossing(
-        value=None,
-        low=None if at_least is None else float(at_least),
-        high=None if below is None else float(below),
-        value_place="undefined",
-        low_place="below_range" if at_least is None else "within_range",
-        high_place="beyond_range" if below is None else "within_range",
-    )
-
-
-def _tokens(end: float) -> float | None:
-    return 2.0 ** float(end) if math.isfinite(end) else None
-
-
-def _place(end: float) -> CrossingSide:
-    if end == BELOW_RANGE:
-        return "below_range"
-    return "beyond_range" if end == BEYOND_RANGE else "within_range"
 
 
 def _columns(table: ScoreTable, metric: EvaluationMetric) -> tuple[FloatArray, FloatArray]:
-    """What each row earns, and what it could."""
+    """The credit of each row, and its weight."""
     sample = metric.sample(table)
     assert isinstance(sample, RatioSample), "a boundary is of an accuracy"
     return sample.total, sample.weight
@@ -262,8 +246,8 @@ def _slope(table: ScoreTable, metric: EvaluationMetric) -> Estimate:
 def _effective_n(buckets: Sequence[_Bucket]) -> dict[int, float]:
     """By length, n over the design effect (the variance over that of independent outcomes), where that is above 1.
 
-    A bucket without spread (all right) says nothing about its design effect and takes that of all others together;
-    where no bucket has any, each group counts once.
+    A bucket without variance (all right) does not show its design effect and takes that of all others together; if no
+    bucket has any, each group counts once.
     """
     varied = [bucket for bucket in buckets if bucket.varies]
     if not varied:
@@ -277,51 +261,41 @@ def _effective_n(buckets: Sequence[_Bucket]) -> dict[int, float]:
 
 
 def _pairs_to_resolve(
-    buckets: Sequence[_Bucket], sides: Sequence[int], effective: dict[int, float], threshold: float
+    buckets: Sequence[_Bucket], effective: dict[int, float], threshold: float
 ) -> int | None:
-    """Comparisons a length at which the lengths up to the first that fails would be told from the threshold.
+    """Comparisons per length that distinguish the lengths before the first failing one from the threshold.
 
     A one-sample test of a proportion p against the threshold t needs (z_level sqrt(t (1 - t)) + z_power
-    sqrt(p (1 - p)))^2 / (p - t)^2 independent outcomes, and that times the design effect.
-
-    Returns:
-        None where no length is unresolved, where one has too few outcomes for a guess of p or lies on the threshold,
-        and where no more comparisons are needed than the length has.
+    sqrt(p (1 - p)))^2 / (p - t)^2 independent outcomes, and that times the design effect. None if no length is
+    unresolved, one has too few outcomes to guess p or is exactly at the threshold, or one has that many already.
     """
     needed = 0
-    for bucket, side in zip(buckets, sides, strict=True):
-        if side < 0:
+    for bucket in buckets:
+        if bucket.side < 0:
             break
-        if side > 0:
+        if bucket.side > 0:
             continue
         if effective[bucket.length] < FEWEST_OUTCOMES or bucket.value == threshold:
             return None
         spread = Z * math.sqrt(threshold * (1 - threshold))
         spread += float(ndtri(RESOLVING_POWER)) * math.sqrt(bucket.value * (1 - bucket.value))
         design = bucket.n / effective[bucket.length]
-        asked = math.ceil(design * (spread / (bucket.value - threshold)) ** 2)
-        if asked <= bucket.n:  # its interval is wide for another reason, such as few contexts
+        pairs = math.ceil(design * (spread / (bucket.value - threshold)) ** 2)
+        if pairs <= bucket.n:  # its interval is wide for another reason, such as few contexts
             return None
-        needed = max(needed, asked)
+        needed = max(needed, pairs)
     return needed or None
 
 
-BELOW_RANGE, BEYOND_RANGE = -np.inf, np.inf
-"""Crossings (as log2 length) that lie before the first bucket, or after the last one."""
-
-
 def monotone_fit(accuracy: FloatArray, n: FloatArray) -> FloatArray:
-    """The curve nearest to the accuracies, weighted with n, that never rises with length (isotonic regression)."""
+    """The non-increasing curve nearest to the accuracies, weighted by n (isotonic regression)."""
     return np.asarray(isotonic_regression(accuracy, weights=n, increasing=False).x)
 
 
 def crossing(log_lengths: FloatArray, accuracy: FloatArray, n: FloatArray, threshold: float) -> float:
-    """Where the monotone fit of accuracy falls through the threshold.
+    """log2 of the length at which the monotone fit of accuracy falls through the threshold, or an infinite value.
 
-    It is linear in log2 length between buckets; buckets with n = 0 are ignored.
-
-    Returns:
-        log2 of the length; `BELOW_RANGE` or `BEYOND_RANGE` where the fit does not cross within the buckets.
+    The fit is linear in log2 length between buckets; buckets with n = 0 are ignored.
     """
     used = n > 0
     x = log_lengths[used]
@@ -336,22 +310,13 @@ def crossing(log_lengths: FloatArray, accuracy: FloatArray, n: FloatArray, thres
     return float(x[right - 1] + share * (x[right] - x[right - 1]))
 
 
-def straddle(fit: FloatArray, threshold: float) -> Sequence[int]:
-    """The buckets on both sides of the crossing of a monotone fit; the nearest one where there is none."""
-    right = int((fit >= threshold).sum())
-    return [index for index in (right - 1, right) if 0 <= index < fit.size]
-
-
 def logistic_slope(
     x: FloatArray, successes: FloatArray, trials: FloatArray, group: IntArray
 ) -> tuple[float, float] | None:
     """The slope of a logistic regression of successes out of trials on x, and its error, clustered on `group`.
 
-    Newton's method, then the sandwich (Liang and Zeger 1986) with the correction G/(G-1) (n-1)/(n-2) for G
-    groups and n rows.
-
-    Returns:
-        None where no finite slope exists (one length, one group, or separated outcomes).
+    Newton's method, then the sandwich (Liang and Zeger 1986) with the correction G/(G-1) (n-1)/(n-2) for G groups and n
+    rows. None if no finite slope exists: one length, one group, or separated outcomes.
     """
     groups = int(group.max()) + 1 if group.size else 0
     if groups < 2 or x.size < 3 or np.ptp(x) == 0:

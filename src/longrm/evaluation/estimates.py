@@ -1,9 +1,8 @@
 """Estimates: values with cluster-bootstrap intervals.
 
-Comparisons of one group share a context, so they are no independent draws: the group is what is resampled.
-`ERROR` records and records without a gold order are left out. Every other record without an answer counts as
-wrong, except in the areas under ROC curves, which rank the scores that exist. Where none was answered, nothing was
-measured: what a model says to nothing is not that it is always wrong.
+Comparisons of one group share a context and are not independent, so groups are resampled. Errors and comparisons
+without a gold order are left out. Other comparisons without an answer count as wrong, except in areas under ROC curves,
+which rank the scores that exist. If nothing was answered, a metric is undefined.
 """
 
 from collections.abc import Sequence
@@ -34,18 +33,14 @@ _ROUNDING = 1e-9
 def metrics_for(
     records: Sequence[JudgmentRecord], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> dict[str, Estimate]:
-    """Every metric that is reported of the records.
-
-    Intervals are those of `bootstrap_interval` over `group`; Wilson's where every group is a single comparison
-    and the metric a share of 0/1 outcomes; `unanimity_bounds` where all groups agree.
-    """
+    """Every metric that is reported for the records; see `estimate` for the intervals."""
     table = ScoreTable.of(records)
     names = reported(pairs_only=not (table.size > 2).any())
     return {metric.name: estimate_metric(table, metric, seed=seed, resamples=resamples) for metric in names}
 
 
 def estimate_metric(table: ScoreTable, metric: EvaluationMetric, **drawn: Unpack[Bootstrap]) -> Estimate:
-    """One metric of a table with its interval; undefined where no row that it is of was answered."""
+    """One metric of a table with its interval; undefined if none of the rows that it uses was answered."""
     rows = table.rows_for(metric.needs)
     if not table.answered[rows].any():
         return UNDEFINED
@@ -77,11 +72,13 @@ def estimate(
 ) -> Estimate:
     """The value of a sample with its interval; rows that it does not use are left out.
 
+    The interval is `bootstrap_interval`; Wilson's if every group is a single outcome of 0 or 1.
+
     Args:
-        sample: What is measured.
+        sample: The sample.
         group: The code of each row's group.
-        span: Smallest and largest value that it can take.
-        drawn: How the interval is drawn.
+        span: Smallest and largest possible value.
+        drawn: Seed and number of resamples.
     """
     used = sample.used
     if not used.any():
@@ -105,18 +102,20 @@ def paired_difference(
 ) -> Estimate:
     """A metric of `a` minus that of `b` on the same comparisons, with both resampled together.
 
-    A comparison that either side could not score (an error; where the metric needs scores, one without them) is
-    left out of both.
+    Comparisons that either side could not score (an error, or no scores for a metric that needs them) are left out.
 
     Raises:
-        ValueError: If there is no such metric, or the two sides do not hold the same comparisons.
+        ValueError: The two sides do not have the same comparisons.
     """
     metric = metric_of(name)
-    pairs = [
-        pair
-        for pair in _matched(a_records, b_records)
-        if Outcome.ERROR not in (pair[0].outcome, pair[1].outcome)
-    ]
+    by_id = {record.id: record for record in b_records}
+    if len(by_id) != len(b_records) or sorted(by_id) != sorted(record.id for record in a_records):
+        raise ValueError("a paired difference needs the same comparisons on both sides, with unique ids")
+    pairs = [(record, by_id[record.id]) for record in a_records]
+    for record, other in pairs:
+        if (record.group, record.ranks) != (other.group, other.ranks):
+            raise ValueError(f"record {record.id!r} has another group or other gold ranks on the two sides")
+    pairs = [pair for pair in pairs if Outcome.ERROR not in (pair[0].outcome, pair[1].outcome)]
     a, b = (ScoreTable.of([pair[side] for pair in pairs]) for side in (0, 1))
     used = a.rows_for(metric.needs) & b.rows_for(metric.needs)
     if not used.any():
@@ -130,7 +129,7 @@ def paired_difference(
         and isinstance(two, RatioSample)
         and np.array_equal(one.weight, two.weight)
     ):
-        # One mean of differences. Two means, rounded apart, would no longer tie with replicates that they equal.
+        # One mean of differences: two means, each rounded, might differ from replicates that equal them.
         gain, weight = one.total - two.total, one.weight
         return ratio(gain, weight, a.group, span=(-reach, reach), seed=seed, resamples=resamples)
     drawn_a, drawn_b = (sample.replicates(a.group, seed=seed, resamples=resamples) for sample in (one, two))
@@ -139,40 +138,22 @@ def paired_difference(
     return Estimate(value, *limits, one.n, a.groups)
 
 
-def _matched(
-    a_records: Sequence[JudgmentRecord], b_records: Sequence[JudgmentRecord]
-) -> list[tuple[JudgmentRecord, JudgmentRecord]]:
-    a, b = ({record.id: record for record in side} for side in (a_records, b_records))
-    if (len(a), len(b)) != (len(a_records), len(b_records)):
-        raise ValueError("a paired difference needs unique ids, but some id occurs twice on one side")
-    if a.keys() != b.keys():
-        odd = a.keys() ^ b.keys()
-        raise ValueError(
-            f"a paired difference needs the same comparisons on both sides, but {len(odd)} ids are on one"
-            f" side only, such as {min(odd)!r}; evaluate both models on the same data"
-        )
-    for key, record in a.items():
-        if (record.group, record.ranks) != (b[key].group, b[key].ranks):
-            raise ValueError(f"record {key!r} has another group or other gold ranks on the two sides")
-    return [(record, b[key]) for key, record in a.items()]
-
-
 def wilson(share: float, n: int) -> tuple[float, float]:
     """Wilson's score interval of a share of n independent 0/1 outcomes (Wilson 1927)."""
     assert n > 0, "an interval needs outcomes"
     center = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
     half = Z / (1 + Z**2 / n) * float(np.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2)))
-    # At 0 and 1 the limit is exact; rounding would put it a hair inside, past the value itself.
+    # At 0 and 1 the limit is the value itself; rounding would exclude it.
     low = 0.0 if share == 0 else center - half
     return low, 1.0 if share == 1 else center + half
 
 
 def unanimity_bounds(value: float, groups: int, span: tuple[float, float]) -> tuple[float, float]:
-    """Bounds where every group gave the same value, so that resampling cannot show any spread.
+    """Bounds if every group gave the same value, so that resampling cannot show any variance.
 
-    None of `groups` deviated; Wilson's upper limit for 0 of `groups` is the share that still may, and a
-    deviating group may lie at either end of the metric's span. For a value of 1 in [0, 1] this is Wilson's
-    interval with the number of groups as n.
+    None of the groups deviated. Wilson's upper limit for 0 of `groups` is the share that still might, and a deviating
+    group might be at either end of the metric's span. For a value of 1 in [0, 1] this is Wilson's interval with the
+    number of groups as n.
     """
     may_deviate = Z**2 / (groups + Z**2)
     return value - may_deviate * (value - span[0]), value + may_deviate * (span[1] - value)
@@ -192,18 +173,18 @@ def _expanded_reach(groups: int) -> FloatArray:
 def bootstrap_interval(
     value: float, replicates: FloatArray, groups: int, span: tuple[float, float]
 ) -> tuple[float, float]:
-    """Percentiles of cluster-bootstrap replicates; `unanimity_bounds` where they all agree.
+    """Percentiles of cluster-bootstrap replicates; `unanimity_bounds` if they are all equal.
 
-    The percentiles are `expanded_levels`, corrected for bias and skewness (BCa: Efron 1987). Plain ones miss
-    too often near the ends of the span: at an accuracy of 0.95 in 64 dependent groups they cover 0.91, these
-    0.93. The acceleration is a sixth of the skewness of the replicates, which is exact for a mean. With fewer
-    than about ten groups no bootstrap is wide enough.
+    The percentiles are `expanded_levels`, corrected for bias and skewness (BCa: Efron 1987). Plain ones miss too often
+    near the ends of the span: at an accuracy of 0.95 in 64 dependent groups they cover 0.91, these 0.93. The
+    acceleration is a sixth of the skewness of the replicates, which is exact for a mean. With fewer than about ten
+    groups no bootstrap interval is wide enough.
 
     Args:
         value: The metric on the data itself.
         replicates: The metric on every resample.
-        groups: Groups that were resampled.
-        span: Smallest and largest value that the metric can take.
+        groups: Number of groups that were resampled.
+        span: Smallest and largest possible value.
     """
     if np.ptp(replicates) < 1e-12:
         return unanimity_bounds(value, groups, span)

@@ -1,4 +1,4 @@
-"""One row a comparison, for data frames and spreadsheets: `items.parquet` and `items.csv` of an evaluation's folder."""
+"""`items.parquet` and `items.csv`: one row per comparison of an evaluation, for data frames and spreadsheets."""
 
 import csv
 import io
@@ -26,50 +26,43 @@ if TYPE_CHECKING:
     from longrm.evaluation.run import Run
 
 ITEMS, ITEMS_CSV = "items.parquet", "items.csv"
-_WHOLE, _REAL, _TEXT, _YES_OR_NO = pa.int64(), pa.float64(), pa.string(), pa.bool_()
-_SCORES, _PLACES = pa.list_(_REAL), pa.list_(_WHOLE)
-_JUDGED = {
+_INT, _FLOAT, _TEXT, _BOOL = pa.int64(), pa.float64(), pa.string(), pa.bool_()
+_SCORES, _INTS = pa.list_(_FLOAT), pa.list_(_INT)
+_TRIAL = {
     "outcome": _TEXT,
-    "order": _PLACES,
+    "order": _INTS,
     "scores": _SCORES,
-    "ranking": _PLACES,
+    "ranking": _INTS,
     "reason": _TEXT,
-    "attempts": _WHOLE,
-    "contradicted": _YES_OR_NO,
+    "attempts": _INT,
+    "contradicted": _BOOL,
     "criteria": pa.list_(_SCORES),
 }
 SCHEMA = pa.schema(
     {
         "id": _TEXT,
         "group": _TEXT,
-        "length": _WHOLE,
-        "tokens": _WHOLE,
-        "depth": _REAL,
+        "length": _INT,
+        "tokens": _INT,
+        "depth": _FLOAT,
         "task": _TEXT,
         "subtype": _TEXT,
-        "gold": _PLACES,
-        "correct": _REAL,
-        "margin": _REAL,
-        **_JUDGED,
-        "cut_tokens": _WHOLE,
+        "gold": _INTS,
+        "correct": _FLOAT,
+        "margin": _FLOAT,
+        **_TRIAL,
+        "cut_tokens": _INT,
         "context_check": _TEXT,
-        "trials": pa.list_(pa.struct(_JUDGED)),
+        "trials": pa.list_(pa.struct(_TRIAL)),
     }
 )
-"""The columns, whose meaning docs/runs.md tells."""
+"""The columns; docs/runs.md describes them."""
 
 
 def write_items(records: Sequence[JudgmentRecord], folder: Path) -> None:
-    """Writes `items.parquet` and `items.csv`, each in one step; equal records give equal bytes.
+    """Writes `items.parquet` and `items.csv` of all judgments of a run with their gold; equal records, equal bytes.
 
-    In the CSV file lists and trials are JSON, and what is unknown is empty.
-
-    Args:
-        records: All judgments of the run, with their gold.
-        folder: The run folder.
-
-    Raises:
-        RunError: A file cannot be written.
+    In the CSV file lists and trials are JSON, and unknown values are empty.
     """
     rows = _rows(records)
     parquet, text = pa.BufferOutputStream(), io.StringIO()
@@ -114,47 +107,44 @@ def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
 
 
 def _rows(records: Sequence[JudgmentRecord]) -> list[dict[str, Any]]:
-    credit = iter(TOP1.earned(ScoreTable.of(records)).tolist())
-    return [_row(record, next(credit) if is_scored(record) else None) for record in records]
+    credit = iter(TOP1.earned(ScoreTable.of(records)).tolist())  # of the scored records only
+    rows = []
+    for record in records:
+        values = points(record)
+        rows.append(
+            {
+                "id": record.id,
+                "group": record.group,
+                "length": record.length,
+                "tokens": record.prompt_tokens,
+                "depth": record.depth,
+                "task": record.task or None,
+                "subtype": record.subtype or None,
+                "gold": list(record.ranks) if record.ranks else None,
+                "correct": next(credit) if is_scored(record) else None,
+                "margin": margin(values, record.ranks) if values and record.ranks is not None else None,
+                **_trial(record),
+                "attempts": sum(trial.attempts for trial in record.trials),
+                "cut_tokens": 0 if record.cut is None else record.cut.tokens,
+                "context_check": record.context_check or None,
+                "trials": [_trial(trial) for trial in record.trials],
+            }
+        )
+    return rows
 
 
-def _row(record: JudgmentRecord, correct: float | None) -> dict[str, Any]:
-    values = points(record)
-    return {
-        "id": record.id,
-        "group": record.group,
-        "length": record.length,
-        "tokens": record.prompt_tokens,
-        "depth": record.depth,
-        "task": record.task or None,
-        "subtype": record.subtype or None,
-        "gold": _listed(record.ranks),
-        "correct": correct,
-        "margin": margin(values, record.ranks) if values and record.ranks is not None else None,
-        **_judged(record),
-        "attempts": sum(trial.attempts for trial in record.trials),
-        "cut_tokens": 0 if record.cut is None else record.cut.tokens,
-        "context_check": record.context_check or None,
-        "trials": [_judged(trial) for trial in record.trials],
-    }
-
-
-def _judged(trial: Trial) -> dict[str, Any]:
-    """A trial without its explanation, which may be as long as all the rest of the run; its log holds it."""
+def _trial(trial: Trial) -> dict[str, Any]:
+    """A trial without its explanation, which can be as long as the rest of the run; the log has it."""
     return {
         "outcome": str(trial.outcome),
         "order": list(trial.order),
-        "scores": _listed(trial.scores),
-        "ranking": _listed(trial.ranking),
+        "scores": list(trial.scores) or None,
+        "ranking": list(trial.ranking) or None,
         "reason": trial.detail or None,
         "attempts": trial.attempts,
         "contradicted": trial.contradicted,
         "criteria": [list(row) for row in trial.criteria] or None,
     }
-
-
-def _listed(values: Sequence[float] | None) -> list[float] | None:
-    return list(values) if values else None
 
 
 def _cell(value: Any) -> Any:

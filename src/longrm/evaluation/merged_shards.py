@@ -1,12 +1,12 @@
 """Merges the shards of an evaluation into the run that a single process would have made of all comparisons."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from longrm.config import changed_settings
 from longrm.errors import RunError
@@ -18,18 +18,12 @@ from longrm.runs.folder import CONFIG, RunFolder, write_file
 from longrm.runs.logs import EXAMPLES, GOLD, JUDGMENTS, Log, to_line
 from longrm.runs.removal import held
 
-_Item = TypeVar("_Item")
-
 
 def merge_shards(folders: Sequence[Path], out: Path) -> EvaluationSummary:
-    """Merges the shards of an evaluation into a run folder.
+    """Merges the run folders of all shards of an evaluation, in any order, into the run folder `out`.
 
     Judgments, gold, examples, summary, results and settings have the bytes of the whole run; the manifest records the
     merge's own machine and time. Nothing is written before the shards are known to be complete.
-
-    Args:
-        folders: The run folders of all shards, in any order.
-        out: The run folder to write.
 
     Returns:
         The summary, as in `summary.json`.
@@ -48,7 +42,7 @@ def _merge(folders: Sequence[Path], out: Path) -> EvaluationSummary:
     by_shard: dict[Shard, Run] = {}
     for place in folders:
         run = Run(place)
-        _ = run.evaluation  # finished, and of this kind
+        _ = run.evaluation  # an error unless it is a finished evaluation
         if "shard" not in run.manifest:
             raise RunError(f"{run.path} is not a shard: it was run without --shard")
         shard = Shard.parse(run.settings["shard"])
@@ -61,26 +55,35 @@ def _merge(folders: Sequence[Path], out: Path) -> EvaluationSummary:
     first, count = shards[0], min(by_shard).count
     for other in shards[1:]:
         _check_same_run(first, other)
-    # What every shard recorded of the whole run: the sizes of all batches, and the digest of all gold.
+    # Every shard recorded this about the whole run: the sizes of all batches, and the digest of all gold.
     batches, gold_digest = first.manifest["shard"]["batches"], first.manifest["shard"]["gold_sha256"]
-    # A shard beyond the number of batches is empty and has no folder.
-    for number in range(1, min(count, len(batches)) + 1):
+    for number in range(
+        1, min(count, len(batches)) + 1
+    ):  # a shard beyond the number of batches has no folder
         if Shard(number, count) not in by_shard:
-            raise RunError(
-                f"shard {Shard(number, count)} is missing; a merge needs the run folders of all {count}"
-            )
-    gold = _in_turn(batches, [_log(run, GOLD) for run in shards])
-    judged = _in_turn(batches, [_log(run, JUDGMENTS) for run in shards])
+            raise RunError(f"shard {number}/{count} is missing; a merge needs the run folders of all {count}")
+
+    def in_turn(name: str) -> list[Any]:
+        """The records of all shards in the order of the whole run, batch by batch."""
+        sources = [iter(list(Log(run.path / name, LOGS[name]))) for run in shards]
+        dealt = [
+            record
+            for number, size in enumerate(batches)
+            for record in islice(sources[number % len(sources)], size)
+        ]
+        return dealt + [
+            record for source in sources for record in source
+        ]  # superfluous records fail the check below
+
+    gold, judged = in_turn(GOLD), in_turn(JUDGMENTS)
     gold_lines = b"".join(map(to_line, gold))
-    if hashlib.sha256(gold_lines).hexdigest() != gold_digest or [r.id for r in judged] != [
-        g.id for g in gold
-    ]:
+    digest = hashlib.sha256(gold_lines).hexdigest()
+    if digest != gold_digest or [one.id for one in judged] != [one.id for one in gold]:
         raise RunError(
-            f"{first.path} and the other shards do not hold the comparisons of the whole run: a log was changed; judge "
+            f"{first.path} and the other shards do not have the comparisons of the whole run: a log was changed; judge "
             "that shard again"
         )
-    ranks = {one.id: one.ranks for one in gold}
-    records = [replace(record, ranks=ranks[record.id]) for record in judged]
+    records = [replace(record, ranks=one.ranks) for record, one in zip(judged, gold, strict=True)]
     settings = Evaluation.resolve(first.path / CONFIG).model_copy(update={"shard": None})
     # Each shard kept a superset of what the whole run keeps.
     examples = {example.id: example for run in shards for example in run.examples.values()}
@@ -111,31 +114,15 @@ def _merge(folders: Sequence[Path], out: Path) -> EvaluationSummary:
 def _check_same_run(one: Run, other: Run) -> None:
     """Raises an error if two shards differ in settings, model, benchmark or its comparisons."""
     changed = []
-    whole = [Evaluation.defining({**run.settings, "shard": None}) for run in (one, other)]
-    if (counts := [Shard.parse(run.settings["shard"]).count for run in (one, other)])[0] != counts[1]:
+    counts = [Shard.parse(run.settings["shard"]).count for run in (one, other)]
+    if counts[0] != counts[1]:
         changed.append(f"number of shards: {counts[0]} -> {counts[1]}")
-    changed += changed_settings(*whole)
+    changed += changed_settings(
+        *(Evaluation.defining({**run.settings, "shard": None}) for run in (one, other))
+    )
     for key in ("model", "bench"):
         changed += changed_settings(one.manifest.get(key) or {}, other.manifest.get(key) or {})
     if not changed and one.manifest["shard"] != other.manifest["shard"]:
         changed = [f"comparisons of '{one.evaluation.bench}'"]
     if changed:
         raise RunError(f"{one.path} and {other.path} are not shards of one run ({'; '.join(changed)})")
-
-
-def _log(run: Run, name: str) -> list[Any]:
-    return list(Log(run.path / name, LOGS[name]))
-
-
-def _in_turn(batches: Sequence[int], logs: Sequence[list[_Item]]) -> list[_Item]:
-    """Deals the records of all shards back into the order of the whole run, batch by batch.
-
-    A log of the wrong length gives fewer or other records, which the caller finds.
-    """
-    sources: list[Iterator[_Item]] = [iter(log) for log in logs]
-    merged = [
-        record
-        for number, size in enumerate(batches)
-        for record in islice(sources[number % len(sources)], size)
-    ]
-    return merged + [record for source in sources for record in source]

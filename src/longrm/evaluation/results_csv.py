@@ -1,4 +1,4 @@
-"""A run in the layout of the LongRM paper's tables, beside the rows that the paper prints."""
+"""`results.csv`: a run in the layout of the LongRM paper's tables, next to the rows that the paper prints."""
 
 import csv
 import io
@@ -31,20 +31,16 @@ CsvRow = dict[str, str]
 
 
 def write_results(summary: EvaluationSummary, path: Path) -> None:
-    """Writes a CSV file in percent, as the paper prints its figures; a figure that does not exist stays empty.
+    """Writes a CSV file in percent, as the paper prints its numbers; missing numbers are empty.
 
-    On Long-RewardBench, tasks, lengths and `macro` (the mean over lengths) are of the pairs alone; Rank2 to Rank4
-    are of the rankings, `avg` of everything. This run comes with position-wise matches (the paper's Eq. 2), then,
-    if there are rankings, with exact orders, then as the release scores it, if that was asked for. Below come the
-    published rows with the known defects of each; `RewardBench` is the published average on short contexts.
+    On Long-RewardBench, tasks, lengths and `macro` (the mean over lengths) are of the pairs alone; Rank2 to Rank4 are
+    of the rankings, `avg` of everything. The first row has position matches (the paper's Eq. 2). Exact orders follow if
+    there are rankings, then the release's own scoring if requested, and a row for each metric that is not in the paper.
+    Below are the published rows with the known defects of each; `RewardBench` is the published average on short
+    contexts.
 
-    Nothing of the paper compares with another benchmark: the run stands alone there, in columns of its own tasks
-    and lengths (in tokens), by its main accuracy.
-
-    A metric that is not of the paper has a row of its own; one that is no share is not in percent.
-
-    Raises:
-        RunError: The file cannot be written.
+    On another benchmark nothing of the paper is comparable: there the columns are its own tasks and lengths (in
+    tokens), with main accuracy. A metric that is not a share is not in percent.
     """
     known = summary.bench.startswith(BENCH)
     rows = [*_own(summary), *_published()] if known else _elsewhere(summary)
@@ -63,7 +59,7 @@ def _own(summary: EvaluationSummary) -> Iterator[CsvRow]:
         metrics.by_subtype[n][PAIR_ACCURACY.name].n for n in BEST_OF if n in metrics.by_subtype
     )
     shared: CsvRow = {}
-    if pairs := metrics.pairs or (None if ranked else metrics):  # else there is no pair
+    if pairs := metrics.pairs or (None if ranked else metrics):  # without any pair these stay empty
         tasks = {task: _metric(pairs.by_task, task, PAIR_ACCURACY.name) for task in TASKS}
         lengths = {name: _metric(pairs.by_length, at, PAIR_ACCURACY.name) for name, at in LENGTHS.items()}
         shared = {**tasks, **lengths, "macro": _percent(pairs.macro.by_length.value)}
@@ -84,12 +80,12 @@ def _own(summary: EvaluationSummary) -> Iterator[CsvRow]:
 
 
 def _further(metrics: MetricBreakdown) -> list[str]:
-    """The reported metrics that have a row of their own wherever they are reported."""
+    """The reported metrics that have their own row."""
     return [name for name, metric in METRICS.items() if metric.in_results and name in metrics.overall]
 
 
 def _elsewhere(summary: EvaluationSummary) -> list[CsvRow]:
-    """Rows of a run on another benchmark: of main accuracy first, which alone has a mean over lengths."""
+    """Rows of a run on another benchmark. Only main accuracy, in the first row, has a mean over lengths."""
     metrics, rows = summary.metrics, []
     for name in (summary.main_metric, *_further(metrics)):
         row = {"bench": summary.bench, "model": summary.model, "source": f"this run, {name}"}
@@ -106,8 +102,8 @@ def _published() -> Iterator[CsvRow]:
     published = tomllib.loads(text)
     for row in published["row"]:
         defects = "; ".join(published["defects"][name] for name in row["defects"])
-        figures = {name: _number(value) for name, value in row["figures"].items()}
-        yield {"model": row["model"], "source": published["source"], "defects": defects} | figures
+        numbers = {name: _number(value) for name, value in row["figures"].items()}
+        yield {"model": row["model"], "source": published["source"], "defects": defects} | numbers
 
 
 def _metric(parts: Mapping[str, Mapping[str, Estimate]], key: str, name: str) -> str:

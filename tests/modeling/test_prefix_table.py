@@ -2,7 +2,7 @@
 
 import random
 
-from longrm.modeling.kept_prefixes import BLOCK, PrefixTable, block_keys
+from longrm.modeling.prefix_cache import BLOCK, PrefixTable, block_keys
 
 
 def enter(table, keys):

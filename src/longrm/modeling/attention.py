@@ -81,22 +81,15 @@ def shared_prefix_attention(
 ) -> tuple[Output, None]:
     """Computes the attention of a packed sequence; registered with transformers as `SHARED_PREFIX`.
 
-    The arguments before `layout` are transformers' own; queries and keys are rotated by position.
+    The arguments before `layout` are transformers' own: queries and keys are rotated by position, and there is no mask,
+    as transformers makes none for an attention that it does not know. The others come from `hidden_states`:
 
-    Args:
-        module: The attention module of a layer.
-        query: Queries.
-        key: Keys.
-        value: Values.
-        attention_mask: None; transformers makes none for an attention that it does not know.
-        dropout: 0.
-        scaling: The factor of attention logits; None for 1 / sqrt(D).
-        layout: The layout of the packed sequence.
-        sequence: The processes that share the sequence. All tensors then hold the process's own tokens.
-        only_ends: The last hidden states are read at the ends of branches alone: a CPU leaves the others of the last
-            layer at zero. In all other layers every token is a key of later ones.
-        layer_attention: Computes the attention in place of `packed_attention`.
-        extra: Further arguments of the model; a `ModelError` if one changes attention and is not computed here.
+    - `sequence`: the processes that share the sequence. All tensors then hold the process's own tokens.
+    - `only_ends`: the last hidden states are read at the ends of branches only, and a CPU leaves the others of the last
+      layer at zero. In all other layers every token is a key of later ones.
+    - `layer_attention`: computes the attention in place of `packed_attention`.
+
+    An argument that changes attention and is not computed here is a `ModelError`.
     """
     if layout is None:
         raise ModelError(
@@ -108,7 +101,7 @@ def shared_prefix_attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if sequence is not None:
         query, key, value = over_heads(query, key, value, layout.tokens, sequence)
-    assert query.shape[:1] + query.shape[2:3] == (1, layout.tokens), "the layout does not fit the sequence"
+    assert (query.shape[0], query.shape[2]) == (1, layout.tokens), "the layout does not fit the sequence"
     layer: Any = module
     only_ends = only_ends and layer.layer_idx == layer.config.num_hidden_layers - 1
     if layer_attention is not None:
@@ -137,10 +130,13 @@ def continuation_attention(
     assert len(query) == 1, "one sequence at a time: padding would be ignored"
     query, key = query.to(value.dtype), key.to(value.dtype)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    read, tokens = query.shape[2], key.shape[2]
-    if read in (1, tokens):
+    read, tokens = query.shape[2], key.shape[2]  # R, S
+    if read in (
+        1,
+        tokens,
+    ):  # torch's `is_causal` aligns the mask to the start, right only if all tokens are read
         return sdpa(query, key, value, scale, is_causal=read > 1).transpose(1, 2), None
-    if query.device.type == "cpu":  # which would make a dense mask of `causal_lower_right`
+    if query.device.type == "cpu":  # where torch would turn `causal_lower_right` into a dense mask [R, S]
         return segment_attention(query, key, value, [read], scale), None
     mask = causal_lower_right(read, tokens)
     return sdpa(query, key, value, scale, attn_mask=mask).transpose(1, 2), None
@@ -207,7 +203,7 @@ def _by_branches(query: Queries, key: Keys, value: Keys, layout: PackedLayout, s
 def _tree_batch(
     q: Float[Tensor, "T H L D"], k: BatchKeys, v: BatchKeys, shape: TreeShape, scale: float
 ) -> Float[Tensor, "T L H D"]:
-    sizes = [shape.prefix, shape.branch_tokens]
+    sizes = [shape.prefix, shape.branch_tokens]  # L = prefix + branches
     (q_prefix, q_own), (k_prefix, _), (v_prefix, _) = (
         torch.split(states, sizes, dim=2) for states in (q, k, v)
     )
@@ -232,13 +228,13 @@ def _per_segment(
     return torch.cat(outputs, dim=1)
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float, **how: Any) -> Tensor:
+def sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float | None, **options: Any) -> Tensor:
     """Torch's `scaled_dot_product_attention`, with query heads that may share keys; heads come before tokens."""
     grouped = q.shape[1] != k.shape[1]
     if grouped and not _takes_groups(q, k, v):
         k, v = (states.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for states in (k, v))
         grouped = False
-    return functional.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=grouped, **how)
+    return functional.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=grouped, **options)
 
 
 def _takes_groups(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -258,10 +254,10 @@ def keys_and_values(model: TransformersModel, packed: Packed) -> list[tuple[Laye
     """Returns the keys and values of every layer, as attention sees them (rotated), by one forward pass."""
     layers: list[tuple[Tensor, Tensor]] = []
 
-    def record(layer: int, query: Queries, key: Keys, value: Keys, *how: Any) -> Output:
+    def record(layer: int, query: Queries, key: Keys, value: Keys, *options: Any) -> Output:
         assert layer == len(layers), "layers are computed in order"
         layers.append((key[0], value[0]))
-        return packed_attention(query, key, value, *how)  # how: layout, scale, only_ends
+        return packed_attention(query, key, value, *options)  # layout, scale, only_ends
 
     hidden_states(model, replace(packed, attention_for=lambda model: record))
     return layers

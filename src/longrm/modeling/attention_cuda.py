@@ -222,7 +222,7 @@ def choose_kernel(heads: AttentionHeads, candidates: Mapping[str, Candidate]) ->
     """Returns the first candidate that is available and computes the right values; logs the choice and its reasons."""
     rejected: list[str] = []
     for name, candidate in candidates.items():
-        attend = _tried(candidate, heads)
+        attend = _try_candidate(candidate, heads)
         if not isinstance(attend, str):
             _log.info("attention over a shared prefix: %s%s", name, _because(rejected))
             return attend
@@ -239,7 +239,7 @@ def _because(rejected: Sequence[str]) -> str:
     return f" (not {'; not '.join(rejected)})" if rejected else ""
 
 
-def _tried(candidate: Candidate, heads: AttentionHeads) -> AttentionFunction | str:
+def _try_candidate(candidate: Candidate, heads: AttentionHeads) -> AttentionFunction | str:
     try:
         attend = candidate(heads)
         if isinstance(attend, str):

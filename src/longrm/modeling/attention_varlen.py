@@ -154,16 +154,16 @@ def plan_calls(layout: PackedLayout, device: torch.device, only_ends: bool = Fal
     branches: list[range] = []
     prefixes: list[range] = []
     for root, tree in zip(layout.roots(), layout.trees, strict=True):
-        parts = (tree.prefix, *tree.branches) if tree.forks else (tree.tokens,)
-        asking = parts
-        if only_ends:  # one query a branch, its last token; none of a prefix that is a sequence of its own
-            asking = (0, *(1 for _ in tree.branches)) if tree.forks else (1,)
+        lengths = (tree.prefix, *tree.branches) if tree.forks else (tree.tokens,)
+        query_lengths = lengths
+        if only_ends:  # one query per branch, its last token; none for a prefix that is a sequence of its own
+            query_lengths = (0, *(1 for _ in tree.branches)) if tree.forks else (1,)
         if tree.forks:
-            first = sum(queries) + asking[0]
-            branches.append(range(first, first + sum(asking[1:])))
+            first = sum(queries) + query_lengths[0]
+            branches.append(range(first, first + sum(query_lengths[1:])))
             prefixes.append(range(root, root + tree.prefix))
-        queries += asking
-        keys += parts
+        queries += query_lengths
+        keys += lengths
     ends = torch.tensor(layout.branch_ends(), device=device) if only_ends else None
     # The last token of a sequence sees all of it, so that without the other queries there is nothing to mask.
     own = _bounds(queries, keys, device, causal=not only_ends)
@@ -178,9 +178,9 @@ def plan_calls(layout: PackedLayout, device: torch.device, only_ends: bool = Fal
 @lru_cache(maxsize=4)
 def _plan_segments(before: int, lengths: tuple[int, ...], device: torch.device, only_ends: bool) -> Calls:
     """Returns the calls for segments that continue the same `before` tokens, of which none is a query."""
-    asking = tuple(1 for _ in lengths) if only_ends else lengths
-    own = _bounds((0, *asking), (before, *lengths), device, causal=not only_ends)
-    on_prefix = _bounds([sum(asking)], [before], device, causal=False)
+    queries = tuple(1 for _ in lengths) if only_ends else lengths
+    own = _bounds((0, *queries), (before, *lengths), device, causal=not only_ends)
+    on_prefix = _bounds([sum(queries)], [before], device, causal=False)
     ends = torch.tensor([end - 1 for end in accumulate(lengths)], device=device) if only_ends else None
     return Calls(own, on_prefix, slice(None), slice(before), ends)
 
@@ -194,7 +194,7 @@ def _bounds(
 
 def rows_at(places: Sequence[range], device: torch.device | None = None) -> Rows:
     """The indices in all places: a slice where each place follows the one before."""
-    if all(one.stop == other.start for one, other in pairwise(places)):
+    if all(before.stop == after.start for before, after in pairwise(places)):
         return slice(places[0].start, places[-1].stop)
     return torch.tensor([row for place in places for row in place], device=device)
 
@@ -202,8 +202,8 @@ def rows_at(places: Sequence[range], device: torch.device | None = None) -> Rows
 def _attend(
     kernel: VarlenKernel, query: Queries, key: Keys, value: Keys, calls: Calls, scale: float
 ) -> Output:
-    asking = query if calls.ends is None else query[:, :, calls.ends]
-    q, k, v = (states[0].transpose(0, 1) for states in (asking, key, value))
+    queried = query if calls.ends is None else query[:, :, calls.ends]
+    q, k, v = (states[0].transpose(0, 1) for states in (queried, key, value))  # [1, H, T, D] -> [T, H, D]
     output: Tensor = _TwoCalls.apply(q, k, v, kernel, calls, scale)  # type: ignore[no-untyped-call]  # torch's own
     if calls.ends is None:
         return output[None]
@@ -241,14 +241,14 @@ class _TwoCalls(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         kernel, calls, scale = ctx.kernel, ctx.calls, ctx.scale
         (grad,) = grads
-        # Output and lse are the merged ones: each call returns its keys' part of the whole gradient.
-        query, key, value, output, lse = whole = Attended(*ctx.saved_tensors)
-        gradients = kernel.backward(grad, whole, calls.own, scale)
+        # With the merged output and lse, each call returns its keys' part of the whole gradient.
+        query, key, value, output, lse = merged = Attended(*ctx.saved_tensors)
+        gradients = kernel.backward(grad, merged, calls.own, scale)
         if calls.on_prefix is not None:
             rows, seen = calls.branches, calls.prefixes
             part = Attended(query[rows], key[seen], value[seen], output[rows], lse[:, rows].contiguous())
-            more = kernel.backward(grad[rows], part, calls.on_prefix, scale)
-            for total, tokens, added in zip(gradients, (rows, seen, seen), more, strict=True):
+            on_prefix = kernel.backward(grad[rows], part, calls.on_prefix, scale)
+            for total, tokens, added in zip(gradients, (rows, seen, seen), on_prefix, strict=True):
                 total[tokens] += added
         return *gradients, None, None, None
 
@@ -274,11 +274,12 @@ class CpuKernel:
             q, k, v = _batch(query[rows], count), _batch(key[seen], count), _batch(value[seen], count)
             # The kernel is a tenth slower on strided heads; backward, there is no memory to spare for copies.
             q, k, v = (states.contiguous() for states in _one_to_one(q, k, v, bounds.causal))
-            found, found_lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            part, part_lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
                 q, k, v, is_causal=bounds.causal, scale=scale
             )
-            output[rows] = found.reshape(count, heads, -1, found.shape[-1]).transpose(1, 2).flatten(0, 1)
-            lse[:, rows] = found_lse.reshape(count, heads, -1).transpose(0, 1).flatten(1)
+            # [B, G, H/G * R, D] or [B, H, R, D] -> [B, H, R, D] -> [B * R, H, D]
+            output[rows] = part.reshape(count, heads, -1, part.shape[-1]).transpose(1, 2).flatten(0, 1)
+            lse[:, rows] = part_lse.reshape(count, heads, -1).transpose(0, 1).flatten(1)  # [H, B * R]
         return output, lse
 
     def backward(
@@ -292,13 +293,16 @@ class CpuKernel:
         for count, rows, seen in _batches(bounds):
             q, k, v = _batch(query[rows], count), _batch(key[seen], count), _batch(value[seen], count)
             q, k, v = _one_to_one(q, k, v, bounds.causal)
-            above, known = (_batch(states[rows], count).reshape(q.shape) for states in (grad, output))
-            own_lse = lse[:, rows].reshape(heads, count, -1).transpose(0, 1).reshape(q.shape[:3])
+            # In the shape of q: a group's heads are stacked there, too.
+            part_grad, part_output = (
+                _batch(states[rows], count).reshape(q.shape) for states in (grad, output)
+            )
+            part_lse = lse[:, rows].reshape(heads, count, -1).transpose(0, 1).reshape(q.shape[:3])
             of_query, *of_keys = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                above, q, k, v, known, own_lse, 0.0, bounds.causal, scale=scale
+                part_grad, q, k, v, part_output, part_lse, 0.0, bounds.causal, scale=scale
             )
             query_grad[rows] = of_query.reshape(count, heads, -1, q.shape[-1]).transpose(1, 2).flatten(0, 1)
-            for total, part in zip((key_grad, value_grad), of_keys, strict=True):
+            for total, part in zip((key_grad, value_grad), of_keys, strict=True):  # [B, G or H, K, D]
                 # Where keys were repeated for the heads of a group, the group's gradients are added.
                 summed = part.unflatten(1, (groups, -1)).sum(2) if part.shape[1] != groups else part
                 total[seen] = summed.transpose(1, 2).flatten(0, 1)
@@ -321,6 +325,7 @@ def _batches(bounds: SequenceBounds) -> tuple[tuple[int, Rows, Rows], ...]:
 
 
 def _batch(states: FlatQueries, count: int) -> Float[Tensor, "B H R D"]:
+    # [B * R, H, D] -> [B, H, R, D]
     return states.reshape(count, -1, *states.shape[1:]).transpose(1, 2)
 
 

@@ -1,11 +1,9 @@
 """Generation on this machine, which reads what prompts have in common once.
 
 A prompt is read in blocks of fixed size. Blocks with which the last prompt began, too, are still in the cache and not
-read
-again: both orders of a pair, votes, and questions about one document share them. Block boundaries are multiples of
-    the block
-size whatever was cached, so the model is called with the same tensors with and without a hit, and a hit changes no
-text.
+read again: both orders of a pair, votes, and questions about one document share them. Block boundaries are multiples of
+the block size whatever was cached, so the model is called with the same tensors with and without a hit, and a hit
+changes no text.
 
 Shapes: V tokens of the vocabulary.
 """
@@ -50,14 +48,12 @@ class LocalWriter(Writer):
         self.provenance = language_model.provenance
         self._model = language_model.model
         self.limit: int | None = getattr(self._model.config, "max_position_embeddings", None)
-        declared = self._model.generation_config.eos_token_id
-        self._ends = {*(declared if isinstance(declared, list) else [declared]), self.tokenizer.eos_id} - {
-            None
-        }
+        ends = self._model.generation_config.eos_token_id
+        ends = ends if isinstance(ends, list) else [ends]
+        self._ends = {*ends, self.tokenizer.eos_id} - {None}
         self._in_blocks = self._model.config._attn_implementation == CONTINUATION
-        self._cached: list[
-            int
-        ] = []  # tokens of full blocks whose keys and values are at the start of the cache
+        # The tokens of full blocks whose keys and values are at the start of the cache.
+        self._cached: list[int] = []
         self._cache = DynamicCache(config=self._model.config)
 
     @classmethod
@@ -104,10 +100,7 @@ class LocalWriter(Writer):
         except (MemoryError, RuntimeError) as error:
             if not concerns_one_query(error, self._model):
                 raise
-            self._cached, self._cache = (
-                [],
-                DynamicCache(config=self._model.config),
-            )  # frees what was read so far
+            self._cached, self._cache = [], DynamicCache(config=self._model.config)  # frees memory
             detail = (
                 f"out of memory with {len(prompt):,} tokens of the prompt and up to {request.max_tokens:,} of the "
                 "answer; lower judge.max_length, set judge.cut, or use a larger device"

@@ -71,13 +71,13 @@ class TokenTree:
 class TreeShape:
     """The lengths of a prefix and of its branches in tokens.
 
-    `kept` tokens precede the prefix. Their keys and values are cached: positions count them, and the packed sequence
+    `cached` tokens precede the prefix. Their keys and values are cached: positions count them, and the packed sequence
     does not contain them.
     """
 
     prefix: int
     branches: tuple[int, ...]
-    kept: int = 0
+    cached: int = 0
 
     @property
     def forks(self) -> bool:
@@ -159,13 +159,13 @@ class PackedLayout:
         tokens     p0 p1 p2 p3 | a0 a1 | b0 b1 b2
         positions   0  1  2  3 |  4  5 |  4  5  6
 
-        So rotary embeddings see each branch directly behind its prefix, as in a sequence of its own. Behind `kept`
-        cached tokens they begin at `kept`.
+        So rotary embeddings see each branch directly behind its prefix, as in a sequence of its own. Behind
+        `cached` tokens they begin there.
         """
         positions: list[int] = []
         for tree in self.trees:
-            fork = tree.kept + tree.prefix
-            positions.extend(range(tree.kept, fork))
+            fork = tree.cached + tree.prefix
+            positions.extend(range(tree.cached, fork))
             for length in tree.branches:
                 positions.extend(range(fork, fork + length))
         return positions

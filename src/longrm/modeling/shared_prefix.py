@@ -40,8 +40,8 @@ from longrm.modeling.shapes import LOGITS_AT_ONCE, PackedLayout, TokenTree, Tree
 TransformersModel = Any
 """A transformers model whose attention is `longrm_shared_prefix`; transformers has no static type for its heads."""
 
-
 Hidden = Float[Tensor, "S C"]
+"""The last hidden states of a packed sequence, or of a process's share of it."""
 
 LayerAttention = Callable[[int, Queries, Keys, Keys, PackedLayout, float, bool], Output]
 """Computes the attention of one layer, counted from 0: `attention.packed_attention` with the layer in front."""
@@ -86,18 +86,11 @@ class Packed:
 def pack(trees: Sequence[TokenTree]) -> Packed:
     """Puts trees into one sequence, on the CPU.
 
-    Neighboring trees of equal shape are computed as a batch: sort by shape where you can.
-
-    Raises:
-        ValueError: There is no tree, or a prefix or branch is empty.
+    Every tree needs a prefix, and branches of at least one token each. Neighboring trees of equal shape are computed as
+    a batch: sort by shape where you can.
     """
-    if not trees:
-        raise ValueError("no tree to pack")
-    for number, tree in enumerate(trees):
-        if not tree.prefix:
-            raise ValueError(f"tree {number} has an empty prefix")
-        if not tree.branches or not all(tree.branches):
-            raise ValueError(f"tree {number} needs at least one branch, and every branch at least one token")
+    if not trees or not all(tree.prefix and tree.branches and all(tree.branches) for tree in trees):
+        raise ValueError("each tree needs a prefix and branches of at least one token")
     layout = PackedLayout(tuple(TreeShape(len(t.prefix), tuple(map(len, t.branches))) for t in trees))
     ids = [token for tree in trees for part in (tree.prefix, *tree.branches) for token in part]
     return Packed(torch.tensor([ids]), torch.tensor([layout.position_ids()]), layout)

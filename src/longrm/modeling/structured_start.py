@@ -1,11 +1,10 @@
 """A structured initialization with which a tiny model learns to look facts up within a minute on a laptop.
 
-A transformer this small finds the circuit for looking up a fact (heads that copy a neighbor, then heads that match
-what was
-copied: Olsson et al. 2022, "In-context Learning and Induction Heads") only after many thousand steps. Here the first
-layer's heads start as heads that look back one token, two tokens and so on, and the second layer's queries and keys
-start correlated, so that equal content attracts itself; a third and fourth layer start likewise. What is a fact, and
-that it should match, is left to training.
+A transformer this small finds the circuit for looking up a fact (heads that copy a neighbor, then heads that match what
+was copied: Olsson et al. 2022, "In-context Learning and Induction Heads") only after many thousand steps. Here the
+first layer's heads start as heads that look back one token, two tokens and so on, and the second layer's queries and
+keys start correlated, so that equal content attracts itself; a third and fourth layer start likewise. What is a fact,
+and that it should match, is left to training.
 
 In a model that generates, what a head copies must also be legible to the output embeddings: there the output maps
 start as the transposes of the value maps, and the last norm is raised so that a copied token stands out.
@@ -32,12 +31,7 @@ _GENERATION_NORM = 3.0
 def structure(model: TransformersModel, *, seed: int) -> None:
     """Overwrites the attention of the first layers of a Llama, four at most, with the structured start, in place.
 
-    Args:
-        model: The model.
-        seed: The seed of the random orthonormal maps.
-
-    Raises:
-        ValueError: The model has fewer than two layers, or no attention biases.
+    The model needs at least two layers, and attention biases. `seed` draws the orthonormal maps.
     """
     layers = model.base_model.layers
     if len(layers) < 2 or layers[0].self_attn.q_proj.bias is None:

@@ -15,8 +15,8 @@ from longrm.data.tokenizing import Tokenizer, UnknownTokens
 from longrm.errors import DataError
 from longrm.judging import Policy, fit, too_long
 from longrm.modeling.device_memory import concerns_one_query
-from longrm.modeling.kept_prefixes import BLOCK, KeptPrefixes, block_keys
 from longrm.modeling.loading import LoadedModel
+from longrm.modeling.prefix_cache import BLOCK, PrefixCache, block_keys
 from longrm.modeling.shapes import TokenTree, build_trees, within_budget
 from longrm.modeling.shared_prefix import Packed, TransformersModel, check_embedded, pack
 from longrm.reward_models.kinds import JudgeSettings
@@ -53,7 +53,7 @@ class PackedRewardModel(RewardModel):
         self._policy = settings.cut
         reads = int(loaded.model.config.max_position_embeddings)
         self._limit = reads if settings.max_length is None else min(settings.max_length, reads)
-        self._kept: KeptPrefixes | None = None
+        self._kept: PrefixCache | None = None
         self._unknown = UnknownTokens(loaded.tokenizer, name)
 
     def keep_prefixes(self, budget: int) -> None:
@@ -67,10 +67,10 @@ class PackedRewardModel(RewardModel):
         Raises:
             ConfigError: The budget is too small for one block of tokens.
         """
-        self._kept = KeptPrefixes(self._models(), budget)
+        self._kept = PrefixCache(self._models(), budget)
 
     @property
-    def kept(self) -> KeptPrefixes | None:
+    def kept(self) -> PrefixCache | None:
         """The prefix cache; None unless `keep_prefixes` was called."""
         return self._kept
 
@@ -233,7 +233,7 @@ class PackedRewardModel(RewardModel):
         cached = [0] * branches
         try:
             packed = pack(trees) if self._kept is None else self._kept.pack(trees)
-            cached = [shape.kept for shape in packed.layout.trees for _ in shape.branches]
+            cached = [shape.cached for shape in packed.layout.trees for _ in shape.branches]
             values = self._read(packed.to(self._model.device), items)
             found = [tuple(row) for row in values.tolist()]
             if self._kept is not None and bool(values.isfinite().all()):

@@ -109,7 +109,7 @@ class _Forward:
         return _cached_attention(self.pools[id(model)], self, model.device)
 
 
-class KeptPrefixes:
+class PrefixCache:
     """A prefix cache of `budget` bytes, for models (usually one) that read the same tokens, one forward pass at a time.
 
     Call `pack`, run the forward pass, and call `keep` if its result is to be trusted. A budget that is too small for
@@ -157,7 +157,7 @@ class KeptPrefixes:
         plain = pack(rest)
         layout = PackedLayout(
             tuple(
-                replace(shape, kept=count * BLOCK)
+                replace(shape, cached=count * BLOCK)
                 for shape, count in zip(plain.layout.trees, counts, strict=True)
             )
         )
@@ -248,7 +248,7 @@ def _cached_attention(pool: _Pool, forward: _Forward, device: torch.device) -> L
             pool.write(layer, [key[0], value[0]], new_tokens, new_slots)
         outputs: list[Tensor] = []
         begin = 0
-        for hit, run in groupby(zip(layout.trees, read, strict=True), lambda tree: tree[0].kept > 0):
+        for hit, run in groupby(zip(layout.trees, read, strict=True), lambda tree: tree[0].cached > 0):
             trees = list(run)
             # Trees without a cache hit are computed together, the others one by one.
             for part in [[tree] for tree in trees] if hit else [trees]:
@@ -271,7 +271,7 @@ def _cached_attention(pool: _Pool, forward: _Forward, device: torch.device) -> L
 def _tree_over_cache(q: Queries, k: Keys, v: Keys, shape: TreeShape, scale: float, only_ends: bool) -> Output:
     if not shape.forks:  # prefix and branch are one segment behind the cached tokens
         return segment_attention(q, k, v, [shape.tokens], scale, only_ends)
-    fork = shape.kept + shape.prefix
+    fork = shape.cached + shape.prefix
     q_prefix, q_branches = torch.split(q, [shape.prefix, shape.branch_tokens], dim=2)
     prefix = segment_attention(q_prefix, k[:, :, :fork], v[:, :, :fork], [shape.prefix], scale, only_ends)
     branches = segment_attention(q_branches, k, v, shape.branches, scale, only_ends)

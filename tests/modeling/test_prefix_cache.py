@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from longrm.errors import ConfigError
-from longrm.modeling import kept_prefixes, shared_prefix
-from longrm.modeling.kept_prefixes import BLOCK, KeptPrefixes
+from longrm.modeling import prefix_cache, shared_prefix
+from longrm.modeling.prefix_cache import BLOCK, PrefixCache
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack
 
@@ -65,20 +65,20 @@ def expected(model, trees, kind):
 def test_what_is_read_over_kept_prefixes_equals_separate_sequences(family, kind):
     stock, ours = make_pair(family, "scores" if kind == "scores" else "logprobs")
     stock.eval(), ours.eval()
-    kept, cached = KeptPrefixes([ours], 2**20), []
+    kept, cached = PrefixCache([ours], 2**20), []
     for trees in FORWARDS:
         packed = kept.pack(trees)
         found = computed(ours, packed, kind)
         kept.keep(packed)
         assert distance(found, expected(stock, trees, kind)) < ROUNDING
         assert distance(found, computed(ours, pack(trees), kind)) < ROUNDING
-        cached.append([shape.kept for shape in packed.layout.trees])
+        cached.append([shape.cached for shape in packed.layout.trees])
     assert cached == [[0], [192], [112, 0, 0], [0, 192, 192], [32, 32], [16]]
 
 
 def test_what_is_kept_is_read_and_a_wrong_one_is_far_off():
     _, ours = make_pair("llama", "scores")
-    kept = KeptPrefixes([ours.eval()], 2**20)
+    kept = PrefixCache([ours.eval()], 2**20)
     right = computed(ours, packed := kept.pack(FORWARDS[0]), "scores")
     kept.keep(packed)
     for keys_values in next(iter(kept._pools.values()))._layers:
@@ -90,10 +90,10 @@ def test_what_is_kept_is_read_and_a_wrong_one_is_far_off():
 
 def test_what_was_not_kept_is_never_found():
     _, ours = make_pair("llama", "scores")
-    kept = KeptPrefixes([ours.eval()], 2**20)
+    kept = PrefixCache([ours.eval()], 2**20)
     for _ in range(3):
         packed = kept.pack(FORWARDS[0])  # its forward fails
-        assert packed.layout.trees[0].kept == 0
+        assert packed.layout.trees[0].cached == 0
     assert len(kept.table) == 0
     assert len(kept.table._free) + len(kept._pending.reserved) == kept.table.blocks
 
@@ -102,13 +102,13 @@ def test_what_was_not_kept_is_never_found():
 def test_what_fails_in_between_gives_no_place_to_two_prefixes(place, monkeypatch):
     stock, ours = make_pair("llama", "scores")
     stock.eval(), ours.eval()
-    kept = KeptPrefixes([ours], 14 * KeptPrefixes([ours], 2**20).block_bytes)
+    kept = PrefixCache([ours], 14 * PrefixCache([ours], 2**20).block_bytes)
     kept.pack(FORWARDS[0])  # its forward fails
 
     def fails(*_, **__):
         raise MemoryError
 
-    owner, name = (kept_prefixes, "pack") if place == "pack" else (kept, place)
+    owner, name = (prefix_cache, "pack") if place == "pack" else (kept, place)
     if place == "keep":
         owner, name = kept.table, "use"  # fails once the places are entered
     with monkeypatch.context() as patch:
@@ -126,7 +126,7 @@ def test_what_fails_in_between_gives_no_place_to_two_prefixes(place, monkeypatch
 def test_a_small_budget_is_never_exceeded_and_changes_no_score():
     stock, ours = make_pair("llama", "scores")
     stock.eval(), ours.eval()
-    kept = KeptPrefixes([ours], 5 * KeptPrefixes([ours], 2**20).block_bytes + 1)
+    kept = PrefixCache([ours], 5 * PrefixCache([ours], 2**20).block_bytes + 1)
     assert kept.table.blocks == 5
     layers = next(iter(kept._pools.values()))._layers
     assert sum(part.nbytes for pair in layers for part in pair) == 5 * kept.block_bytes
@@ -138,29 +138,29 @@ def test_a_small_budget_is_never_exceeded_and_changes_no_score():
         kept.keep(packed)
         assert len(kept.table) <= 5
     with pytest.raises(ConfigError, match="one block of 16 tokens"):
-        KeptPrefixes([ours], kept.block_bytes - 1)
+        PrefixCache([ours], kept.block_bytes - 1)
 
 
 def test_a_prompt_that_ends_in_padding_is_scored_where_transformers_scores_it():
     stock, ours = make_pair("llama", "scores")
     stock.eval(), ours.eval()
-    kept = KeptPrefixes([ours], 2**20)
+    kept = PrefixCache([ours], 2**20)
     trees = [TokenTree([*PROMPTS[3][:20], *[0] * 40], [[0, 0], [5, 0], [0, 7]])]
     for _ in range(2):
         packed = kept.pack(trees)
         assert distance(computed(ours, packed, "scores"), expected(stock, trees, "scores")) < ROUNDING
         kept.keep(packed)
-    assert packed.layout.trees[0].kept == BLOCK
+    assert packed.layout.trees[0].cached == BLOCK
 
 
 def test_lower_precision_stays_as_near_as_it_is_without():
     _, ours = make_pair("llama", "scores")
     exact = computed(ours.eval(), pack(FORWARDS[0]), "scores")
-    kept = KeptPrefixes([ours.bfloat16()], 2**20)
+    kept = PrefixCache([ours.bfloat16()], 2**20)
     for _ in range(2):
         packed = kept.pack(FORWARDS[0])
         found = computed(ours, packed, "scores")
         kept.keep(packed)
-    assert packed.layout.trees[0].kept == 192
+    assert packed.layout.trees[0].cached == 192
     without = distance(computed(ours, pack(FORWARDS[0]), "scores"), exact)
     assert distance(found, exact) < max(2 * without, 0.05)

@@ -1,6 +1,7 @@
 """Tiny models of the supported families, with weights large enough that a wrong mask shows."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +63,14 @@ def make_pair(family: str, kind: str) -> tuple[Any, Any]:
     ours = auto.from_config(copy.deepcopy(config), attn_implementation=SHARED_PREFIX)
     ours.load_state_dict(stock.state_dict())
     return stock, ours
+
+
+def write_model(config: Any, tokenizer: Tokenizer, folder: Path, auto: Any = AutoModelForCausalLM) -> Path:
+    """Writes a random model, always the same for a config, and its tokenizer, as transformers does."""
+    torch.manual_seed(0)
+    auto.from_config(config).save_pretrained(folder)
+    tokenizer.save(folder)
+    return folder
 
 
 def plain_logprobs(model: Any, tree: TokenTree) -> torch.Tensor:

@@ -21,7 +21,7 @@ from longrm.modeling.saving import merge, save
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack
 
-from .conftest import CONFIGS, ROUNDING, distance, plain_logprobs
+from .conftest import CONFIGS, ROUNDING, distance, plain_logprobs, write_model
 
 # PEFT 0.21 asks a model for a name that transformers 5.23 has replaced; goes with the next PEFT.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -41,10 +41,7 @@ def base(tokenizer: Tokenizer, tmp_path: Path) -> Path:
 def base_of(family: str, tokenizer: Tokenizer, folder: Path) -> Path:
     config = CONFIGS[family]()
     config.initializer_range = 0.1
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    tokenizer.save(folder)
-    return folder
+    return write_model(config, tokenizer, folder)
 
 
 def trained(trainee: Any, base: Path, targets: tuple[str, ...] | None = None) -> Any:

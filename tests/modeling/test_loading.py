@@ -31,7 +31,7 @@ from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape, TokenTree
 from longrm.modeling.shared_prefix import pack
 
-from .conftest import CONFIGS, ROUNDING, SIZES, distance
+from .conftest import CONFIGS, ROUNDING, SIZES, distance, write_model
 
 SHAPE = ModelShape(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, intermediate=48, init_std=0.3)
 
@@ -132,9 +132,7 @@ def test_bf16_body_keeps_the_fp32_head_as_stored(scorer: Scorer, folder: Path):
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_a_language_model_needs_a_seed_for_its_new_head(family: str, tokenizer: Tokenizer, tmp_path: Path):
-    model = AutoModelForCausalLM.from_config(CONFIGS[family]())
-    model.save_pretrained(tmp_path)
-    tokenizer.save(tmp_path)
+    write_model(CONFIGS[family](), tokenizer, tmp_path)
     with pytest.raises(ModelError, match="no scalar head"):
         load_scorer(tmp_path)
     one, same, other = (load_scorer(tmp_path, head_seed=s).model.score.weight for s in (1, 1, 2))
@@ -156,10 +154,7 @@ def test_a_folder_without_a_fitting_tokenizer_is_refused(folder: Path):
 
 @pytest.fixture
 def writing(tokenizer: Tokenizer, tmp_path: Path) -> Path:
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(LlamaConfig(**SIZES)).save_pretrained(tmp_path / "model")
-    tokenizer.save(tmp_path / "model")
-    return tmp_path / "model"
+    return write_model(LlamaConfig(**SIZES), tokenizer, tmp_path / "model")
 
 
 def test_a_language_model_keeps_its_weights_and_dtype(writing: Path):

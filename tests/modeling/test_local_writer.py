@@ -29,7 +29,7 @@ from longrm.modeling import local_writer
 from longrm.modeling.local_writer import LocalWriter
 from longrm.types import Outcome
 
-from .conftest import CONFIGS, SIZES, VOCABULARY
+from .conftest import CONFIGS, SIZES, VOCABULARY, write_model
 
 BLOCK = 16
 NEW = 24
@@ -64,13 +64,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_writer, "_BLOCK", BLOCK)
 
 
-def make_folder(config: Any, tokenizer: Tokenizer, folder: Path) -> Path:
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    tokenizer.save(folder)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def folders(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     made: dict[str, Path] = {}
@@ -78,7 +71,7 @@ def folders(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> C
     def folder(family: str) -> Path:
         if family not in made:
             config = (CONFIGS | WHOLE)[family]()
-            made[family] = make_folder(config, tokenizer, tmp_path_factory.mktemp("model"))
+            made[family] = write_model(config, tokenizer, tmp_path_factory.mktemp("model"))
         return made[family]
 
     return folder

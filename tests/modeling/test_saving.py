@@ -31,7 +31,7 @@ from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape, TokenTree
 from longrm.modeling.shared_prefix import pack, response_logprobs, scores
 
-from .conftest import ROUNDING, SIZES, distance, plain_logprobs
+from .conftest import ROUNDING, SIZES, distance, plain_logprobs, write_model
 
 SHAPE = ModelShape(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, intermediate=48, init_std=0.3)
 TREE = TokenTree(list(range(3, 40)), [[5, 9, 8, 2], [7, 2]])
@@ -66,10 +66,7 @@ def test_a_saved_language_model_is_loaded_by_transformers_with_plain_attention(
 def test_bf16_training_is_saved_in_bf16_and_the_trainee_is_left_as_it_is(
     tied: bool, tokenizer: Tokenizer, tmp_path: Path
 ):
-    torch.manual_seed(0)
-    config = LlamaConfig(**SIZES, tie_word_embeddings=tied)
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "base")
-    tokenizer.save(tmp_path / "base")
+    write_model(LlamaConfig(**SIZES, tie_word_embeddings=tied), tokenizer, tmp_path / "base")
     trainee = load_language_model(tmp_path / "base", dtype=torch.float32, packed=True)
     set_precision(trainee.model, "bfloat16")
     before = logprobs(trainee)

@@ -2,12 +2,14 @@ import re
 
 import pytest
 
+from longrm.data.chunking import approximate_tokens
 from longrm.data.joining import encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
-from longrm.types import message_text
+from longrm.types import message_text, text_of
 from longrm.worlds import WorldPlan, generate
 from longrm.worlds.vocabulary import FILLERS, LINK, RECORDS, SENTENCE
+from longrm.worlds.words_tokenizer import load_tokenizer, words_tokenizer
 
 
 def test_every_sentence_is_seven_words_and_a_full_stop():
@@ -46,3 +48,19 @@ def test_the_tokenizer_is_read_back_from_a_folder(word_tokenizer, tmp_path):
     text = "The access code of Alora is anchor. <end>"
     assert again.encode(text) == word_tokenizer.encode(text)
     assert (again.eos_id, again.pad_id) == (word_tokenizer.eos_id, word_tokenizer.pad_id)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "Two words.", "it's 3.5%", "模型好 ok", "naïve\n\n Größe", "a_b  c--d", "x" * 70, " w ", "<unk> w"],
+)
+def test_the_approximate_tokenizer_counts_as_without_a_tokenizer(text):
+    assert load_tokenizer("approximate").count(text) == approximate_tokens(text)
+
+
+def test_the_approximate_tokenizer_knows_every_text():
+    tokenizer = load_tokenizer("approximate")
+    assert tokenizer.unk_id not in tokenizer.encode("Plain prose, such as this. <unk> 模型")
+    texts = [text_of(row.prompt) for row in generate(WorldPlan("many-facts", 700), 3, tokenizer)]
+    assert [tokenizer.count(text) for text in texts] == [approximate_tokens(text) for text in texts]
+    assert words_tokenizer().unk_id in words_tokenizer().encode(texts[0])  # control: not every tokenizer does

@@ -162,19 +162,16 @@ def load_language_model(
     if has_head(parts):
         raise ModelError(f"{where} has a scalar head and cannot write: name a causal language model")
     config = read_config(parts.base, where, trust_remote_code)
-    (check_config if packed else check_decoder)(config, where)
     tokenizer = Tokenizer.load(parts.tokenizer)
-    if packed:  # before the model is made, whose embedding of the padding id does not learn
-        _choose_padding(config, tokenizer)
-    model = _read_model(
-        AutoModelForCausalLM,
-        _check_packed if packed else _check_writer,
-        parts.base,
-        config,
-        dtype,
-        trust_remote_code,
-        where,
-    )
+    if packed:
+        check_config(config, where)
+        _choose_padding(
+            config, tokenizer
+        )  # before the model is made, whose embedding of the padding id does not learn
+    else:
+        check_decoder(config, where)
+    check = _check_packed if packed else _check_writer
+    model = _read_model(AutoModelForCausalLM, check, parts.base, config, dtype, trust_remote_code, where)
     _complete(model, tokenizer, parts, where)
     if packed:
         model.set_attn_implementation(SHARED_PREFIX)
@@ -302,7 +299,7 @@ def _read_tensor(shards: Sequence[Path], name: str) -> torch.Tensor | None:
                 head: torch.Tensor = stored.get_tensor(name)
                 if head.dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
                     raise ModelError(
-                        f"{shard}: its head {name} is quantized ({head.dtype}): save it in 16 bits or more"
+                        f"{shard}: the head {name} is quantized ({head.dtype}): save it in 16 bits or more"
                     )
                 return head
     return None

@@ -184,7 +184,7 @@ class PrefixCache:
         return self.table.count(keys[: last // BLOCK])
 
     def keep(self, packed: Packed) -> None:
-        """Keeps what the forward pass of the last packed sequence computed."""
+        """Makes the blocks that the forward pass of the last packed sequence computed available to later ones."""
         forward, self._pending = self._pending, None
         assert forward is not None, "nothing was packed"
         assert packed.attention_for is forward, "not the last packed sequence"
@@ -214,13 +214,13 @@ class _Pool:
         ]
 
     def read(self, layer: int, slots: Rows) -> list[Float[Tensor, "1 G P D"]]:
-        """Returns the keys and values of blocks, as those of one prefix."""
+        """Returns the keys and values of blocks, as those of one prefix: `[G, n, B, D]` -> `[1, G, n * B, D]`."""
         return [part[:, slots].flatten(1, 2)[None] for part in self._layers[layer]]
 
     def write(self, layer: int, states: Sequence[LayerKeys], tokens: Rows, slots: Rows) -> None:
         """Stores the keys and values of tokens, block after block."""
         for stored, part in zip(self._layers[layer], states, strict=True):
-            stored[:, slots] = part[:, tokens].reshape(len(part), -1, BLOCK, part.shape[2])
+            stored[:, slots] = part[:, tokens].reshape(len(part), -1, BLOCK, part.shape[2])  # [G, n, B, D]
 
 
 def _cached_attention(pool: _Pool, forward: _Forward, device: torch.device) -> LayerAttention:
@@ -230,7 +230,7 @@ def _cached_attention(pool: _Pool, forward: _Forward, device: torch.device) -> L
         ranges = [range(slot, slot + 1) for slot in slots]
         return rows_at(ranges, device) if ranges else slice(0)
 
-    # Once for all layers.
+    # Computed once for all layers.
     read = [rows(slots) for slots in forward.read]
     new_slots = rows(forward.reserved.values())
     new_tokens = rows_at(forward.blocks, device) if forward.blocks else None

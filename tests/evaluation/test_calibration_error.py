@@ -56,21 +56,6 @@ def test_the_temperature_is_that_of_a_logistic_regression(scored, honest):
     assert fitted_temperature(margins) == pytest.approx(3.0, rel=0.1)
 
 
-def test_an_overconfident_judge_shows_and_a_fitted_temperature_mends_it(scored, honest):
-    fair, bold = (calibrated(scored, honest(factor), "logit") for factor in (1.0, 4.0))
-    assert fair.ece.value < 0.03
-    assert fair.ece.value < fair.ece.if_calibrated.high
-    assert bold.ece.value > 0.1 > 3 * bold.ece.if_calibrated.high
-    assert bold.ece_fitted.value < 0.03
-    assert bold.temperature_fitted == pytest.approx(4 * fair.temperature_fitted, rel=1e-3)
-    assert (bold.link, bold.temperature) == ("logistic", 1.0)
-    points = calibrated(scored, honest(4.0), "points")
-    assert points.link == "logistic, temperature fitted"
-    assert points.temperature == bold.temperature_fitted
-    assert points.ece == bold.ece_fitted
-    assert points.ece_fitted is points.temperature_fitted is None
-
-
 def test_vote_shares_by_hand(asked, judgment, scored):
     ab, ba = (0, 1), (1, 0)
     a, b, tie = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5)

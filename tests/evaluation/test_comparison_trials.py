@@ -88,28 +88,11 @@ def test_the_order_cancelled_verdict_is_the_judge_s_where_it_does_not_follow_the
     assert four.scores == (1.0, 2.0, 3.0, 4.0)
 
 
-def test_votes_are_counted_apart_in_every_order():
-    model = Scripted(first_wins)
-    (record,) = records(model, PAIR, votes=3)
-    assert [query.trial for query in model.asked] == list(range(6))
-    first, second = record.trials[0].order, record.trials[3].order
-    assert [trial.order for trial in record.trials] == [first] * 3 + [second] * 3
-
-
 def test_votes_of_a_model_that_always_says_the_same_are_refused():
     model = Scripted(first_wins)
     model.samples = False
     with pytest.raises(ConfigError, match="temperature"):
         TrialJudge(model, JudgingSettings(votes=2))
-
-
-def test_recorded_orders_are_asked_as_they_were():
-    class Recorded(Scripted):
-        def orders(self, comparison):
-            return ((1, 0), (1, 0), (0, 1))
-
-    (record,) = records(Recorded(first_wins), PAIR)
-    assert [trial.order for trial in record.trials] == [(1, 0), (1, 0), (0, 1)]
 
 
 @pytest.mark.parametrize(("rule", "found"), [(says_what_the_context_says, "changed"), (longest_wins, "same")])

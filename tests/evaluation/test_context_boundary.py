@@ -3,7 +3,6 @@ import dataclasses
 import numpy as np
 import pytest
 import statsmodels.api as sm
-from hypothesis import strategies as st
 from scipy.special import expit
 from statsmodels.stats.power import normal_sample_size_one_tail
 
@@ -110,15 +109,6 @@ def test_beyond_and_below_the_range(decaying):
     assert below.above_chance_reach.tokens is None
 
 
-def test_unresolved_with_censored_ends(decaying):
-    boundary = context_boundary(decaying(np.random.default_rng(2), LENGTHS, 3500.0, 2.0, 12), resamples=300)
-    assert boundary.status == "unresolved"
-    assert boundary.estimate.low is not None
-    assert (boundary.estimate.high, boundary.estimate.high_place) == (None, "beyond_range")
-    assert boundary.headline == "slope"
-    assert boundary.above_chance_reach.smallest_n == 24
-
-
 def test_a_bucket_that_straddles_the_threshold_leaves_the_boundary_unresolved(judgment):
     records = [
         judgment(f"{length}-{k}", scores=(1.0, 0.0) if k < right else (0.0, 1.0), length=length)
@@ -131,19 +121,6 @@ def test_a_bucket_that_straddles_the_threshold_leaves_the_boundary_unresolved(ju
     # A test of one proportion, 0.70 against 0.75, with 80% power; each comparison is its own group.
     needed = normal_sample_size_one_tail(0.05, 0.8, 0.025, std_null=0.1875**0.5, std_alternative=0.21**0.5)
     assert boundary.pairs_to_resolve == pytest.approx(needed, rel=0.08)
-
-
-def test_as_many_pairs_as_it_says_resolve_the_boundary_in_four_of_five_cases():
-    boundary = context_boundary(curve((40, 40), (28, 40), (12, 40)), resamples=1000)
-    n, rng = boundary.pairs_to_resolve, np.random.default_rng(0)
-
-    def resolved(n):
-        right = rng.binomial(n, 0.7, size=60)
-        found = [context_boundary(curve((n, n), (int(k), n), (n // 4, n)), resamples=100) for k in right]
-        return sum(each.status == "resolved" for each in found) / 60
-
-    assert 0.65 <= resolved(n) <= 0.95
-    assert resolved(n // 4) <= 0.5  # negative control
 
 
 def test_a_crossing_next_to_a_length_of_one_pair_has_bounds_and_no_value():
@@ -257,17 +234,3 @@ def test_a_curve_that_rises_through_the_threshold_has_no_boundary(shares, found)
         assert boundary.pairs_to_resolve is None, "no number of pairs makes it fall once"
     else:
         assert boundary.estimate.value_place != "undefined"
-
-
-def test_a_curve_that_falls_is_seldom_called_another(decaying):
-    """All of it lies near the threshold, where it is hardest; two intervals must miss it, on either side."""
-    called = [
-        context_boundary(decaying(np.random.default_rng(seed), LENGTHS, 724.0, 0.2, 60), resamples=100).status
-        for seed in range(40)
-    ]
-    assert sum(status in ("rising", "not_monotone") for status in called) <= 2
-
-
-BUCKETS = st.lists(
-    st.integers(1, 60).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), min_size=1, max_size=6
-)

@@ -10,7 +10,6 @@ import pytest
 
 import longrm
 from longrm.benchmarks import LoadedBenchmark
-from longrm.errors import RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.items import ITEMS, ITEMS_CSV, SCHEMA
@@ -207,19 +206,3 @@ def test_a_demo_gives_the_rows_of_its_stages(tmp_path):
     part = items[items.stage == "short"].drop(columns=["stage", "evaluation"]).reset_index(drop=True)
     assert part.correct.equals(alone.correct)
     assert part.id.equals(alone.id)
-
-
-def test_only_finished_evaluations_have_items(tmp_path):
-    with pytest.raises(RunError, match="manifest"):
-        longrm.read_run(tmp_path)
-    with RunFolder(tmp_path / "training", "training", Evaluation(model="x", bench="x")):
-        pass
-    with pytest.raises(RunError, match="training"):
-        longrm.read_run(tmp_path / "training")
-    judged(tmp_path / "cut")
-    (tmp_path / "cut" / ITEMS).write_bytes(b"PAR1 and no more")
-    with pytest.raises(RunError, match=r"items\.parquet"):
-        longrm.read_run(tmp_path / "cut")
-    (tmp_path / "cut/summary.json").unlink()
-    with pytest.raises(RunError, match="longrm evaluate"):
-        longrm.read_run(tmp_path / "cut")

@@ -95,20 +95,6 @@ def test_a_biased_judge_is_told_from_a_fair_one(asked, scored):
     assert 0.5 < biased.low < 0.7 < biased.high
 
 
-def test_pairs_of_partial_orders_and_missing_answers(judgment, scored):
-    records = [
-        judgment("partial", "g", ranks=(2, 1, 2), scores=(0.0, 3.0, 3.0), characters=(5, 7, 9)),
-        judgment("silent", "g", ranks=(1, 2), outcome=Outcome.REFUSED),
-        judgment("ranking", ranks=(2, 1), ranking=(1, 0)),
-    ]
-    pairs = GoldPairs.of(*scored(records))
-    assert pairs.group.tolist() == [0, 0, 0, 1]
-    assert pairs.margin.tolist() == pytest.approx([3.0, 0.0, np.nan, 1.0], nan_ok=True)
-    assert pairs.longer.tolist() == pytest.approx([2, -2, np.nan, np.nan], nan_ok=True)
-    assert pairs.right.tolist() == [1.0, 0.5, 0.0, 1.0]
-    assert pairs.answered.tolist() == [1, 1, 0, 1]
-
-
 def test_length_bias_by_hand(judgment, scored):
     records = [
         judgment("1", scores=(1.0, 0.0), characters=(90, 10)),

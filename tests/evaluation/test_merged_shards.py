@@ -11,7 +11,6 @@ from longrm.errors import ConfigError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.merged_shards import merge_shards
-from longrm.runs.folder import RunFolder
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 from tests.reward_models.tiny_models import make_scorer
 
@@ -150,12 +149,3 @@ def test_more_shards_than_batches_leave_some_out(tmp_path):
         judged(one, tmp_path, 3)
     assert not (tmp_path / "3-of-3").exists()
     assert merge_shards([tmp_path / "1-of-3", tmp_path / "2-of-3"], tmp_path / "merged").to_dict() == whole
-
-
-def test_a_shard_that_is_running_is_refused(tmp_path):
-    parts = judged(settings(), tmp_path, 2)
-    with (
-        RunFolder(parts[0], "evaluation", settings().model_copy(update={"shard": "1/2"})),
-        pytest.raises(RunError, match="in use"),
-    ):
-        merge_shards(parts, tmp_path / "merged")

@@ -34,14 +34,6 @@ def test_comparisons_are_split_into_many_contexts(n):
     assert shared == max([per_group, *(q for q in range(1, 5) if n % q == 0 and n / q >= 8)])
 
 
-def test_few_questions_share_long_contexts_and_no_short_ones():
-    short, long = probe_cells(evaluation(), "1k,2k,16k,32k", None, None, 16)
-    assert (short.lengths, short.groups, short.per_group) == ((1024, 2048), 16, 1)
-    assert (long.lengths, long.groups, long.per_group) == ((16384, 32768), 8, 2)
-    (whole,) = probe_cells(evaluation(), "1k,16k", None, None, 128)  # the default is as it was
-    assert (whole.lengths, whole.groups, whole.per_group) == ((1024, 16384), 32, 4)
-
-
 def test_options_name_lengths_depths_and_tasks():
     (cell,) = probe_cells(evaluation(), "32k, 8K,500", "0,.5,1,uniform", "records, chain", 512)
     assert cell == ProbeCell(

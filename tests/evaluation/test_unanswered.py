@@ -3,7 +3,6 @@
 import pytest
 
 from longrm.evaluation.breakdown import empty_cells, missing_answers
-from longrm.evaluation.results_csv import write_results
 from longrm.evaluation.summaries import parse_summary
 from longrm.evaluation.summarize import summarize
 from longrm.types import Outcome
@@ -83,16 +82,3 @@ def test_a_depth_or_a_task_without_an_answer_is_named_and_makes_the_run_incomple
     assert [*empty_cells(missing_answers(records))] == ["at 64 tokens and depth 0.4-0.6", "in the task B"]
     assert summed(records).complete is False
     assert summed(records[:1]).complete is True
-
-
-def test_where_nothing_was_answered_nothing_is_told(judgment, tmp_path):
-    silent = [
-        judgment(str(k), outcome=Outcome.TOO_LONG, detail=SAID, length=64, baselines={"longest": (1.0, 0.0)})
-        for k in range(3)
-    ]
-    found = summed(silent)
-    assert [*empty_cells(found.missing)] == ["in the whole run"]
-    assert found.boundary is found.recommended is found.beats_baselines is None
-    assert found.accuracy.strict.value is found.accuracy.chance_credit.value is None
-    write_results(found, tmp_path / "results.csv")
-    assert ",0.0" not in (tmp_path / "results.csv").read_text(), "no figure in place of one that is not there"

@@ -75,8 +75,3 @@ def test_many_votes_are_drawn_from_with_the_seed(asked, scored):
     assert shares[0] == pytest.approx(0.7, abs=0.02)
     assert shares[1] == pytest.approx(0.7**3 + 3 * 0.7**2 * 0.3, abs=0.02)  # two or three of three
     assert shares == sorted(shares)
-
-
-def test_one_vote_an_order_has_no_curve(asked, judgment, scored):
-    assert vote_curve(*scored([asked("a", (AB, A), (BA, A)), judgment("b", scores=A)]), **OPTIONS) is None
-    assert vote_curve(*scored([]), **OPTIONS) is None

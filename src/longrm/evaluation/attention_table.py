@@ -1,4 +1,4 @@
-"""What a model attends to over a whole run: by measure, layer and region, in right and in wrong judgments."""
+"""Attention over a whole run: means by measure, layer and region, for right and for wrong judgments."""
 
 import csv
 import io
@@ -22,30 +22,21 @@ ATTENTION_MEASURES = {
     "embedding_gradient": "L1 norm of the margin's gradient by the embedding of a region's mean token, as a share over "
     "the regions (what the source's code plots as IG)",
 }
-"""Every measure with what it says. All run from 0 to 1."""
+"""The measures with their definitions. All are between 0 and 1."""
 
 _COLUMNS = ("measure", "layer", "region", "judged", "value", "low", "high", "n", "groups", "chance")
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionTableRow:
-    """One measure of one region in one layer, over all comparisons that were judged right, or wrong.
+    """One measure of one region in one layer, over all comparisons that were judged right, or wrong."""
 
-    Attributes:
-        measure: A key of `ATTENTION_MEASURES`.
-        layer: Counted from 0; None for embeddings.
-        region: The region's name.
-        right: Whether these are the right judgments.
-        value: The mean with its interval, which clusters on groups.
-        chance: The mean if attention and gradients knew of no region.
-    """
-
-    measure: str
-    layer: int | None
+    measure: str  # a key of `ATTENTION_MEASURES`
+    layer: int | None  # from 0; None for embeddings
     region: str
-    right: bool
-    value: Estimate
-    chance: float
+    right: bool  # whether these are the right judgments
+    value: Estimate  # the mean with its interval, clustered on groups
+    chance: float  # the mean if attention and gradients did not depend on regions
 
 
 _Key = tuple[str, int | None, str]  # measure, layer and region
@@ -55,12 +46,12 @@ _Pair = tuple[float, float]  # value and chance
 def attention_table(
     measured: Sequence[AttendedComparison], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> list[AttentionTableRow]:
-    """Takes means over comparisons, each of them the mean over its responses; one without a region is in no row of it.
+    """Means over comparisons of their means over responses; a comparison without a region is not in its rows.
 
     Args:
-        measured: Comparisons that one model was measured on, with one k.
-        seed: Of the cluster bootstrap.
-        resamples: Of the cluster bootstrap.
+        measured: Comparisons of one model, measured with the same k.
+        seed: Seed of the cluster bootstrap.
+        resamples: Number of resamples.
     """
     codes = {group: code for code, group in enumerate(dict.fromkeys(one.group for one in measured))}
     rows = []
@@ -75,11 +66,7 @@ def attention_table(
 
 
 def write_attention_table(rows: Sequence[AttentionTableRow], path: Path) -> None:
-    """Writes a CSV file: `measure,layer,region,judged,value,low,high,n,groups,chance`; embeddings have no layer.
-
-    Raises:
-        RunError: The file cannot be written.
-    """
+    """Writes the CSV file `measure,layer,region,judged,value,low,high,n,groups,chance`; embeddings have no layer."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -120,6 +107,6 @@ def _of_response(one: ResponseAttention) -> Iterator[tuple[_Key, _Pair]]:
 
 
 def _shares(values: Mapping[str, float]) -> dict[str, _Pair]:
-    """Each value as a share of all, with that of equal values; none where nothing has any."""
+    """Each value as a share of the total, with the share of equal values; empty if the total is 0."""
     total = sum(values.values())
     return {name: (value / total, 1 / len(values)) for name, value in values.items()} if total else {}

@@ -394,11 +394,10 @@ class EvaluationSummary(SummaryPart):
     position: PositionBias | None
     length_bias: LengthBias | None  # length bias; null if the lengths of responses are unknown
     ties: Estimate  # share of judged gold pairs that tie
-    calibration: Calibration | None  # calibration; null where margins have no meaning
+    calibration: Calibration | None  # calibration; null if margins have no meaning
     votes: VoteCurve | None  # main accuracy by votes; null with a single vote, or if nothing was answered
-    baselines: dict[
-        str, BaselineComparison
-    ]  # the model compared with each baseline; empty if nothing was answered
+    # The model compared with each baseline; empty if nothing was answered
+    baselines: dict[str, BaselineComparison]
     beats_baselines: bool | None  # whether the model beats all baselines; null if none ran
     # Comparisons needed to compare with another judge; null if nothing is scored
     recommended: RecommendedSize | None
@@ -506,9 +505,7 @@ class AttributionSummary(SummaryPart):
     overall: AttributionPart
     by_length: dict[str, AttributionPart]
     by_depth: dict[DepthBin, AttributionPart]
-    by_verdict: dict[
-        Literal["right", "wrong"], AttributionPart
-    ]  # parts "right" and "wrong", where gold is known
+    by_verdict: dict[Literal["right", "wrong"], AttributionPart]  # where gold is known
 
 
 RunSummary = EvaluationSummary | DemoSummary | TrainingSummary | AttributionSummary

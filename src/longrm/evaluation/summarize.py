@@ -1,4 +1,4 @@
-"""Sums up one evaluation; `summaries` says what a summary holds."""
+"""Summarizes one evaluation; `summaries` defines the contents of a summary."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,7 +53,7 @@ def summarize(
         model: The reward model's name.
         bench: The benchmark's name.
         scale: What a difference of two scores means.
-        rule: A published rule, one of `rules.RULES`, by which to sum up as well; empty for none.
+        rule: A published rule to score by as well, one of `rules.RULES`; empty for none.
         release_rule: Whether to add how the LongRM release would score the same outputs.
         seed: Seed of the bootstrap.
         resamples: Number of bootstrap resamples.
@@ -61,17 +61,13 @@ def summarize(
         counted: Further fields of `counts`, such as skipped rows.
         added: Further fields of the summary, such as the benchmark's audit.
 
-    Returns:
-        An `EvaluationSummary` as JSON values. `complete` is false where a record is an error, or a cell has no answer.
-        Buckets without an answered record have metrics of null with n = 0.
-
     Raises:
-        ValueError: If a depth lies outside [0, 1], the threshold outside (0, 1), or an answer does not fit its gold.
+        ValueError: A depth is outside [0, 1], the threshold outside (0, 1), or an answer does not fit its gold.
     """
     drawn: Bootstrap = {"seed": seed, "resamples": resamples}
     table = ScoreTable.of(records)
     metrics = breakdown(records, table, **drawn)
-    # Where nothing was answered there is no judgment to tell anything of.
+    # Without any answer, everything that describes the answers is null.
     answered = bool(table.answered.any())
     missing = missing_answers(records)
     rules = [*([rule] if rule else []), *(["release"] if release_rule else [])]

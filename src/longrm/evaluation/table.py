@@ -217,9 +217,8 @@ class ScoreTable:
     depth: FloatArray  # depth of the evidence, NaN if unknown
     size: IntArray  # number of responses
     ranks: tuple[tuple[int, ...], ...]  # gold ranks, not all equal
-    values: tuple[
-        tuple[float, ...], ...
-    ]  # per response, higher is better, from scores or ranking; () if unanswered
+    # Per response, higher is better, from scores or ranking; () if unanswered
+    values: tuple[tuple[float, ...], ...]
     scores: tuple[tuple[float, ...], ...]  # () if there are none
     # Samples measured so far. Subsets take their rows of them, which is much faster than measuring every part anew.
     _samples: dict[tuple[Measure, bool], Sample] = field(default_factory=dict, repr=False, compare=False)

@@ -207,15 +207,6 @@ def test_further_runs_are_each_compared_with_the_first(two_runs, written, pairs)
     assert estimate["low"] < estimate["value"] < estimate["high"]
 
 
-def test_the_frame_has_a_row_a_part(two_runs):
-    found = compare(*two_runs)
-    frame = found.to_pandas()
-    assert len(frame) == len([*found.parts()])
-    row = frame[(frame.kind == "length") & (frame.part == "4096")].iloc[0]
-    part = found.by_length["4096"]
-    assert (row.difference, row.low, row.p_holm) == (part.difference.value, part.difference.low, part.p_holm)
-
-
 def test_equal_names_of_folders_are_told_apart(written, pairs):
     runs = [written(f"{name}/run", pairs(np.ones(8))) for name in "ab"]
     assert [compare(*runs).first.name, compare(*runs).second.name] == list(map(str, runs))

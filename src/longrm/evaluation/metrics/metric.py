@@ -19,9 +19,8 @@ class EvaluationMetric:
     measure: Measure  # computes its sample from a table
     span: tuple[float, float] = SHARE  # smallest and largest possible value
     needs: Needs = "ranks"  # the rows that it uses
-    chance: float | None = (
-        None  # value of a random order; None if it depends on the gold ranks: it is that of a tie
-    )
+    # Value of a random order; None if it depends on the gold ranks: then it is the value of a tie
+    chance: float | None = None
     for_pairs: bool = False  # report it for pairs too; set it unless the metric equals another one there
     in_results: bool = True  # give it a row in `results.csv`, next to those of the paper's tables
 

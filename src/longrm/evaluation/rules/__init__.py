@@ -81,7 +81,7 @@ RULES: Mapping[str, ScoringRule] = {
     "release": ScoringRule(
         release,
         "The LongRM release's own scoring",
-        "With its mistakes, to compare with its figures only: [[A]] anywhere in the text of a pair counts as A, and "
+        "With its mistakes, only to compare with its published numbers: [[A]] anywhere in a pair's text is A, and "
         "the first ranking counts, in one order; a text without one earns 0; equal scores keep the order in which "
         "they were shown.",
         ("by_task_percent", "by_rank_percent"),

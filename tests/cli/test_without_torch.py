@@ -28,7 +28,9 @@ for arguments, status in json.loads(sys.stdin.read()):
         commands.run_command_line()
     except SystemExit as ended:
         assert ended.code == status, (arguments, ended.code)
-print(sorted({"torch", "transformers", "jaxtyping"} & {*sys.modules}))
+    # A plan of generated rows renders them with transformers' chat templates, which need no torch.
+    heavy = {"torch", "jaxtyping"} if arguments[0] == "plan" else {"torch", "jaxtyping", "transformers"}
+    assert not heavy & {*sys.modules}, arguments
 """
 RECIPES = files("longrm") / "recipes"
 WORLD = """
@@ -58,20 +60,19 @@ def test_plans_and_invalid_settings_need_no_torch(tmp_path, pairs):
     typo = ["train", "sft", "--config", "sft.toml", "--set", "optimizer.stepz=1", "--out", "x"]
     evaluate = ["evaluate", "--model", "baseline:longest", "--bench", f"file:{pairs}", "--out", "run"]
     cases = [
-        (["plan", "sft.toml"], 0),
-        (["plan", "bradley_terry.toml"], 0),
-        (["plan", str(RECIPES / "scale/8-a100.toml"), "--device", "a100-80gb", "--devices", "8"], 0),
         (typo, 1),
         (["train", "sft", "--config", "bradley_terry.toml", "--out", "x"], 1),
         (["train", "preference", "--config", "preference.toml", "--set", "loss.kind=simp", "--out", "x"], 1),
         (["plan", "sft.toml", "--set", "model.lorra.rank=1"], 1),
         (evaluate, 0),
+        (["plan", str(RECIPES / "scale/8-a100.toml"), "--device", "a100-80gb", "--devices", "8"], 0),
+        (["plan", "sft.toml"], 0),
+        (["plan", "bradley_terry.toml"], 0),
     ]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], input=json.dumps(cases), cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "[]"
     errors = [line for line in done.stderr.splitlines() if "error:" in line]
     for line, named in zip(
         errors, ("optimizer.steps", "longrm train bradley-terry", "'simpo'", "lora"), strict=True

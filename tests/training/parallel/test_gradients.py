@@ -69,7 +69,5 @@ class Group:
 
 def test_heads_that_cannot_be_shared_out_are_refused(gradients):
     (_, _, model, _), *_ = gradients.cases(2)
-    with pytest.raises(
-        ConfigError, match=r"sequence = 3 does not divide the model.s 4 attention heads.*; take 1, 2 or 4"
-    ):
+    with pytest.raises(ConfigError, match=r"parallel\.sequence = 3"):
         share_sequences(model, Group(3))

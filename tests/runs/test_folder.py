@@ -140,17 +140,6 @@ def test_a_run_that_is_refused_before_any_work_leaves_nothing(tmp_path):
     assert (tmp_path / "new" / "log.jsonl").exists()
 
 
-def test_a_failed_run_leaves_the_parts_of_others_alone(tmp_path):
-    def fail(folder):
-        (folder.path / "log.part-1.jsonl").touch()  # another process is about to write to it
-        raise RunError("no")
-
-    with pytest.raises(RunError), RunFolder(tmp_path / "run", "test", Settings()) as folder:
-        fail(folder)
-    assert (tmp_path / "run/log.part-1.jsonl").exists()
-    assert (tmp_path / "run/manifest.json").exists()
-
-
 def test_a_folder_whose_name_is_no_text_can_be_written_about(tmp_path):
     write_file(tmp_path / "a.json", json.dumps({"a": "\udcff"}, ensure_ascii=False))
     assert json.loads((tmp_path / "a.json").read_text()) == {"a": "\udcff"}

@@ -1,12 +1,13 @@
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from longrm.errors import RunError
 from longrm.runs import logs
-from longrm.runs.logs import Log, to_line
-from longrm.runs.records import ExampleRecord, JudgmentRecord, StepRecord
+from longrm.runs.logs import GOLD, JUDGMENTS, Log, join_parts, part_of, parts_of, read_judgments, to_line
+from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord, StepRecord
 from longrm.types import Cut, Outcome, Span, Trial
 
 RECORDS = [
@@ -129,3 +130,73 @@ def test_a_wrong_record_is_an_error_with_its_line(change, tmp_path):
     path.write_bytes(to_line(RECORDS[0]) + json.dumps(line | change).encode() + b"\n")
     with pytest.raises(RunError, match=r"log\.jsonl, line 2"):
         list(Log(path, JudgmentRecord))
+
+
+def test_judgments_come_back_with_their_gold_and_the_last_one_counts(tmp_path):
+    with Log(tmp_path / JUDGMENTS, JudgmentRecord) as log:
+        log.append(
+            JudgmentRecord(id="a", group="g", outcome=Outcome.ERROR),
+            JudgmentRecord(id="b", group="g", outcome=Outcome.ANSWERED),
+        )
+        log.append(JudgmentRecord(id="a", group="g", outcome=Outcome.ANSWERED, scores=(1.0, 0.0)))
+    with Log(tmp_path / GOLD, GoldRecord) as gold:
+        gold.append(GoldRecord("b", None), GoldRecord("a", (2, 1)))
+    assert [(r.id, r.outcome, r.ranks) for r in read_judgments(tmp_path)] == [
+        ("a", Outcome.ANSWERED, (2, 1)),
+        ("b", Outcome.ANSWERED, None),
+    ]
+    assert b"ranks" not in (tmp_path / JUDGMENTS).read_bytes()
+
+
+def test_a_judgment_that_does_not_fit_its_gold_is_named(tmp_path):
+    with Log(tmp_path / "judgments.jsonl", JudgmentRecord) as log:
+        log.append(
+            JudgmentRecord(id="a", group="g", outcome=Outcome.ANSWERED, order=(0, 1), scores=(0.5, 1.0))
+        )
+    with Log(tmp_path / "gold.jsonl", GoldRecord) as log:
+        log.append(GoldRecord("a", (1, 2, 3)))
+    with pytest.raises(RunError, match=r"judgments\.jsonl.*'?a'?"):
+        read_judgments(tmp_path)
+
+
+@dataclass(frozen=True)
+class Line:
+    number: int
+
+
+def put(path, *numbers):
+    with Log(path, Line) as log:
+        log.append(*map(Line, numbers))
+
+
+def test_the_first_process_writes_the_log_and_the_others_parts_that_join_it(tmp_path):
+    path = tmp_path / "scores.jsonl"
+    for rank in range(3):
+        put(part_of(path, rank), rank, rank + 10)
+    put(tmp_path / "other.part-1.jsonl", 99)
+    assert part_of(path, 0) == path
+    assert len(parts_of(path)) == 2
+    join_parts(path, Line)
+    assert [line.number for line in Log(path, Line)] == [0, 10, 1, 11, 2, 12]
+    assert not parts_of(path)
+    assert (tmp_path / "other.part-1.jsonl").exists()
+
+
+def test_a_half_written_line_of_a_part_is_left_out_and_a_damaged_one_refused(tmp_path):
+    path = tmp_path / "scores.jsonl"
+    put(part_of(path, 1), 1)
+    with part_of(path, 1).open("ab") as file:
+        file.write(b'{"numb')
+    join_parts(path, Line)
+    assert [line.number for line in Log(path, Line)] == [1]
+    part_of(path, 2).write_bytes(b'{"numb\n')
+    with pytest.raises(RunError, match=r"part-2.jsonl, line 1: "):
+        join_parts(path, Line)
+
+
+def test_joining_that_was_killed_is_done_again(tmp_path):
+    path = tmp_path / "scores.jsonl"
+    put(part_of(path, 1), 1, 2)
+    put(path, 0, 1)  # as one that was killed left it
+    join_parts(path, Line)
+    assert {line.number for line in Log(path, Line)} == {0, 1, 2}

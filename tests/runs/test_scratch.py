@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from contextlib import suppress
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from longrm.config import Config
 from longrm.runs import scratch
 from longrm.runs.folder import RunFolder, write_file
-from longrm.runs.scratch import discard, new_folder, replacing, sweep, temporary_folder
+from longrm.runs.scratch import discard, new_folder, replacing, sweep
 from tests.kills import Killed, killed_after, killed_everywhere
 
 
@@ -103,21 +102,6 @@ def test_a_scratch_file_that_another_process_swept_is_written_again(tmp_path, mo
         file.write(b"whole")
     assert (tmp_path / "out.jsonl").read_bytes() == b"whole"
     assert len(calls) == 2
-
-
-def test_temporary_folders_of_killed_processes_go_and_those_of_living_ones_stay(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    killed("with temporary_folder('own-') as f:\n    (f / 'file').touch()\n    os.kill(os.getpid(), 9)")
-    assert len(names(tmp_path)) == 1
-    with temporary_folder("other-"):
-        assert len(names(tmp_path)) == 2
-    with temporary_folder("own-") as one:
-        assert names(tmp_path) == [one.name]
-        with temporary_folder("own-") as other:
-            (other / "file").touch()
-            assert names(tmp_path) == sorted([one.name, other.name])
-    assert names(tmp_path) == []
 
 
 def test_writing_through_a_link_replaces_the_file_that_it_leads_to(tmp_path):

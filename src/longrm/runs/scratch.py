@@ -1,4 +1,4 @@
-"""Files and folders that appear in one step, durably, and temporary folders that end with their process.
+"""Files and folders that appear in one step, durably.
 
 Data is synced before it is renamed into place: after a power cut there is the old version or the new one. Scratch
 files are locked by the process that writes them. A lock ends with its process, even if that is killed, so an unlocked
@@ -13,7 +13,6 @@ import re
 import secrets
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -60,15 +59,14 @@ def writable_target(path: Path) -> Path:
 
 def sync(place: Path) -> None:
     """Writes a file, or the names in a folder, to the disk."""
-    with _opened(place) as descriptor:
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            if error.errno not in (
-                errno.EINVAL,
-                errno.ENOTSUP,
-            ):  # some network file systems cannot sync folders
-                raise
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot sync folders
+            raise
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -124,39 +122,12 @@ def sweep(folder: Path, name: str | None = None) -> None:
                 left.unlink()
 
 
-@contextmanager
-def temporary_folder(prefix: str) -> Iterator[Path]:
-    """A temporary folder, removed at the end; those that killed processes left are removed first."""
-    for left in Path(tempfile.gettempdir()).glob(f"{glob.escape(prefix)}*"):
-        with suppress(OSError), _opened(left) as descriptor:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left)
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=prefix))
-        with suppress(FileNotFoundError), _opened(folder) as descriptor:
-            if _lock(descriptor):
-                try:
-                    yield folder
-                finally:
-                    shutil.rmtree(folder, ignore_errors=True)
-                return
-
-
 def _lock(descriptor: int) -> bool:
-    """Locks a new file or folder; False if another process has swept it in the meantime."""
+    """Locks a new file; False if another process has swept it in the meantime."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
         return True  # a file system without locks: no process can sweep it
-    return os.fstat(descriptor).st_nlink > 0
-
-
-@contextmanager
-def _opened(place: Path) -> Iterator[int]:
-    descriptor = os.open(place, os.O_RDONLY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    return os.fstat(descriptor).st_nlink > 0  # 0: swept between its creation and the lock

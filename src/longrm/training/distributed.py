@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import torch
@@ -19,7 +20,6 @@ from longrm.config import Config
 from longrm.errors import ConfigError, RunError, first_line
 from longrm.modeling.process_group import extend_timeouts, join
 from longrm.runs.folder import RunFolder
-from longrm.runs.scratch import temporary_folder
 from longrm.runs.workers import check_seen, world_size
 from longrm.training.settings import ParallelSettings
 
@@ -131,8 +131,8 @@ def process_folder(context: DistributedContext, out: Path, settings: Config) -> 
         return
     context.wait()
     check_seen(out)
-    with temporary_folder("longrm-process-") as scratch:
-        copy = scratch / "run"
+    with TemporaryDirectory(prefix="longrm-process-") as scratch:
+        copy = Path(scratch) / "run"
         try:
             # Checkpoints and models are large, and are read from the run folder itself.
             shutil.copytree(out, copy, ignore=shutil.ignore_patterns("checkpoints", "best", "model", ".*"))

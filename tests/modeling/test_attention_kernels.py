@@ -200,7 +200,7 @@ def test_a_wrong_kernel_is_a_hundred_times_off(wrong):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("layout", [TRIAL, ONE_TOKEN], ids=["several", "one token"])
-def test_half_precision_is_told_from_a_wrong_mask(dtype, layout):
+def test_rounding_in_half_precision_differs_from_a_wrong_mask(dtype, layout):
     heads = AttentionHeads(CPU, dtype, 4, 2, 64)
     tolerance = attention_cuda.TOLERANCE[dtype]
     assert deviation(masked(lambda own, root, fork, query, key, right: right), heads, layout) < tolerance / 2

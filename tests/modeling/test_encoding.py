@@ -60,7 +60,7 @@ def test_what_would_be_repeated_for_many_responses_is_not_parted_from_its_docume
         )
 
 
-def test_runs_stay_within_the_budget_and_a_larger_tree_stands_alone():
+def test_runs_stay_within_the_budget_and_a_larger_tree_is_a_run_of_its_own():
     trees = [TokenTree([0] * size, [[1]]) for size in (3, 4, 20, 2, 2)]
     runs = list(within_budget(trees, 10))
     assert [[len(tree.prefix) for tree in run] for run in runs] == [[3, 4], [20], [2, 2]]

@@ -62,7 +62,7 @@ def expected(model, trees, kind):
 
 @pytest.mark.parametrize("kind", ["scores", "logprobs", "next"])
 @pytest.mark.parametrize("family", CONFIGS)
-def test_what_is_read_over_kept_prefixes_equals_separate_sequences(family, kind):
+def test_scores_over_cached_prefixes_equal_separate_sequences(family, kind):
     stock, ours = make_pair(family, "scores" if kind == "scores" else "logprobs")
     stock.eval(), ours.eval()
     kept, cached = PrefixCache([ours], 2**20), []
@@ -76,7 +76,7 @@ def test_what_is_read_over_kept_prefixes_equals_separate_sequences(family, kind)
     assert cached == [[0], [192], [112, 0, 0], [0, 192, 192], [32, 32], [16]]
 
 
-def test_what_is_kept_is_read_and_a_wrong_one_is_far_off():
+def test_the_cache_is_used_and_wrong_contents_are_far_off():
     _, ours = make_pair("llama", "scores")
     kept = PrefixCache([ours.eval()], 2**20)
     right = computed(ours, packed := kept.pack(FORWARDS[0]), "scores")
@@ -88,7 +88,7 @@ def test_what_is_kept_is_read_and_a_wrong_one_is_far_off():
     assert distance(right, wrong) > 100 * ROUNDING
 
 
-def test_what_was_not_kept_is_never_found():
+def test_a_failed_forward_pass_caches_nothing():
     _, ours = make_pair("llama", "scores")
     kept = PrefixCache([ours.eval()], 2**20)
     for _ in range(3):
@@ -99,7 +99,7 @@ def test_what_was_not_kept_is_never_found():
 
 
 @pytest.mark.parametrize("place", ["pack", "keep"])
-def test_what_fails_in_between_gives_no_place_to_two_prefixes(place, monkeypatch):
+def test_a_failure_gives_no_slot_to_two_prefixes(place, monkeypatch):
     stock, ours = make_pair("llama", "scores")
     stock.eval(), ours.eval()
     kept = PrefixCache([ours], 14 * PrefixCache([ours], 2**20).block_bytes)
@@ -180,7 +180,7 @@ def enter(table, keys):
     return found
 
 
-def test_a_key_stands_for_a_block_and_all_before_it():
+def test_a_key_identifies_a_block_and_all_before_it():
     ids = list(range(3 * BLOCK + 5))
     keys = block_keys(ids)
     assert len(keys) == len(set(keys)) == 3
@@ -191,7 +191,7 @@ def test_a_key_stands_for_a_block_and_all_before_it():
     assert block_keys(ids, "salt") == block_keys(ids, "salt") != block_keys(ids, "pepper")
 
 
-def test_what_was_not_used_for_longest_gives_way_from_its_end():
+def test_the_least_recently_used_is_evicted_from_its_end():
     table = PrefixTable(4)
     old, new = block_keys([1] * 3 * BLOCK), block_keys([2] * 3 * BLOCK)
     assert enter(table, old) == 0
@@ -201,7 +201,7 @@ def test_what_was_not_used_for_longest_gives_way_from_its_end():
     assert len(table) == 4
 
 
-def test_places_are_never_given_twice_and_never_lost():
+def test_slots_are_never_given_twice_and_never_lost():
     draw, table = random.Random(0), PrefixTable(20)
     for _ in range(2000):
         start, length = draw.randrange(6), draw.randrange(1, 25)

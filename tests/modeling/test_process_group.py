@@ -1,4 +1,4 @@
-"""Who of several processes says why all of them end."""
+"""Which of several processes reports why all of them end."""
 
 import signal
 import socket
@@ -31,7 +31,7 @@ def as_process(monkeypatch):
 
 @pytest.fixture
 def signals():
-    """A process that is stopped is deaf from then on; this one is not to be."""
+    """A process that is stopped ignores signals from then on; the test process must not."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield before
     for number, handler in before.items():
@@ -48,7 +48,7 @@ def signals():
     ],
 )
 @pytest.mark.parametrize(("first", "notes"), [(0, []), (1, ["(process 1)"])])
-def test_the_first_that_fails_speaks_and_says_who_it_is(as_process, signals, error, first, notes):
+def test_only_the_first_process_that_fails_reports(as_process, signals, error, first, notes):
     store = dist.HashStore()
     error = type(error)(*error.args)
     as_process(first)
@@ -65,7 +65,7 @@ def test_the_first_that_fails_speaks_and_says_who_it_is(as_process, signals, err
     )
 
 
-def test_a_process_that_is_gone_is_told_by_one_of_those_that_miss_it(as_process):
+def test_one_process_reports_that_another_died(as_process):
     store = dist.HashStore()
     as_process(1)
     with (

@@ -41,7 +41,7 @@ def test_tokens_are_those_of_the_model(text, tokenizer, as_llama_cpp):
     assert tokenizer.encode(text) == as_llama_cpp.encode(text, add_special_tokens=False).ids
 
 
-def test_digits_stand_apart_and_special_tokens_are_whole(tokenizer):
+def test_digits_and_special_tokens_are_single_tokens(tokenizer):
     assert [tokenizer.decode([token]) for token in tokenizer.encode("a  12")] == ["a", "  ", "1", "2"]
     assert all(len(tokenizer.encode(token)) == 1 for token in SPECIALS)
     rendered = tokenizer.render([{"role": "user", "content": "Hi"}], add_generation_prompt=True)

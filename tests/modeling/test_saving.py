@@ -134,14 +134,14 @@ def endings(folder: Path) -> tuple[Any, Any]:
     return config.eos_token_id, config.pad_token_id
 
 
-def test_whoever_serves_it_stops_at_every_end_and_pads_with_none(
+def test_servers_stop_at_every_end_token_and_pad_with_another(
     tokenizer: Tokenizer, folder: Path, tmp_path: Path
 ):
     assert endings(folder) == (2, 0)
     assert not GenerationConfig.from_pretrained(folder)._from_model_config
     model = AutoModelForCausalLM.from_pretrained(folder)
     model.generation_config = GenerationConfig(eos_token_id=[7, 9], pad_token_id=2, do_sample=True, top_p=0.9)
-    model.config.pad_token_id = 2  # as Llama is often told: padding is the end
+    model.config.pad_token_id = 2  # as is common for Llama: padding is the end
     model.save_pretrained(tmp_path / "chat")
     tokenizer.save(tmp_path / "chat")
     trainee = load_language_model(tmp_path / "chat", packed=True)

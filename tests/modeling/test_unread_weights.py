@@ -1,4 +1,4 @@
-"""Weights and config.json must fit: nothing that is stored may be left unread without a word."""
+"""Weights and config.json must fit: nothing that is stored may silently be left unread."""
 
 import json
 import shutil
@@ -152,10 +152,8 @@ def test_an_adapter_is_not_merged_into_a_quantized_base(tokenizer: Tokenizer, tm
         kind_of(tmp_path / "adapter")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="beside a GPU transformers keeps them in 8 bits")
-def test_fp8_weights_that_the_config_tells_of_are_read_with_their_scales(
-    tokenizer: Tokenizer, tmp_path: Path
-):
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU transformers keeps them in 8 bits")
+def test_declared_fp8_weights_are_read_with_their_scales(tokenizer: Tokenizer, tmp_path: Path):
     folder = saved(tokenizer, tmp_path / "model", scores=True)
     file = folder / "model.safetensors"
     stored, exact, bare = {}, {}, {}

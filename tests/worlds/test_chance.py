@@ -1,4 +1,4 @@
-"""What can be told without reading the fact: nothing. Every claim has a leaky twin that is told."""
+"""Nothing but the fact reveals the answer. For every claim a leaky variant is detected."""
 
 import re
 from collections import defaultdict

@@ -245,7 +245,7 @@ def _takes_groups(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """
     if q.device.type != "cuda":
         return True
-    # Without mask and `is_causal`: torch asks the same of `causal_lower_right`, which is both.
+    # Without mask and `is_causal`: so torch decides for `causal_lower_right`, which is both.
     return bool(can_use_flash_attention(SDPAParams(q, k, v, None, 0.0, False, True)))
 
 

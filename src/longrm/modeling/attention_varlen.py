@@ -39,7 +39,7 @@ from torch import Tensor
 
 from longrm.modeling.shapes import PackedLayout
 
-# Heads before tokens, as transformers calls attention; keys stands for values, too. The output has tokens first.
+# Heads before tokens, as transformers calls attention; `Keys` is the type of values, too. The output has tokens first.
 Queries = Float[Tensor, "1 H S D"]
 Keys = Float[Tensor, "1 G S D"]
 Output = Float[Tensor, "1 S H D"]

@@ -65,8 +65,8 @@ class Packed:
         """The index of the token at which every branch is scored: the one where transformers reads a sequence's score.
 
         Transformers' sequence classifiers read the last token that is not padding (`pad_token_id` of the config), even
-        where nobody padded anything: a response that ends in the padding token is scored before it. If a whole
-        branch is padding that token is in the prefix, and if the prefix is, too, it is the first token.
+        in a sequence that nothing was added to: a response that ends in the padding token is scored before it. If a
+        whole branch is padding that token is in the prefix, and if the prefix is, too, it is the first token.
         """
         ids = self.input_ids[0]
         last = torch.tensor(self.layout.branch_ends(), device=ids.device)

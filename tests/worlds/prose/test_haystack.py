@@ -17,7 +17,7 @@ def plan(documents, world="single-fact", length=1500, **more):
 
 
 @pytest.mark.parametrize("world", ONE_FACT_ASKED)
-def test_facts_stand_between_the_paragraphs_of_documents_and_decide(prose_bpe, prose_view, documents, world):
+def test_facts_between_the_paragraphs_of_documents_decide(prose_bpe, prose_view, documents, world):
     whole = "\n\n".join(path.read_text(encoding="utf-8") for path in sorted(documents.rglob("*.*")))
     for row in generate(plan(documents, world, per_group=2), 8, prose_bpe):
         seen = prose_view(row)

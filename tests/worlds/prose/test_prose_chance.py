@@ -1,4 +1,4 @@
-"""What can be told of prose without reading the fact: nothing. A leaky twin shows that the tests would tell."""
+"""Prose reveals nothing without reading the fact. A leaky variant shows that the tests would notice."""
 
 import re
 
@@ -39,7 +39,7 @@ def near_chance(right, n):
     return interval.low <= 0.5 <= interval.high
 
 
-def told_by_words(rows):
+def right_by_words(rows):
     """How many of the second half a logistic model of words and word pairs gets right that learned the first half."""
     words = CountVectorizer(ngram_range=(1, 2), token_pattern=r"\w+", binary=True)
     found = words.fit_transform([text for row in rows for text in texts(row)])
@@ -50,7 +50,7 @@ def told_by_words(rows):
     return (model.predict(differences[half:]) == first_is_right[half:]).sum()
 
 
-def told_by(rule, rows):
+def points_of(rule, rows):
     """Points of a baseline, half a point for a tie."""
     scored = [(BASELINES[rule].scores(query_of(row, range(2))), row.best_first()[0]) for row in rows]
     return sum(0.5 if scores[0] == scores[1] else float(np.argmax(scores) == best) for scores, best in scored)
@@ -58,10 +58,10 @@ def told_by(rule, rows):
 
 @pytest.mark.parametrize("world", PROSE)
 def test_a_model_of_the_responses_alone_is_at_chance(pairs, world):
-    assert near_chance(told_by_words(pairs(world)), PAIRS // 2)
+    assert near_chance(right_by_words(pairs(world)), PAIRS // 2)
 
 
-def test_a_model_of_the_responses_alone_tells_leaky_pairs(pairs):
+def test_a_model_of_the_responses_alone_detects_leaky_pairs(pairs):
     """Values that are right where they come first in the alphabet."""
 
     def leaky(row):
@@ -69,11 +69,11 @@ def test_a_model_of_the_responses_alone_tells_leaky_pairs(pairs):
         return right < wrong
 
     rows = [row for row in pairs("latest-update") if leaky(row)]
-    assert told_by_words(rows) > 0.8 * (len(rows) // 2)
+    assert right_by_words(rows) > 0.8 * (len(rows) // 2)
 
 
 @pytest.mark.parametrize("rule", ["longest", "shortest", "first", "last"])
 @pytest.mark.parametrize("world", PROSE)
 def test_length_and_order_reveal_nothing(pairs, world, rule):
     rows = pairs(world)[::4]  # one a group
-    assert near_chance(round(told_by(rule, rows)), len(rows))
+    assert near_chance(round(points_of(rule, rows)), len(rows))

@@ -250,18 +250,19 @@ def _cached_attention(pool: _Pool, forward: _Forward, device: torch.device) -> L
         begin = 0
         for hit, run in groupby(zip(layout.trees, read, strict=True), lambda tree: tree[0].cached > 0):
             trees = list(run)
-            # Trees without a cache hit are computed together, the others one by one.
-            for part in [[tree] for tree in trees] if hit else [trees]:
-                end = begin + sum(shape.tokens for shape, _ in part)
+            if not hit:  # neighbors without a cache hit are computed together
+                shapes = PackedLayout(tuple(shape for shape, _ in trees))
+                end = begin + shapes.tokens
                 q, k, v = (states[:, :, begin:end] for states in (query, key, value))
-                if hit:
-                    ((shape, slots),) = part
-                    k_before, v_before = pool.read(layer, slots)
-                    k, v = torch.cat([k_before, k], dim=2), torch.cat([v_before, v], dim=2)
-                    outputs.append(_tree_over_cache(q, k, v, shape, scale, only_ends))
-                else:
-                    shapes = PackedLayout(tuple(shape for shape, _ in part))
-                    outputs.append(packed_attention(q, k, v, shapes, scale, only_ends))
+                outputs.append(packed_attention(q, k, v, shapes, scale, only_ends))
+                begin = end
+                continue
+            for shape, slots in trees:  # the others one by one, each behind its own cached tokens
+                end = begin + shape.tokens
+                q, k, v = (states[:, :, begin:end] for states in (query, key, value))
+                k_before, v_before = pool.read(layer, slots)
+                k, v = torch.cat([k_before, k], dim=2), torch.cat([v_before, v], dim=2)
+                outputs.append(_tree_over_cache(q, k, v, shape, scale, only_ends))
                 begin = end
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 

@@ -9,19 +9,18 @@ from longrm.evaluation.summaries import read_summary
 from longrm.report import build
 
 RIDDLES = """
-from longrm.benchmarks.auditor import UNREADABLE
-from longrm.benchmarks.published_rows import Unrateable, load_rows, rateable_responses
+from longrm.benchmarks.benchmark import UNREADABLE, Unrateable, load_rows, rateable_responses
 from longrm.data.fields import messages_of, name_of
 from longrm.types import Comparison
 
-FINDINGS = {"stale_riddles": "riddles that everybody knows; left out", **UNREADABLE}
+FINDINGS = {"stale_riddles": "well-known riddles; left out", **UNREADABLE}
 
 
 def load_riddles(request):
-    return load_rows(request, lambda: _comparison, FINDINGS)
+    return load_rows(request, _comparison, FINDINGS)
 
 
-def _comparison(row, number):
+def _comparison(row, number, names):
     if row.get("stale"):
         raise Unrateable("stale_riddles")
     given = {"right": row["right"], "wrong": row["wrong"]}
@@ -69,4 +68,4 @@ def test_an_added_benchmark_and_its_rule_stand_in_summary_and_report(riddles, tm
     page = (tmp_path / "report.html").read_text()
     assert "The riddlers&#39; own rule" in page
     assert "Solved riddles count one each." in page
-    assert "riddles that everybody knows; left out" in page
+    assert "well-known riddles; left out" in page

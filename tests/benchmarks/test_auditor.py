@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from longrm.benchmarks.auditor import AuditedComparisons, Auditor
+from longrm.benchmarks.benchmark import AuditedComparisons, Auditor
 from longrm.types import Comparison
 
 USER = ({"role": "user", "content": "?"},)

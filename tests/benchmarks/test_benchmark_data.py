@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from longrm.benchmarks.benchmark_data import bucket, measure_with
+from longrm.benchmarks.benchmark import bucket, measure_with
 from longrm.data.chunking import approximate_tokens
 from longrm.data.files import find_files, raw_rows
 from longrm.worlds.words_tokenizer import words_tokenizer

@@ -119,14 +119,6 @@ def test_scores_that_rise_are_counted_and_do_not_change_the_order(one, oddities)
     assert loaded.audit.findings["rising_scores"].examples == ("LongQA/1",)
 
 
-def test_strict_refuses_scores_that_rise_before_anything_is_judged(put, bench):
-    path = put("LongQA.jsonl", PAIR, BEST, {**BEST, "candidates_score": [0.5, 0.9, 0.1]})
-    with pytest.raises(DataError, match=r"LongQA/3: .* scores rise from 0.5 to 0.9"):
-        bench(f"long-rewardbench:{path}", strict=True, on_bad_row="skip")
-    put("LongQA.jsonl", PAIR, BEST)
-    assert len(list(bench(f"long-rewardbench:{path}", strict=True).comparisons)) == 2
-
-
 def test_labels_are_held_against_what_is_measured(one, oddities):
     _, loaded = one(PAIR)
     assert oddities(loaded) == {"length_labels_off": 1}  # 290 tokens are no 4k
@@ -230,7 +222,7 @@ def generated():
 def test_what_is_written_is_read_back(tmp_path, bench, oddities):
     originals = list(generated())
     assert write(tmp_path / "set", originals) == dict.fromkeys(TASKS, 8)
-    loaded = bench(f"long-rewardbench:{tmp_path}/set", strict=True, tokenizer="words")
+    loaded = bench(f"long-rewardbench:{tmp_path}/set", tokenizer="words")
     found = list(loaded.comparisons)
     assert set(oddities(loaded)) <= {
         "ties",

@@ -7,7 +7,7 @@ from itertools import islice, pairwise, product
 import pytest
 
 from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
-from longrm.benchmarks.auditor import AuditedComparisons
+from longrm.benchmarks.benchmark import AuditedComparisons
 from longrm.benchmarks.probe import comparisons, probe_parts
 from longrm.benchmarks.stratified_sample import allot, balanced, evenly, sample, stratum_of
 from longrm.types import Comparison

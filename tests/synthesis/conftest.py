@@ -6,10 +6,10 @@ from longrm.benchmarks import Leval, Probe
 
 @pytest.fixture
 def written_benchmark():
-    """Loads, strictly, what was written into a folder in the schema of Long-RewardBench."""
+    """Loads a folder in the schema of Long-RewardBench."""
 
     def load(folder):
-        source = benchmarks.BenchmarkSource(strict=True)
+        source = benchmarks.BenchmarkSource()
         return benchmarks.load(f"long-rewardbench:{folder}", source=source, probe=Probe(), leval=Leval())
 
     return load

@@ -9,7 +9,7 @@ import pytest
 
 from longrm.benchmarks import leval
 from longrm.benchmarks.answer_metrics import token_f1
-from longrm.benchmarks.auditor import Auditor
+from longrm.benchmarks.benchmark import Auditor
 from longrm.errors import ConfigError, DataError
 from longrm.synthesis.documents import (
     Candidate,

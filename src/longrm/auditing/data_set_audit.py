@@ -20,8 +20,7 @@ from longrm.auditing.measures import (
     Votes,
 )
 from longrm.auditing.rows import AuditedRow, AuditedRows
-from longrm.benchmarks.auditor import AuditFinding, FindingCounter
-from longrm.benchmarks.benchmark_data import bucket
+from longrm.benchmarks.benchmark import AuditFinding, FindingCounter, bucket
 from longrm.column_names import ColumnNames
 from longrm.config import Config
 from longrm.errors import DataError

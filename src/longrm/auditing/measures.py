@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from longrm.auditing.rows import AuditedRow
-from longrm.benchmarks.benchmark_data import bucket, measure_with
+from longrm.benchmarks.benchmark import bucket, measure_with
 from longrm.evaluation.estimates import ratio
 from longrm.runs.records import Estimate
 from longrm.synthesis.voting import Agreement

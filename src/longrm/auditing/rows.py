@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from longrm.benchmarks import BENCHMARKS, BenchmarkSource, Leval, LoadedBenchmark, Probe, leval, load
-from longrm.benchmarks.auditor import AuditFinding, Auditor
+from longrm.benchmarks.benchmark import AuditFinding, Auditor
 from longrm.benchmarks.long_rewardbench import TASKS
 from longrm.data import read, read_demonstrations
 from longrm.data.fields import group_of, whole_length

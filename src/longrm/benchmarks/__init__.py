@@ -1,12 +1,17 @@
-"""Benchmarks by name: each file makes comparisons."""
+"""Readers of published benchmarks, by name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from longrm.benchmarks.benchmark_data import BenchmarkRequest, BenchmarkSource, LoadedBenchmark, OwnTokenizer
-from longrm.benchmarks.comparison_file import load_comparison_file
+from longrm.benchmarks.benchmark import (
+    BenchmarkRequest,
+    BenchmarkSource,
+    LoadedBenchmark,
+    OwnTokenizer,
+    load_comparison_file,
+)
 from longrm.benchmarks.if_rewardbench import load_if_rewardbench
 from longrm.benchmarks.judgebench import load_judgebench
 from longrm.benchmarks.leval import Leval, load_leval
@@ -16,8 +21,7 @@ from longrm.benchmarks.memrewardbench import load_memrewardbench
 from longrm.benchmarks.plan_rewardbench import load_plan_rewardbench
 from longrm.benchmarks.ppe import load_ppe
 from longrm.benchmarks.probe import Probe, ProbeCell, load_probe
-from longrm.benchmarks.rewardbench import load_rewardbench
-from longrm.benchmarks.rewardbench_2 import load_rewardbench_2
+from longrm.benchmarks.rewardbench import load_rewardbench, load_rewardbench_2
 from longrm.benchmarks.rm_bench import load_rm_bench
 from longrm.errors import ConfigError
 
@@ -41,9 +45,9 @@ class BenchmarkEntry:
 
     Attributes:
         load: Makes its comparisons.
-        rule: How its authors sum it up, a name of `longrm.evaluation.rules.RULES`; empty for our figures alone.
+        rule: Its authors' scoring rule, a name of `longrm.evaluation.rules.RULES`; empty if it has none.
         needs_path: Whether a path follows its name.
-        own_columns: Whether the rows are anybody's own, so that their columns may have other names.
+        own_columns: Whether the rows are the user's own, so that their columns may have other names.
     """
 
     load: Callable[[BenchmarkRequest], LoadedBenchmark]
@@ -97,9 +101,7 @@ def load(
     entry = BENCHMARKS.get(name)
     if entry is not None and bool(path) == entry.needs_path:
         if source.columns and not entry.own_columns:
-            raise ConfigError(
-                f"the columns of {name} are its own; leave --columns out, which is of file:PATH"
-            )
+            raise ConfigError(f"--columns is only supported with file:PATH; {name} has fixed columns")
         return replace(entry.load(BenchmarkRequest(bench, path, source, probe, leval, own)), rule=entry.rule)
     usage = {known: f"{known}:PATH" if one.needs_path else known for known, one in BENCHMARKS.items()}
     near = (

@@ -10,11 +10,15 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from longrm.benchmarks.answer_metrics.right_choices import choices
-from longrm.benchmarks.answer_metrics.rouge_l import latin_rouge_l
-from longrm.benchmarks.answer_metrics.token_f1 import squad_f1, squad_holds
-from longrm.benchmarks.auditor import AuditedComparisons, Auditor
-from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, bucket, measure_with
+from longrm.benchmarks.answer_metrics import choices, latin_rouge_l, squad_contains, squad_f1
+from longrm.benchmarks.benchmark import (
+    AuditedComparisons,
+    Auditor,
+    BenchmarkRequest,
+    LoadedBenchmark,
+    bucket,
+    measure_with,
+)
 from longrm.benchmarks.stratified_sample import balanced
 from longrm.config import Config
 from longrm.data.fields import group_of, ranks_by_scores
@@ -115,7 +119,7 @@ class _Candidate:
     def gold_in_worse(self) -> bool:
         """Whether a worse answer holds the whole gold answer, and F1 counts only what it says beside it."""
         return self.question.evaluation == "f1" and any(
-            squad_holds(answer.text, self.question.gold)
+            squad_contains(answer.text, self.question.gold)
             for answer in self.answers
             if answer.score < self.answers[0].score
         )

@@ -1,15 +1,25 @@
 """Long-RewardBench (arXiv 2510.06915): pairs and rankings in seven tasks, with contexts of 4K to 128K tokens."""
 
 import logging
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from longrm import hub
-from longrm.benchmarks.auditor import UNREADABLE, AuditedComparisons, Auditor
-from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, measure_with, read_through
-from longrm.benchmarks.published_rows import labeled_length, listed, rateable_responses, read_rows
+from longrm.benchmarks.benchmark import (
+    UNREADABLE,
+    AuditedComparisons,
+    Auditor,
+    BenchmarkRequest,
+    LoadedBenchmark,
+    items_of,
+    labeled_length,
+    measure_with,
+    rateable_responses,
+    read_rows,
+)
 from longrm.data import write_rows
 from longrm.data.chunking import approximate_tokens
 from longrm.data.fields import (
@@ -56,8 +66,9 @@ def load_long_rewardbench(request: BenchmarkRequest) -> LoadedBenchmark:
     """The items of a folder as it is published, of one file, or of a data set of the Hub."""
     source, files = request.source, find_files(request.path)
     _logger.info("Long-RewardBench: reading %s", ", ".join(str(file) for file in files.values()))
-    read_items = partial(comparisons, files, on_bad_row=source.on_bad_row, strict=source.strict)
-    read_through(read_items(len, Auditor(FINDINGS)), source, refuses=source.strict)
+    read_items = partial(comparisons, files, on_bad_row=source.on_bad_row)
+    if source.on_bad_row == "stop":
+        deque(read_items(len, Auditor(FINDINGS)), maxlen=0)  # a bad row ends the run before any work is done
     rows = AuditedComparisons(partial(read_items, measure_with(source.tokenizer)), FINDINGS, source.limit)
     return LoadedBenchmark(request.name, rows, provenance=origin_of([*files.values()]))
 
@@ -89,18 +100,17 @@ def comparisons(
     auditor: Auditor,
     *,
     on_bad_row: Literal["stop", "skip"] = "stop",
-    strict: bool = False,
 ) -> Iterator[Comparison]:
     """Reads the items; each is named after its task and its line, such as `Cite/12`.
 
     Raises:
-        DataError: A row cannot be read and `on_bad_row` is "stop", or its scores rise and `strict` refuses that.
+        DataError: A row cannot be read, and `on_bad_row` is "stop".
     """
     if {*files} <= {*TASKS}:  # a file of another name may hold any of them
         for task in sorted({*TASKS} - {*files}):
             auditor.note("missing_tasks", task)
     for name, file in files.items():
-        convert = partial(_comparison, name, measure, auditor, strict)
+        convert = partial(_comparison, name, measure, auditor)
         yield from read_rows([file], convert, auditor, on_bad_row)
 
 
@@ -163,7 +173,12 @@ def to_row(comparison: Comparison, number: int) -> dict[str, Any]:
 
 
 def _comparison(
-    name: str, measure: Callable[[str], int], auditor: Auditor, strict: bool, row: FileRow, number: int
+    name: str,
+    measure: Callable[[str], int],
+    auditor: Auditor,
+    row: FileRow,
+    number: int,
+    names: Counter[str],
 ) -> Comparison:
     task = name if name in TASKS else name_of(row, "task")
     identity = f"{task}/{number}"
@@ -172,8 +187,8 @@ def _comparison(
     if _is_pair(row):
         given, ranks = {field: row.get(field) for field in ("chosen", "rejected")}, (1, 2)
     else:
-        given = listed(row, "candidates", 2)
-        ranks = _ranks(row, len(given), identity, auditor, strict)
+        given = items_of(row, "candidates", 2)
+        ranks = _ranks(row, len(given), identity, auditor)
     responses = rateable_responses(given, ranks)
     length = labeled_length(row, "ctx_length_for_length")
     _check_lengths(row, length, "\n\n".join(_texts(prompt)), measure, identity, auditor)
@@ -211,19 +226,13 @@ def _is_pair(row: FileRow) -> bool:
             raise FieldError("tasktype", f"needs 'PairWise' or 'BestOfN', got {short(other)}")
 
 
-def _ranks(row: FileRow, count: int, identity: str, auditor: Auditor, strict: bool) -> tuple[int, ...]:
+def _ranks(row: FileRow, count: int, identity: str, auditor: Auditor) -> tuple[int, ...]:
     """The order of the file, in which equal scores tie; as the release reads it, rising scores do not change it."""
     field = "candidates_score"
     if row.get(field) is None:
         return tuple(range(1, count + 1))
     scores = scores_of(row[field], count, field)
-    rise = rising(scores)
-    if rise and strict:
-        raise DataError(
-            f"{identity}: candidates come best first, but their scores rise from {rise[0]} to {rise[1]}; repair the "
-            "item, or leave out --strict to count such items and keep their order"
-        )
-    if rise:
+    if rising(scores):
         auditor.note("rising_scores", identity)
     return ranks_by_scores(scores)
 

@@ -2,41 +2,48 @@
 
 import ast
 import json
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
-from longrm.benchmarks.auditor import UNREADABLE
-from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, bucket, measure_with
-from longrm.benchmarks.published_rows import Converter, load_rows, numbered_names, rateable_responses
+from longrm.benchmarks.benchmark import (
+    BenchmarkRequest,
+    LoadedBenchmark,
+    bucket,
+    load_rows,
+    measure_with,
+    numbered,
+    rateable_responses,
+)
 from longrm.data.fields import FileRow, messages_of, name_of, required, tools_of
 from longrm.data.formats import split_conversations
 from longrm.reading import FieldError, parse_json, short
 from longrm.types import Comparison, Message, text_of
 
+SPLIT = "_lcp_bucket"
+"""The column of the part of the benchmark that a pair is from, such as planning_multi_hard."""
+
+_COLUMNS = {"chosen": ("chosen",), "reject": ("reject", "rejected")}
+
 
 def load_plan_rewardbench(request: BenchmarkRequest) -> LoadedBenchmark:
-    """The pairs of a file, or of a folder of files, as `SPLIT/UUID`; the task is the split.
+    """The pairs as `SPLIT/UUID`; the task is the split.
 
-    A uuid that comes several times in a split is numbered from its second pair on, and is the group of all of them. The
-    prompt is what both trajectories begin with, up to a turn of the assistant: the task at least. The length is that of
-    the whole pair: tools, prompt and both trajectories.
+    A uuid that is repeated in a split is numbered from its second pair on, and is the group of all of them. The prompt
+    is what both trajectories begin with, up to a turn of the assistant: the task at least. The length is that of the
+    whole pair: tools, prompt and both trajectories.
     """
     measure = measure_with(request.source.tokenizer)
-    return load_rows(request, lambda: _converter(measure), UNREADABLE)
 
-
-def _converter(measure: Callable[[str], int]) -> Converter:
-    numbered = numbered_names()
-
-    def convert(row: FileRow, number: int) -> Comparison:
+    def convert(row: FileRow, number: int, names: Counter[str]) -> Comparison:
         split, uuid = name_of(row, SPLIT), name_of(row, "uuid")
-        given = {field: openai_messages(*required(row, *names)) for field, names in _COLUMNS.items()}
+        given = {field: openai_messages(*required(row, *columns)) for field, columns in _COLUMNS.items()}
         prompt, _ = split_conversations(list(given.values()))
         responses = {field: messages[len(prompt) :] for field, messages in given.items()}
         tools = tools_of(row.get("tools"))
         texts = [json.dumps(tools), text_of(prompt), *map(text_of, responses.values())]
         return Comparison(
-            id=numbered(f"{split}/{uuid}"),
+            id=numbered(f"{split}/{uuid}", names),
             group=uuid,
             prompt=prompt,
             responses=rateable_responses(responses, (1, 2)),
@@ -45,24 +52,17 @@ def _converter(measure: Callable[[str], int]) -> Converter:
             tools=tools,
         )
 
-    return convert
-
-
-SPLIT = "_lcp_bucket"
-"""The column that names the part of the benchmark that a pair is of, such as planning_multi_hard."""
-
-_COLUMNS = {"chosen": ("chosen",), "reject": ("reject", "rejected")}
+    return load_rows(request, convert)
 
 
 def openai_messages(field: str, given: Any) -> tuple[Message, ...]:
-    """A trajectory with calls and results of tools as OpenAI has them.
+    """A trajectory with tool calls and results in OpenAI's form.
 
-    Consecutive `tool_call` messages become the calls of one turn of the assistant, which holds the text before them, if
-    there is one. Their arguments become objects where they are JSON. A `tool_response` answers the first call that none
-    has answered.
+    Consecutive `tool_call` messages become the calls of one assistant turn, which holds the text before them, if any.
+    Arguments that are JSON become objects. A `tool_response` answers the first call without an answer.
 
     Raises:
-        FieldError: It is no list of messages, or a call cannot be read.
+        FieldError: It is not a list of messages, or a call cannot be read.
     """
     if isinstance(given, Mapping):
         given, field = given.get("messages"), f"{field}.messages"
@@ -94,7 +94,7 @@ def _function(content: Any, field: str) -> dict[str, Any]:
     call = _literal(content) if isinstance(content, str) else content
     if not isinstance(call, Mapping) or not isinstance(call.get("name"), str):
         raise FieldError(
-            field, f"needs a call such as {{'name': ..., 'arguments': ...}}, got {short(content)}"
+            field, f"must be a call such as {{'name': ..., 'arguments': ...}}, got {short(content)}"
         )
     arguments = call.get("arguments", {})
     unpacked = _literal(arguments) if isinstance(arguments, str) else arguments
@@ -102,7 +102,7 @@ def _function(content: Any, field: str) -> dict[str, Any]:
 
 
 def _literal(text: str) -> Any:
-    """The value of a text in JSON or Python; None where it is neither."""
+    """The value of a text in JSON or Python; None if it is neither."""
     try:
         return parse_json(text)
     except ValueError:

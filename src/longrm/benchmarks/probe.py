@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from longrm.benchmarks.auditor import AuditedComparisons
-from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark
+from longrm.benchmarks.benchmark import AuditedComparisons, BenchmarkRequest, LoadedBenchmark
 from longrm.benchmarks.stratified_sample import Stratum, allot, evenly
 from longrm.config import Config
 from longrm.data.tokenizing import Tokenizer

@@ -1,9 +1,17 @@
-"""RewardBench (arXiv 2403.13787): short pairs in four sections."""
+"""RewardBench (arXiv 2403.13787): short pairs in four sections. RewardBench 2 (arXiv 2506.01937): the best of four."""
 
-from longrm.benchmarks.auditor import UNREADABLE
-from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark
-from longrm.benchmarks.published_rows import Converter, held, load_rows, numbered_names, rateable_responses
-from longrm.data.fields import FileRow, group_of, messages_of, name_of, required, to_json_types
+from collections import Counter
+
+from longrm.benchmarks.benchmark import (
+    BenchmarkRequest,
+    LoadedBenchmark,
+    columns_of,
+    items_of,
+    load_rows,
+    numbered,
+    published_comparison,
+)
+from longrm.data.fields import FileRow, name_of
 from longrm.reading import FieldError, short
 from longrm.types import Comparison
 
@@ -26,44 +34,55 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Reasoning": ("math-prm", "hep-cpp", "hep-go", "hep-java", "hep-js", "hep-python", "hep-rust"),
 }
-"""The subsets of each section."""
+"""The subsets of each section of RewardBench."""
 
+TIES = "Ties"
+SUBSETS = ("Factuality", "Precise IF", "Math", "Safety", "Focus", TIES)
+"""The subsets of RewardBench 2."""
 
 _SECTION_OF = {subset: section for section, subsets in SECTIONS.items() for subset in subsets}
 _USED = {"id", "prompt", "chosen", "rejected", "subset"}
 
 
 def load_rewardbench(request: BenchmarkRequest) -> LoadedBenchmark:
-    """The pairs of a file, or of a folder of files; the task is the section.
+    """The pairs as `SUBSET/ID`, numbered where an id is repeated; the task is the section."""
 
-    They are named after their subset and their id, with the number of its occurrence where an id comes again.
+    def convert(row: FileRow, number: int, names: Counter[str]) -> Comparison:
+        subset = name_of(row, "subset")
+        identity = numbered(f"{subset}/{name_of(row, 'id')}", names)
+        if subset not in _SECTION_OF:
+            raise FieldError("subset", f"RewardBench has no {short(subset)}; known: {', '.join(_SECTION_OF)}")
+        given = columns_of(row, "chosen", "rejected")
+        metadata = {"task": _SECTION_OF[subset], "subtype": subset}
+        return published_comparison(row, identity, "prompt", given, (1, 2), used=_USED, metadata=metadata)
+
+    return load_rows(request, convert)
+
+
+def load_rewardbench_2(request: BenchmarkRequest) -> LoadedBenchmark:
+    """The items under their own ids: all chosen responses have rank 1, all rejected ones rank 2.
+
+    Ties are named `ref:K` (one right answer) and `tied:K` (several); both have the group `Ties/K`.
     """
-    return load_rows(request, _converter, UNREADABLE)
 
+    def convert(row: FileRow, number: int, names: Counter[str]) -> Comparison:
+        subset = name_of(row, "subset")
+        if subset not in SUBSETS:
+            raise FieldError("subset", f"RewardBench 2 has no {short(subset)}; known: {', '.join(SUBSETS)}")
+        identity = name_of(row, "id")
+        kind, _, pair = identity.partition(":")
+        if subset == TIES and not (kind in {"ref", "tied"} and pair.isdecimal()):
+            raise FieldError("id", f"ties are named 'ref:K' or 'tied:K', got {short(identity)}")
+        chosen, rejected = items_of(row, "chosen"), items_of(row, "rejected")
+        return published_comparison(
+            row,
+            identity,
+            "prompt",
+            chosen | rejected,
+            (*[1] * len(chosen), *[2] * len(rejected)),
+            used=_USED,
+            group=f"{TIES}/{pair}" if subset == TIES else None,
+            metadata={"task": subset, "subtype": kind if subset == TIES else ""},
+        )
 
-def _converter() -> Converter:
-    numbered = numbered_names()
-
-    def convert(row: FileRow, number: int) -> Comparison:
-        return _comparison(numbered(f"{name_of(row, 'subset')}/{name_of(row, 'id')}"), row)
-
-    return convert
-
-
-def _comparison(identity: str, row: FileRow) -> Comparison:
-    subset = str(row["subset"])
-    if subset not in _SECTION_OF:
-        raise FieldError("subset", f"RewardBench has no {short(subset)}; known: {', '.join(_SECTION_OF)}")
-    prompt = messages_of(required(row, "prompt")[1], "prompt", "user")
-    return Comparison(
-        id=identity,
-        group=group_of(row, prompt, (), None),
-        prompt=prompt,
-        responses=rateable_responses(held(row, "chosen", "rejected"), (1, 2)),
-        ranks=(1, 2),
-        metadata={
-            **{key: to_json_types(value) for key, value in row.items() if key not in _USED},
-            "task": _SECTION_OF[subset],
-            "subtype": subset,
-        },
-    )
+    return load_rows(request, convert)

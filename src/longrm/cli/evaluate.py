@@ -50,7 +50,6 @@ _FORMATS = ["pairwise", "listwise", "pointwise"]
 @setting("--retries", "judge.retries", "Retries after an answer without a verdict (default 1).", int)
 @setting("--temperature", "judge.temperature", "Temperature of a generative model (default 0).", float)
 @setting("--votes", "judging.votes", "Votes per order of a generative model that samples (default 1).", int)
-@setting("--strict", "source.strict", "Refuse data whose gold labels contradict each other.", bool)
 @setting("--on-bad-row", "source.on_bad_row", "Handling of unreadable rows (default stop).", ["stop", "skip"])
 @columns_option("source.columns")
 @JUDGING_OPTIONS

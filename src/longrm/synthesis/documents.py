@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from longrm.benchmarks import leval
-from longrm.benchmarks.answer_metrics import answer_metric
-from longrm.benchmarks.answer_metrics.right_choices import choices
-from longrm.benchmarks.auditor import Auditor
+from longrm.benchmarks.answer_metrics import answer_metric, choices
+from longrm.benchmarks.benchmark import Auditor
 from longrm.data import ComparisonReader, read, read_demonstrations
 from longrm.data.fields import group_of, messages_of, name_of, required, to_json_types
 from longrm.data.files import find_files, is_row_file, raw_rows

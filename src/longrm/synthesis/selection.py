@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 
 from longrm.benchmarks import long_rewardbench
 from longrm.benchmarks.answer_metrics import answer_metric
-from longrm.benchmarks.benchmark_data import bucket
+from longrm.benchmarks.benchmark import bucket
 from longrm.errors import ConfigError
 from longrm.rng import Draws
 from longrm.synthesis.documents import ASKING, CLOSING, GOLD_MODEL, OPENING, Candidate, Document

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from longrm.benchmarks.answer_metrics.token_f1 import word_overlap
+from longrm.benchmarks.answer_metrics import word_overlap
 from longrm.config import Config
 from longrm.judging.answers import names_another_score
 from longrm.reading import is_number

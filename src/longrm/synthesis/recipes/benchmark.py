@@ -15,7 +15,7 @@ from jinja2 import Environment, StrictUndefined
 
 from longrm.benchmarks import long_rewardbench
 from longrm.benchmarks.answer_metrics import ANSWER_METRICS
-from longrm.benchmarks.benchmark_data import measure_with
+from longrm.benchmarks.benchmark import measure_with
 from longrm.data import write_rows
 from longrm.errors import DataError, RunError
 from longrm.judging.pointwise import Pointwise

@@ -1,0 +1,434 @@
+"""What all benchmarks share: settings, reading published rows, the audit of what is odd, and samples of a limit."""
+
+import hashlib
+import json
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from pydantic import Field
+
+from longrm.benchmarks.stratified_sample import sample, stratum_of
+from longrm.column_names import ColumnNames
+from longrm.config import Config
+from longrm.data import ComparisonReader, read
+from longrm.data.chunking import approximate_tokens
+from longrm.data.fields import (
+    FileRow,
+    group_of,
+    length_and_depth_of,
+    messages_of,
+    required,
+    to_json_types,
+    whole_length,
+)
+from longrm.data.files import RawRow, find_files, origin_of, raw_rows
+from longrm.data.readers import RowError, convert_row
+from longrm.errors import DataError
+from longrm.reading import FieldError, located, short
+from longrm.types import Comparison, Criterion, Message, Response, Tool, text_of
+from longrm.worlds.words_tokenizer import load_tokenizer
+
+if TYPE_CHECKING:  # their files import this one
+    from longrm.benchmarks.leval import Leval
+    from longrm.benchmarks.probe import Probe
+
+_EXAMPLES = 10
+_FINDINGS = {
+    "duplicates": "comparisons whose prompt and responses came before",
+    "identical_responses": "comparisons with two identical responses; left out where these are ranked apart",
+    "empty_responses": "comparisons with an empty response; left out",
+    "ties": "comparisons in which gold ranks tie",
+}
+UNREADABLE: Mapping[str, str] = {"unreadable_rows": "rows that could not be read; left out"}
+"""A kind of finding that most benchmarks have."""
+
+
+class BenchmarkSource(Config):
+    """Which rows of a file are taken, and how they are read.
+
+    Attributes:
+        format: The rows' format, for `file` only; recognized from the columns when not given.
+        columns: longrm's names with the columns of a `file` that have other names, as `prompt = "question"`.
+        on_bad_row: What happens at a row that cannot be read: "stop", or "skip" (counted and logged).
+        limit: Take a stratified sample of this many comparisons, spread over lengths, depths and tasks.
+        tokenizer: "words", or a tokenizer's folder or Hub id, to measure lengths that the data does not name;
+            estimated from words and punctuation marks when not given.
+    """
+
+    format: str | None = None
+    columns: ColumnNames | None = None
+    on_bad_row: Literal["stop", "skip"] = "stop"
+    limit: int | None = Field(None, ge=1)
+    tokenizer: str | None = None
+
+
+class OwnTokenizer(NamedTuple):
+    """The tokenizer of the model that will judge: the model's name, and where its tokenizer is loaded from."""
+
+    name: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkRequest:
+    """A benchmark's name with its path, and the settings of all benchmarks; `own` finds the model's tokenizer."""
+
+    name: str
+    path: str
+    source: BenchmarkSource
+    probe: "Probe"
+    leval: "Leval"
+    own: Callable[[], OwnTokenizer | None]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFinding:
+    """One kind of finding: a description, how often it was found, and the first examples."""
+
+    what: str
+    count: int = 0
+    examples: tuple[str, ...] = ()
+
+
+class FindingCounter:
+    """Counts findings by kind; a kind that was not found has the count 0."""
+
+    def __init__(self, kinds: Mapping[str, str]) -> None:
+        self.findings = {kind: AuditFinding(what) for kind, what in kinds.items()}
+
+    def note(self, kind: str, example: str) -> None:
+        """Counts one finding and keeps its example if it is one of the first."""
+        found = self.findings[kind]
+        examples = (*found.examples, example)[:_EXAMPLES]
+        self.findings[kind] = AuditFinding(found.what, found.count + 1, examples)
+
+
+class Auditor(FindingCounter):
+    """Audits the comparisons of a benchmark: what can be odd about any, and the `kinds` that its reader notes."""
+
+    def __init__(self, kinds: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(_FINDINGS | dict(kinds))
+        self.comparisons = 0
+        self._seen: set[bytes] = set()
+
+    def see(self, comparison: Comparison) -> None:
+        """Checks one comparison; only a hash of it is kept."""
+        self.comparisons += 1
+        ranks, responses = comparison.ranks, comparison.responses
+        # The order of the responses does not make it another item.
+        texts = [text_of(comparison.prompt), *sorted(text_of(response) for response in responses)]
+        digest = hashlib.sha256("\x00".join(texts).encode(errors="surrogatepass")).digest()[:16]
+        if digest in self._seen:
+            self.note("duplicates", comparison.id)
+        self._seen.add(digest)
+        if any(one == other for one, other in combinations(responses, 2)):
+            self.note("identical_responses", comparison.id)
+        if not all(text_of(response).strip() for response in responses):
+            self.note("empty_responses", comparison.id)
+        if ranks is not None and len({*ranks}) < len(ranks):
+            self.note("ties", comparison.id)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The findings as JSON values."""
+        findings = {
+            kind: asdict(one) | {"examples": list(one.examples)} for kind, one in self.findings.items()
+        }
+        return {"comparisons": self.comparisons, "findings": findings}
+
+
+class AuditedComparisons:
+    """Comparisons that are read again from the start at every iteration, and audited.
+
+    Args:
+        read: Yields the comparisons, and notes what only the benchmark's reader can see.
+        kinds: The kinds of finding that it may note.
+        limit: Take a stratified sample of this many; everything is read once more for that, first.
+        sampled_from: How many comparisons there are, if `read` itself samples them.
+
+    Attributes:
+        audit: What the latest complete iteration found; None before.
+        sampled_from: How many comparisons there are, if a limit samples them; known after the first iteration.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Auditor], Iterable[Comparison]],
+        kinds: Mapping[str, str] = MappingProxyType({}),
+        limit: int | None = None,
+        sampled_from: int | None = None,
+    ) -> None:
+        self.audit: Auditor | None = None
+        self.sampled_from = sampled_from
+        self._read, self._kinds, self._limit = read, kinds, limit
+        self._taken: frozenset[int] | None = None
+
+    def __iter__(self) -> Iterator[Comparison]:
+        if self._limit is not None and self._taken is None:
+            strata = [stratum_of(comparison) for comparison in self._read(Auditor(self._kinds))]
+            self._taken = frozenset(sample(self._limit, strata))
+            self.sampled_from = len(strata) if len(strata) > self._limit else None
+        auditor = Auditor(self._kinds)
+        for place, comparison in enumerate(self._read(auditor)):
+            if self._taken is None or place in self._taken:
+                auditor.see(comparison)
+                yield comparison
+        self.audit = auditor
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedBenchmark:
+    """Comparisons under a name, in an order that never changes; they may be iterated again and again.
+
+    Attributes:
+        total: How many there are; None if that is unknown before reading.
+        reading: The reader, for a `file`: its format, and what was skipped.
+        rule: The name of its scoring rule; empty for none.
+        provenance: What a run's manifest records: the commit of a data set of the Hub.
+        measured: The tokenizer, worlds and depths of a probe, for a run's summary; otherwise None.
+        states_length: Whether its rows come with a length; otherwise it is the bucket of the length measured here.
+    """
+
+    name: str
+    comparisons: Iterable[Comparison]
+    total: int | None = None
+    reading: ComparisonReader | None = None
+    rule: str = ""
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    measured: Mapping[str, Any] | None = None
+    states_length: bool = True
+
+    @property
+    def audit(self) -> Auditor | None:
+        """What the latest complete iteration found; None before, and for comparisons without an audit."""
+        return self.comparisons.audit if isinstance(self.comparisons, AuditedComparisons) else None
+
+    @property
+    def sampled_from(self) -> int | None:
+        """How many comparisons there are, if a limit takes a sample; known after the first iteration."""
+        return self.comparisons.sampled_from if isinstance(self.comparisons, AuditedComparisons) else None
+
+
+def measure_with(tokenizer: str | None) -> Callable[[str], int]:
+    """A function that counts the tokens of a text; without a tokenizer it counts words and punctuation marks."""
+    return approximate_tokens if tokenizer is None else load_tokenizer(tokenizer).count
+
+
+def bucket(tokens: int) -> int:
+    """The length bucket: the tokens rounded up to a power of two."""
+    return 1 << max(0, tokens - 1).bit_length()
+
+
+def _with_length(rows: Iterable[Comparison], measure: Callable[[str], int]) -> Iterator[Comparison]:
+    """Gives comparisons without a length the bucket of their tools and prompt."""
+    for comparison in rows:
+        length = length_and_depth_of(comparison.metadata).length
+        if length is None:
+            tools = [json.dumps(comparison.tools, ensure_ascii=False)] if comparison.tools else []
+            length = bucket(measure("\n\n".join([*tools, text_of(comparison.prompt)])))
+        yield replace(comparison, metadata={**comparison.metadata, "length": length})
+
+
+def load_comparison_file(request: BenchmarkRequest) -> LoadedBenchmark:
+    """The comparisons of a user's own file or folder, in any format that longrm reads."""
+    source = request.source
+    reader = read(request.path, format=source.format, on_bad_row=source.on_bad_row, columns=source.columns)
+    measure = measure_with(source.tokenizer)
+
+    def comparisons() -> Iterator[Comparison]:
+        for row in reader:
+            try:
+                length_and_depth_of(row.comparison.metadata)
+            except FieldError as error:
+                reader.skip(DataError(located(row.place, error)))
+            else:
+                yield row.comparison
+
+    if source.on_bad_row == "stop":
+        deque(comparisons(), maxlen=0)  # a bad row ends the run before any work is done
+    rows = AuditedComparisons(lambda _: _with_length(comparisons(), measure), limit=source.limit)
+    return LoadedBenchmark(request.name, rows, reading=reader, provenance=origin_of(reader.files))
+
+
+class Unrateable(Exception):  # noqa: N818  # no error: such an item is counted
+    """An item that no judge can rate; its message is a kind of finding."""
+
+
+Converter = Callable[[FileRow, int, Counter[str]], Comparison]
+"""Makes a comparison of a row and its number, from 1 over all files; the counter is for `numbered`.
+
+It raises `FieldError` or `Unrateable`.
+"""
+
+
+def load_rows(
+    request: BenchmarkRequest,
+    convert: Converter,
+    kinds: Mapping[str, str] = UNREADABLE,
+    parts: Callable[[FileRow], Iterable[FileRow]] = lambda row: (row,),
+    files: Sequence[Path] | None = None,
+) -> LoadedBenchmark:
+    """A benchmark whose rows are in a file or a folder of files; the length of prompts without one is measured.
+
+    Args:
+        request: The benchmark's path and settings.
+        convert: Makes a comparison of each row.
+        kinds: The kinds of finding that may be noted, with descriptions.
+        parts: Splits a row into several, each of which makes a comparison.
+        files: The files, if they are not those of `find_files`.
+
+    Raises:
+        DataError: There is nothing to read, or a row cannot be read and that stops the run.
+    """
+    found, source = files or find_files(Path(request.path)), request.source
+    measure = measure_with(source.tokenizer)
+
+    def comparisons(auditor: Auditor) -> Iterator[Comparison]:
+        return read_rows(found, convert, auditor, source.on_bad_row, parts)
+
+    if source.on_bad_row == "stop":
+        deque(comparisons(Auditor(kinds)), maxlen=0)  # a bad row ends the run before any work is done
+    rows = AuditedComparisons(
+        lambda auditor: _with_length(comparisons(auditor), measure), kinds, source.limit
+    )
+    return LoadedBenchmark(request.name, rows, provenance=origin_of(found), states_length=False)
+
+
+def read_rows(
+    files: Sequence[Path],
+    convert: Converter,
+    auditor: Auditor,
+    on_bad_row: Literal["stop", "skip"],
+    parts: Callable[[FileRow], Iterable[FileRow]] = lambda row: (row,),
+) -> Iterator[Comparison]:
+    """Converts the rows of all files, one by one; rows that are left out are counted with their place.
+
+    Raises:
+        DataError: A row cannot be read, and `on_bad_row` is "stop".
+    """
+    places: dict[str, str] = {}  # of ids
+    names = Counter[str]()
+
+    def checked(raw: RawRow, row: FileRow) -> Comparison:
+        comparison = convert(row, raw.number, names)
+        length_and_depth_of(comparison.metadata)
+        return comparison
+
+    for raw in raw_rows(files):
+        pieces = [raw]
+        if raw.value is not None:
+            try:
+                pieces = [replace(raw, value=dict(part)) for part in parts(raw.value)]
+            except FieldError as error:
+                pieces = [replace(raw, value=None, fault=str(error))]
+        for piece in pieces:
+            try:
+                comparison = convert_row(piece, checked, places)
+            except RowError as error:
+                if on_bad_row == "stop":
+                    raise
+                auditor.note("unreadable_rows", str(error))
+            except Unrateable as reason:
+                auditor.note(str(reason), raw.place)
+            else:
+                yield comparison
+
+
+def numbered(name: str, names: Counter[str]) -> str:
+    """Makes a repeated name unique within one reading: the second `a` is `a#2`."""
+    names[name] += 1
+    return name if names[name] == 1 else f"{name}#{names[name]}"
+
+
+def published_comparison(
+    row: FileRow,
+    identity: str,
+    prompt_column: str,
+    given: Mapping[str, Any],
+    ranks: Sequence[int],
+    *,
+    used: AbstractSet[str],
+    group: str | None = None,
+    metadata: Mapping[str, Any],
+    tools: tuple[Tool, ...] = (),
+    rubrics: tuple[Criterion, ...] = (),
+) -> Comparison:
+    """The comparison of a published row.
+
+    Args:
+        row: The row.
+        identity: The comparison's id.
+        prompt_column: The column of the prompt.
+        given: The responses by the names of their fields, in the order of `ranks`.
+        ranks: Gold ranks, 1 = best.
+        used: Columns that do not become metadata.
+        group: The group; by default that of the row, or a hash of the prompt.
+        metadata: Task and subtype, and what else the reader knows; it comes before columns of these names.
+        tools: The tools that the prompt offers.
+        rubrics: The criteria by which the responses are judged.
+
+    Raises:
+        FieldError: Prompt or responses are neither text nor messages.
+        Unrateable: A response is empty, or two are identical but ranked apart.
+    """
+    prompt = messages_of(required(row, prompt_column)[1], prompt_column, "user")
+    return Comparison(
+        id=identity,
+        group=group_of(row, prompt, (), None) if group is None else group,
+        prompt=prompt,
+        responses=rateable_responses(given, ranks),
+        ranks=tuple(ranks),
+        metadata={key: to_json_types(value) for key, value in row.items() if key not in used}
+        | dict(metadata),
+        tools=tools,
+        rubrics=rubrics,
+    )
+
+
+def prompt_group(prompt: Sequence[Message]) -> str:
+    """The group of a prompt, whatever columns its row has."""
+    return group_of({}, prompt, (), None)
+
+
+def rateable_responses(given: Mapping[str, Any], ranks: Sequence[int]) -> tuple[Response, ...]:
+    """The responses by the names of their fields, in order; see `published_comparison` for errors."""
+    if any(value is None or (isinstance(value, str) and not value.strip()) for value in given.values()):
+        raise Unrateable("empty_responses")
+    responses = tuple(messages_of(value, field, "assistant") for field, value in given.items())
+    for (one, rank), (other, other_rank) in combinations(zip(responses, ranks, strict=True), 2):
+        if one == other and rank != other_rank:
+            raise Unrateable("identical_responses")
+    return responses
+
+
+def columns_of(row: FileRow, *fields: str) -> dict[str, Any]:
+    """The values of columns, which may be null; raises `FieldError` if there is no such column."""
+    missing = next((field for field in fields if field not in row), None)
+    if missing is not None:
+        raise FieldError(missing, f"missing; add a column '{missing}'")
+    return {field: row[field] for field in fields}
+
+
+def items_of(row: FileRow, field: str, least: int = 1) -> dict[str, Any]:
+    """The items of a list column, by names such as `chosen[0]`."""
+    value = row.get(field)
+    if not isinstance(value, list | tuple) or len(value) < least:
+        raise FieldError(field, f"must be a list of at least {least}, got {short(value)}")
+    return {f"{field}[{index}]": item for index, item in enumerate(value)}
+
+
+def labeled_length(row: FileRow, field: str) -> int | None:
+    """The length bucket in tokens in a column: "4k" is 4096; None if it is empty."""
+    label = row.get(field)
+    if not isinstance(label, str):
+        return None if label is None else whole_length(label, field)
+    found = re.fullmatch(r"(\d{1,15})(k?)", label.strip().lower())
+    if not found:
+        raise FieldError(field, f"must be a length such as '4k' or 4096, got {short(label)}")
+    return whole_length(int(found[1]) * (1024 if found[2] else 1), field)

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -34,7 +34,7 @@ from longrm.evaluation.summaries import read_summary
 from longrm.reading import read_toml
 from longrm.report.load import STAGES
 from longrm.reward_models import JudgeSettings
-from longrm.runs.folder import SCHEMA_VERSION, RunFolder, read_json, write_json
+from longrm.runs.folder import SCHEMA_VERSION, RunFolder
 from longrm.runs.logs import Log, read_judgments
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import ContextRecord, JudgmentRecord
@@ -43,17 +43,7 @@ from longrm.training.world_judgments import TEMPLATES
 from longrm.types import Comparison
 
 RECIPES = Path(str(files("longrm") / "recipes" / "demo"))
-SECONDS = "seconds.json"
 
-# Stages: models that are evaluated. Each has the name of the training that makes it.
-UNTRAINED, UNSTRUCTURED, RESCALED = "untrained", "unstructured", "rescale_only"
-SHORT, CONTROL, LONG = "short", "control", "long"
-GENERATIVE_BASE = "generative_base"
-GENERATIVE_SHORT, GENERATIVE_LONG, GENERATIVE_LOGO = "generative_short", "generative_long", "generative_logo"
-GENERATIVE_RESCALED, GENERATIVE_LONG_ALONE = "generative_rescale_only", "generative_long_alone"
-
-# Evaluations of a stage.
-PAIRS, BEST_OF_4, POINTWISE = "pairs", "best_of_4", "pointwise"
 _EVALUATION_SEED = 1_000_000  # no training uses a seed from here on
 _SHORT_LENGTHS, _LONG_LENGTHS = (128, 256, 512, 1024), (2048, 4096)
 _TOKENIZER = "words"  # of all stages
@@ -86,37 +76,40 @@ class DemoTraining(NamedTuple):
 
 
 DISCRIMINATIVE = (
-    DemoTraining(SHORT, SHORT, None, {}),
-    DemoTraining(UNSTRUCTURED, SHORT, None, {"model.new.structured": False, "plateau_steps": 0}),
-    DemoTraining(LONG, LONG, SHORT, {}),
-    DemoTraining(CONTROL, CONTROL, SHORT, {}),
+    DemoTraining("short", "short", None, {}),
+    DemoTraining("unstructured", "short", None, {"model.new.structured": False, "plateau_steps": 0}),
+    DemoTraining("long", "long", "short", {}),
+    DemoTraining("control", "control", "short", {}),
 )
 CONTROLS = (
-    DemoTraining("long_without_rescale", LONG, SHORT, {"model.rope_theta": None}),
-    DemoTraining("shuffled_labels", SHORT, None, {"data.world.shuffle_labels": True, "plateau_steps": 0}),
+    DemoTraining("long_without_rescale", "long", "short", {"model.rope_theta": None}),
+    DemoTraining("shuffled_labels", "short", None, {"data.world.shuffle_labels": True, "plateau_steps": 0}),
 )
 GENERATIVE = (
-    DemoTraining(GENERATIVE_BASE, GENERATIVE_BASE, None, {}),
-    DemoTraining(GENERATIVE_SHORT, GENERATIVE_SHORT, GENERATIVE_BASE, {}),
-    DemoTraining(GENERATIVE_LONG, GENERATIVE_LONG, GENERATIVE_SHORT, {}),
-    DemoTraining(GENERATIVE_LOGO, GENERATIVE_LOGO, GENERATIVE_LONG, {}),
-    DemoTraining(GENERATIVE_LONG_ALONE, GENERATIVE_LONG_ALONE, GENERATIVE_SHORT, {}),
+    DemoTraining("generative_base", "generative_base", None, {}),
+    DemoTraining("generative_short", "generative_short", "generative_base", {}),
+    DemoTraining("generative_long", "generative_long", "generative_short", {}),
+    DemoTraining("generative_logo", "generative_logo", "generative_long", {}),
+    DemoTraining("generative_long_alone", "generative_long_alone", "generative_short", {}),
 )
-RESCALED_STAGES = {RESCALED: (SHORT, LONG), GENERATIVE_RESCALED: (GENERATIVE_SHORT, GENERATIVE_LONG)}
+RESCALED_STAGES = {
+    "rescale_only": ("short", "long"),
+    "generative_rescale_only": ("generative_short", "generative_long"),
+}
 """Stages without training: another stage with the rotary base of a recipe, to separate that from the training."""
-UNRELATED = {"unrelated_context": LONG, "judge_unrelated_context": GENERATIVE_LOGO}
+UNRELATED = {"unrelated_context": "long", "judge_unrelated_context": "generative_logo"}
 """Controls: the stage that is evaluated on contexts that have nothing to do with the answers."""
 CONTRASTS = (
-    (LONG, CONTROL),
-    (GENERATIVE_LONG, GENERATIVE_SHORT),
-    (GENERATIVE_LONG, GENERATIVE_LONG_ALONE),
-    (GENERATIVE_LOGO, GENERATIVE_LONG),
+    ("long", "control"),
+    ("generative_long", "generative_short"),
+    ("generative_long", "generative_long_alone"),
+    ("generative_logo", "generative_long"),
 )
 START_NOTES = {
-    UNTRAINED: "The untrained model is random except for its attention, which starts with heads that attend to the "
+    "untrained": "The untrained model is random except for its attention, which starts with heads that attend to the "
     "previous few tokens and heads that match equal content.",
-    UNSTRUCTURED: "The row 'unstructured' is the same training from entirely random weights.",
-    GENERATIVE_LOGO: "The generative judge starts in the same way, in four layers whose heads return what they copy. "
+    "unstructured": "The row 'unstructured' is the same training from entirely random weights.",
+    "generative_logo": "The generative judge starts in the same way, in four layers whose heads return what they copy. "
     "It first learns to write the record that answers a question, then to judge by it: 'Corimo: keeps bucket. [[A]]'. "
     "LOGO prefers the judgment of most of seven simulated judges, each of which errs in 15 of 100 cases, over those of "
     "the others.",
@@ -130,7 +123,7 @@ def run_demo(settings: DemoSettings, out: Path, *, progress: Progress = no_progr
     Args:
         settings: The seed, and what to run.
         out: Receives a run folder for every training and evaluation, `summary.json` and `report.html`.
-        progress: Called with the share of the work that is done, and when a stage is evaluated.
+        progress: Called with the number of finished tasks, and the names of those that run.
 
     Returns:
         The summary: the stages with their evaluations, the contrasts, the controls, and the seconds of every task, with
@@ -138,23 +131,8 @@ def run_demo(settings: DemoSettings, out: Path, *, progress: Progress = no_progr
     """
     require("torch", "transformers", "altair", "vl_convert", user="the demo")
     began = time.perf_counter()
-
-    def finished(task: str) -> None:
-        for stage in stages_of(settings):
-            if task == f"evaluate {stage} {PAIRS}":
-                by_length = read_summary(out / "stages" / stage / PAIRS)["metrics"]["by_length"]
-                accuracies = [
-                    f"{100 * metrics['pair_accuracy']['value']:.0f}% at {length}"
-                    for length, metrics in by_length.items()
-                ]
-                progress(stage, 1, 1, f"pair accuracy {', '.join(accuracies)} tokens")
-
     with RunFolder(out, "demo", settings) as folder:
-        seconds = run_tasks(tasks_of(settings, out), progress, finished)
-        # A resumed demo finds most tasks done: keep the time that they took when they did their work.
-        before = read_json(out / SECONDS) if (out / SECONDS).exists() else {}
-        seconds = before | {name: max(value, before.get(name, 0.0)) for name, value in seconds.items()}
-        write_json(out / SECONDS, seconds)
+        seconds = run_tasks(tasks_of(settings, out), progress)
         summary = summarize_demo(settings, out, seconds)
         summary["seconds"]["total"] = round(time.perf_counter() - began, 3)
         folder.write_summary(summary)
@@ -173,17 +151,17 @@ def trainings_of(settings: DemoSettings) -> list[DemoTraining]:
         *(CONTROLS if settings.controls else ()),
     ]
     if settings.generative and not settings.controls:
-        return [training for training in chosen if training.stage != UNSTRUCTURED]
+        return [training for training in chosen if training.stage != "unstructured"]
     return chosen
 
 
 def stages_of(settings: DemoSettings) -> list[str]:
     """The stages that are evaluated, in reading order; not the judge's base, which writes no verdicts yet."""
-    stages = {training.stage for training in trainings_of(settings)} - {GENERATIVE_BASE} | {UNTRAINED}
+    stages = {training.stage for training in trainings_of(settings)} - {"generative_base"} | {"untrained"}
     if settings.controls:
-        stages.add(RESCALED)
+        stages.add("rescale_only")
     if settings.generative:
-        stages.add(GENERATIVE_RESCALED)
+        stages.add("generative_rescale_only")
     return [stage for stage in STAGES if stage in stages]
 
 
@@ -194,7 +172,7 @@ def is_generative(stage: str) -> bool:
 
 def model_of(stage: str, out: Path) -> Path:
     """The folder of the model of a stage."""
-    if stage == UNTRAINED or stage in RESCALED_STAGES:
+    if stage == "untrained" or stage in RESCALED_STAGES:
         return (out / "models" / stage).resolve()
     return (out / "training" / stage / "model").resolve()
 
@@ -215,8 +193,8 @@ def train_stage(training: DemoTraining, settings: DemoSettings, out: Path) -> No
     from longrm.training.train import train
 
     recipe = recipe_of(training, settings.seed, out)
-    if training.stage == SHORT and not model_of(UNTRAINED, out).exists():
-        save(initial_model(recipe, "scorer"), model_of(UNTRAINED, out))
+    if training.stage == "short" and not model_of("untrained", out).exists():
+        save(initial_model(recipe, "scorer"), model_of("untrained", out))
     train(recipe, out / "training" / training.stage)
 
 
@@ -230,9 +208,8 @@ def rescale_stage(stage: str, out: Path) -> None:
     start, recipe = RESCALED_STAGES[stage]
     load = load_language_model if is_generative(stage) else load_scorer
     model = load(model_of(start, out))
-    rescale_rope(
-        model.model, float(read_toml(RECIPES / f"{recipe}.toml", ConfigError)["model"]["rope_theta"])
-    )
+    theta = read_toml(RECIPES / f"{recipe}.toml", ConfigError)["model"]["rope_theta"]
+    rescale_rope(model.model, float(theta))
     save(model, model_of(stage, out))
 
 
@@ -242,8 +219,9 @@ def rescale_stage(stage: str, out: Path) -> None:
 def evaluations_of(stage: str) -> tuple[str, ...]:
     """The evaluations of a stage; the judges of the recipe also rate single responses."""
     if not is_generative(stage):
-        return (PAIRS, BEST_OF_4)
-    return (PAIRS, POINTWISE) if stage in (GENERATIVE_SHORT, GENERATIVE_LONG, GENERATIVE_LOGO) else (PAIRS,)
+        return ("pairs", "best_of_4")
+    rates = stage in ("generative_short", "generative_long", "generative_logo")
+    return ("pairs", "pointwise") if rates else ("pairs",)
 
 
 def probes(settings: DemoSettings) -> Mapping[tuple[bool, str], Probe]:
@@ -265,19 +243,26 @@ def probes(settings: DemoSettings) -> Mapping[tuple[bool, str], Probe]:
 
     divisor = 2 if settings.generative else 1
     return {
-        (False, PAIRS): probe((_SHORT_LENGTHS, 32, 16 // divisor), (_LONG_LENGTHS, 16, 32 // divisor)),
-        (False, BEST_OF_4): probe(
+        (False, "pairs"): probe((_SHORT_LENGTHS, 32, 16 // divisor), (_LONG_LENGTHS, 16, 32 // divisor)),
+        (False, "best_of_4"): probe(
             (_SHORT_LENGTHS, 16, 8 // divisor), (_LONG_LENGTHS, 12, 10 // divisor), responses=4
         ),
-        (True, PAIRS): probe((_SHORT_LENGTHS, 32, 2), (_LONG_LENGTHS, 8, 8)),
-        (True, POINTWISE): probe((_SHORT_LENGTHS, 16, 2), (_LONG_LENGTHS, 4, 8)),
+        (True, "pairs"): probe((_SHORT_LENGTHS, 32, 2), (_LONG_LENGTHS, 8, 8)),
+        (True, "pointwise"): probe((_SHORT_LENGTHS, 16, 2), (_LONG_LENGTHS, 4, 8)),
     }
 
 
+def unrelated_probe(stage: str, settings: DemoSettings) -> Probe:
+    """Contexts that have nothing to do with the answers."""
+    cell = ProbeCell(lengths=(256, 1024), groups=16 if is_generative(stage) else 64, per_group=8)
+    seed = _EVALUATION_SEED + settings.seed
+    return Probe(seed=seed, tokenizer=_TOKENIZER, unrelated=True, cells=(cell,))
+
+
 def probe_of(stage: str, evaluation: str, settings: DemoSettings) -> Probe:
-    """What a stage is asked in one of its evaluations."""
+    """The contexts and comparisons of an evaluation of a stage."""
     probe = probes(settings)[is_generative(stage), evaluation]
-    if stage not in (UNTRAINED, UNSTRUCTURED):
+    if stage not in ("untrained", "unstructured"):
         return probe
     # Stages at chance get the first third of the contexts: their intervals may be wider.
     cells = [
@@ -293,36 +278,22 @@ def _comparisons(probe: Probe) -> list[Comparison]:
     return list(comparisons(probe))
 
 
-def _evaluation(stage: str, evaluation: str, probe: Probe, out: Path) -> Evaluation:
-    form = "pointwise" if evaluation == POINTWISE else "pairwise"
+def evaluate_stage(stage: str, evaluation: str, probe: Probe, out: Path, folder: Path) -> None:
+    """Runs one evaluation of one stage."""
+    form = "pointwise" if evaluation == "pointwise" else "pairwise"
     judge = JudgeSettings(format=form, template=str(TEMPLATES[form]), max_tokens=_MAX_TOKENS, retries=0)
     # In these worlds the words of the question lead to the evidence; one baseline is enough to show that.
-    baselines = ("overlap",) if (stage, evaluation) == (LONG, PAIRS) and not probe.unrelated else ()
-    return Evaluation(
+    baselines = ("overlap",) if (stage, evaluation) == ("long", "pairs") and not probe.unrelated else ()
+    settings = Evaluation(
         model=str(model_of(stage, out)),
         bench="probe",
         probe=probe,
         judge=judge if is_generative(stage) else JudgeSettings(),
         judging=JudgingSettings(baselines=baselines),
     )
-
-
-def evaluate_stage(stage: str, evaluation: str, settings: DemoSettings, out: Path) -> None:
-    """Runs one evaluation of one stage."""
-    probe = probe_of(stage, evaluation, settings)
     drawn = _comparisons(probe)
     bench = LoadedBenchmark("probe", drawn, len(drawn), measured=probe.measured(_TOKENIZER))
-    run_evaluation(
-        _evaluation(stage, evaluation, probe, out), out / "stages" / stage / evaluation, bench=bench
-    )
-
-
-def evaluate_unrelated(name: str, settings: DemoSettings, out: Path) -> None:
-    """Evaluates a stage on contexts that have nothing to do with the answers."""
-    stage = UNRELATED[name]
-    cell = ProbeCell(lengths=(256, 1024), groups=16 if is_generative(stage) else 64, per_group=8)
-    probe = Probe(seed=_EVALUATION_SEED + settings.seed, tokenizer=_TOKENIZER, unrelated=True, cells=(cell,))
-    run_evaluation(_evaluation(stage, PAIRS, probe, out), out / "controls" / name)
+    run_evaluation(settings, folder, bench=bench)
 
 
 def assert_unseen(settings: DemoSettings, out: Path) -> None:
@@ -353,8 +324,8 @@ def summarize_demo(settings: DemoSettings, out: Path, seconds: dict[str, float])
         "stages": summaries,
         "contrasts": {
             f"{one}_vs_{other}": {
-                "by_length": _contrast(out, one, other, PAIRS),
-                "best_of_4": None if is_generative(one) else _contrast(out, one, other, BEST_OF_4),
+                "by_length": _contrast(out, one, other, "pairs"),
+                "best_of_4": None if is_generative(one) else _contrast(out, one, other, "best_of_4"),
             }
             for one, other in CONTRASTS
             if one in stages
@@ -371,7 +342,7 @@ def summarize_demo(settings: DemoSettings, out: Path, seconds: dict[str, float])
 
 def _contrast(out: Path, stage: str, other: str, evaluation: str) -> dict[str, Any]:
     """The paired difference of two stages' accuracy, by length."""
-    metric = (TOP1 if evaluation == BEST_OF_4 else PAIR_ACCURACY).name
+    metric = (TOP1 if evaluation == "best_of_4" else PAIR_ACCURACY).name
     ours, theirs = (_records_by_length(out / "stages" / name / evaluation) for name in (stage, other))
     return {
         str(length): asdict(paired_difference(ours[length], theirs[length], metric))
@@ -390,41 +361,25 @@ def _records_by_length(folder: Path) -> dict[int, list[JudgmentRecord]]:
 # --- Tasks -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class DemoTask:
-    """A piece of work for a worker process.
-
-    Attributes:
-        name: Unique.
-        function: Called with the arguments; another process must be able to import it.
-        arguments: Its arguments.
-        after: Names of the tasks that have to be finished before.
-        work: The amount of work, in a unit that all tasks share.
-    """
+class DemoTask(NamedTuple):
+    """A function that a worker process calls, once the tasks that are named in `after` are finished."""
 
     name: str
     function: Callable[..., None]
     arguments: tuple[Any, ...]
     after: tuple[str, ...] = ()
-    work: float = 1.0
 
 
 def tasks_of(settings: DemoSettings, out: Path) -> list[DemoTask]:
     """All tasks, with their dependencies."""
     trainings, stages = trainings_of(settings), stages_of(settings)
     made_by = {training.stage: f"train {training.stage}" for training in trainings}
-    trained = tuple(made_by.values())
     tasks = []
     for training in trainings:
-        recipe = recipe_of(training, settings.seed, out)
-        assert recipe.optimizer.steps is not None, "the demo's recipes set steps"
-        assert recipe.data.world is not None, "the demo trains on generated worlds"
-        work = (
-            3 * recipe.optimizer.steps * recipe.data.world.tokens_per_step
-        )  # backward costs twice as much as forward
         after = (made_by[training.start],) if training.start else ()
-        tasks.append(DemoTask(made_by[training.stage], train_stage, (training, settings, out), after, work))
-    made_by[UNTRAINED] = made_by[SHORT]
+        tasks.append(DemoTask(made_by[training.stage], train_stage, (training, settings, out), after))
+    tasks.append(DemoTask("check contexts", assert_unseen, (settings, out), tuple(made_by.values())))
+    made_by["untrained"] = made_by["short"]
     for stage in stages:
         if stage in RESCALED_STAGES:
             before = made_by[RESCALED_STAGES[stage][0]]
@@ -432,22 +387,19 @@ def tasks_of(settings: DemoSettings, out: Path) -> list[DemoTask]:
             tasks.append(DemoTask(made_by[stage], rescale_stage, (stage, out), (before,)))
     for stage in stages:
         for evaluation in evaluations_of(stage):
-            work = sum(
-                sum(cell.lengths) * cell.groups for cell in probe_of(stage, evaluation, settings).cells
+            probe, folder = probe_of(stage, evaluation, settings), out / "stages" / stage / evaluation
+            arguments = stage, evaluation, probe, out, folder
+            tasks.append(
+                DemoTask(f"evaluate {stage} {evaluation}", evaluate_stage, arguments, (made_by[stage],))
             )
-            name, arguments = f"evaluate {stage} {evaluation}", (stage, evaluation, settings, out)
-            tasks.append(DemoTask(name, evaluate_stage, arguments, (made_by[stage],), work))
     for name, stage in UNRELATED.items():
         if stage in stages:
-            tasks.append(
-                DemoTask(f"evaluate {name}", evaluate_unrelated, (name, settings, out), (made_by[stage],))
-            )
-    return [*tasks, DemoTask("check contexts", assert_unseen, (settings, out), trained)]
+            arguments = stage, "pairs", unrelated_probe(stage, settings), out, out / "controls" / name
+            tasks.append(DemoTask(f"evaluate {name}", evaluate_stage, arguments, (made_by[stage],)))
+    return tasks
 
 
-def run_tasks(
-    tasks: Sequence[DemoTask], progress: Progress, finished: Callable[[str], None], workers: int | None = None
-) -> dict[str, float]:
+def run_tasks(tasks: Sequence[DemoTask], progress: Progress, workers: int | None = None) -> dict[str, float]:
     """Runs tasks in worker processes, one per processor, and returns the seconds that each took.
 
     A free worker takes the first task in the list whose dependencies are finished. An error of a task is raised here,
@@ -470,18 +422,11 @@ def run_tasks(
                 running[pool.submit(_timed, task)] = task.name
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
             assert running, f"tasks wait for each other: {[task.name for task in waiting]}"
-            done_work = sum(task.work for task in tasks if task.name in seconds)
-            progress(
-                "demo",
-                int(100 * done_work / sum(task.work for task in tasks)),
-                100,
-                ", ".join(running.values()),
-            )
+            progress("demo", len(seconds), len(tasks), ", ".join(running.values()))
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 name = running.pop(future)
                 seconds[name] = round(future.result(), 3)
-                finished(name)
-        progress("demo", 100, 100, "")
+        progress("demo", len(tasks), len(tasks), "")
         return seconds
     except BaseException as error:
         if not isinstance(error, Exception):  # a signal, which must not wait for running tasks

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import shlex
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -204,12 +203,19 @@ def test_a_dry_run_changes_nothing_and_shows_the_card(place: Path, hub: FakeHub)
     assert hub.branches[NAME]["main"]["README.md"].decode() == card
 
 
-def test_the_command_on_the_card_repeats_the_evaluation(place: Path, tmp_path: Path):
+def test_the_settings_on_the_card_repeat_the_evaluation(place: Path, tmp_path: Path):
     card = push(place / "full", NAME, "--dry-run").output
-    longrm, verb, *arguments = shlex.split(card.partition("```console\n$ ")[2].splitlines()[0])
-    assert (longrm, verb, arguments[:2]) == ("longrm", "evaluate", ["--model", NAME])
-    arguments[1], arguments[-1] = str(place / "full/model"), str(tmp_path / "again")
-    assert CliRunner().invoke(evaluate_command, arguments).exit_code in (0, 1)
+    settings = card.partition("repeats it</summary>\n\n```toml\n")[2].partition("```")[0]
+    (tmp_path / "evaluation.toml").write_text(settings)
+    given = [
+        "--config",
+        tmp_path / "evaluation.toml",
+        "--model",
+        place / "full/model",
+        "--out",
+        tmp_path / "again",
+    ]
+    assert CliRunner().invoke(evaluate_command, list(map(str, given))).exit_code in (0, 1)
     repeated, own = read_summary(tmp_path / "again"), read_summary(place / "full/evaluations/2")
     assert repeated["metrics"]["by_length"].keys() == own["metrics"]["by_length"].keys()
     ours, theirs = (one["metrics"]["overall"]["pair_accuracy"] for one in (own, repeated))

@@ -6,7 +6,6 @@ A card is published. So it has the names, but not the paths, of files and folder
 import json
 import platform
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -18,7 +17,6 @@ from jinja2 import Environment, StrictUndefined
 from longrm import hub
 from longrm.config import to_toml
 from longrm.data.tokenizing import Tokenizer, scored_at
-from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.metrics import PAIR_ACCURACY
 from longrm.evaluation.run import Run
 from longrm.modeling.folders import ADAPTER
@@ -175,7 +173,7 @@ def card_text(folder: Path, context: CardContext, *, figure: bool, place: str = 
         ],
         summary={"accuracy": None, **context.summary},
         counts=_COUNTS,
-        evaluations=[_evaluation_context(one, place) for one in context.evaluations],
+        evaluations=[_evaluation_context(one) for one in context.evaluations],
         figure=FIGURE if figure else None,
         # An adapter is loaded onto a base whose weights are as they were when it was evaluated.
         rounded=settings.model.precision == "bfloat16" and not adapter,
@@ -264,7 +262,7 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _evaluation_context(one: CardEvaluation, model: str) -> dict[str, Any]:
+def _evaluation_context(one: CardEvaluation) -> dict[str, Any]:
     """What the template needs about an evaluation."""
     summary = one.summary
     metrics, counts = summary["metrics"], summary["counts"]
@@ -278,6 +276,9 @@ def _evaluation_context(one: CardEvaluation, model: str) -> dict[str, Any]:
         tokenizer = summary["measured"]["tokenizer"]
         own = (one.settings.get("probe") or {}).get("tokenizer") is None and tokenizer != "approximate"
         measured = "this model's tokenizer" if own else f"the tokenizer `{without_paths(tokenizer)}`"
+    settings = {
+        key: value for key, value in one.settings.items() if key not in ("model", "recorded", "remote")
+    }
     return {
         "bench": one.bench,
         "comparisons": counts["comparisons"],
@@ -287,7 +288,7 @@ def _evaluation_context(one: CardEvaluation, model: str) -> dict[str, Any]:
         "measured": measured,
         "boundary": summary.get("boundary"),
         "unanswered": ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in unanswered.items()),
-        "command": _command(one, model),
+        "toml": to_toml(without_paths(settings)).strip(),
     }
 
 
@@ -314,40 +315,3 @@ def _eval_results(one: CardEvaluation, task: str) -> Iterator[Any]:
                 metric_value=metric["value"],
                 metric_args={key: metric[key] for key in ("low", "high", "n", "groups")},
             )
-
-
-def _command(one: CardEvaluation, model: str) -> str:
-    """The command that repeats an evaluation, with the settings that differ from the defaults."""
-    set_otherwise = ("model", "recorded", "bench", "remote")
-    settings = {key: value for key, value in one.settings.items() if key not in set_otherwise}
-    options = [
-        f"--set {shlex.quote(f'{key}={_toml_value(value)}')}"
-        for key, value in _changed(without_paths(settings), Evaluation(bench="probe").to_dict())
-    ]
-    words = [
-        f"longrm evaluate --model {model} --bench {shlex.quote(one.bench)}",
-        *options,
-        "--out runs/repeated",
-    ]
-    return " ".join(words)
-
-
-def _changed(
-    settings: Mapping[str, Any], defaults: Mapping[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of the settings that differ from the defaults."""
-    for key, value in settings.items():
-        default = defaults.get(key)
-        if isinstance(value, Mapping) and isinstance(default, Mapping):
-            yield from _changed(value, default, f"{prefix}{key}.")
-        elif value != default:
-            yield prefix + key, value
-
-
-def _toml_value(value: Any) -> str:
-    """A value on one line of TOML."""
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{name} = {_toml_value(part)}' for name, part in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml_value, value))}]"
-    return json.dumps(value, ensure_ascii=False)

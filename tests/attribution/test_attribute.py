@@ -42,7 +42,7 @@ def test_a_linear_score_gets_its_own_weights(asked, count, removal):
     assert record.prompts == len({*judge.asked})
 
 
-def test_all_of_eight_facts_that_matter_alike_are_found(asked):
+def test_eight_equally_important_sentences_are_found(asked):
     query, sentences = asked(300)
     facts = {5, 48, 90, 131, 170, 208, 251, 294}
     record = attribute(Known(sentences, lambda held: float(len(held & facts))), query, LEAD)
@@ -65,7 +65,7 @@ def test_two_sentences_that_say_the_same_are_found(asked):
         (lambda held: 50.0 + 2.0 * sum(2.0**-at for at in held if at < 3), "less than a quarter"),
     ],
 )
-def test_what_cannot_be_trusted_is_not_shown(asked, score, why):
+def test_untrustworthy_weights_are_not_shown(asked, score, why):
     query, sentences = asked(24)
     record = attribute(Known(sentences, score), query, LEAD)
     assert not record.trust.shown
@@ -82,7 +82,7 @@ def test_small_drops_are_not_shown(asked):
         assert shown or "falls by only 0.10" in record.trust.reason
 
 
-def test_the_context_is_named_in_python_and_one_prompt_is_explained():
+def test_one_prompt_can_be_explained_in_python():
     facts = [f"Person {number} has a w{number}." for number in range(12)]
     prompt, responses = " ".join([*facts, "Who has a w7?"]), ["Person 7.", "Person 5."]
     model = Known(facts, lambda held: 3.0 * (7 in held) - 1.0 * (2 in held))
@@ -103,7 +103,7 @@ def test_the_context_is_named_in_python_and_one_prompt_is_explained():
             model.attribute(*given[:2], **({"context": given[2]} if len(given) > 2 else {}))
 
 
-def test_a_lead_that_is_almost_zero_is_called_so_where_a_random_head_has_one_too(asked):
+def test_the_reason_for_a_small_lead_depends_on_its_size(asked):
     class LikeRandom(Known):
         def head_deviation(self, query):
             return 0.1
@@ -117,7 +117,7 @@ def test_a_lead_that_is_almost_zero_is_called_so_where_a_random_head_has_one_too
     assert reason(lambda held: 3.0 * (7 in held)).startswith("a random head would score alike")
 
 
-def test_filler_keeps_the_length_and_every_other_place(asked):
+def test_filler_keeps_the_length(asked):
     query, sentences = asked(50)
     judge = Known(sentences, lambda held: float(len(held)))
     attribute(judge, query, LEAD)
@@ -127,7 +127,7 @@ def test_filler_keeps_the_length_and_every_other_place(asked):
     assert len({approximate_tokens(text) for text in gone.asked}) > 5, "the control"
 
 
-def test_filler_holds_neither_the_sentence_nor_what_the_question_asks_for():
+def test_filler_has_no_words_of_the_sentence_or_the_question():
     """In a short context too, where few sentences are left to take words from."""
     names = ("Halora", "Varora", "Talwen", "Mardun", "Aldun", "Keloban")
     sentences = [f"Secret {name} stays at {place} place. " for name, place in zip(names, NAMES, strict=False)]
@@ -149,7 +149,7 @@ def test_filler_holds_neither_the_sentence_nor_what_the_question_asks_for():
         assert approximate_tokens(text) == approximate_tokens(context)
 
 
-def test_the_target_is_what_the_model_prefers_over_what_it_should_or_what_comes_nearest():
+def test_the_target_is_the_lead_of_the_preferred_response():
     assert target_of((0.9, 0.1, 0.5), (1, 2, 2)) == Target(0, 2)
     assert target_of((0.1, 0.9, 0.5), (1, 2, 2)) == Target(1, 0), "it erred"
     assert target_of((0.1, 0.9, 0.5), (2, 2, 1)) == Target(1, 2)
@@ -199,14 +199,14 @@ def test_a_judge_that_compares_is_explained_in_log_odds(asked):
 
 
 @pytest.mark.parametrize("count", [2, 9, 33, 300])
-def test_no_more_prompts_are_asked_than_was_said(asked, count):
+def test_the_upper_bound_of_prompts_holds(asked, count):
     query, sentences = asked(count)
     record = attribute(Known(sentences, lambda held: float(sum(math.sin(at) for at in held))), query, LEAD)
     most = prompts_at_most(count, MASKS)
     assert most / 3 <= record.prompts <= most
 
 
-def test_few_sentences_are_compared_with_as_many_others_and_tried_on_no_fitted_prompt(asked):
+def test_short_contexts_have_fewer_tests(asked):
     for count, sizes, known in ((3, [1], False), (8, [1, 3], True), (12, [1, 3, 5], True)):
         query, sentences = asked(count)
         record = attribute(Known(sentences, lambda held: 3.0 * (1 in held)), query, LEAD)
@@ -215,7 +215,7 @@ def test_few_sentences_are_compared_with_as_many_others_and_tried_on_no_fitted_p
         assert known or "too few sentences" in record.trust.reason
 
 
-def test_a_score_that_is_no_number_ends_its_comparison_and_what_it_used_is_told(asked):
+def test_a_nan_score_ends_its_comparison_with_its_cost(asked):
     query, sentences = asked(24)
     record = attribute(Known(sentences, lambda held: 1.0 if 5 in held else math.nan), query, LEAD)
     assert record.trust is None
@@ -223,7 +223,7 @@ def test_a_score_that_is_no_number_ends_its_comparison_and_what_it_used_is_told(
     assert record.prompts > 0 < record.tokens_computed
 
 
-def test_a_score_of_minus_zero_and_weights_of_minus_zero_have_no_sign(asked):
+def test_no_number_is_minus_zero(asked):
     query, sentences = asked(24)
     record = attribute(Known(sentences, lambda held: 3.0 * (5 in held) if held else -0.0), query, LEAD)
     figures = [

@@ -54,7 +54,7 @@ def settings(data, **more):
     return AttributionSettings(model="baseline:longest", bench=f"file:{data}", **more)
 
 
-def test_the_evidence_gets_the_weight_and_the_summary_says_so(data, tmp_path):
+def test_the_evidence_gets_the_weight(data, tmp_path):
     records, summary, _ = run_attribution(settings(data), tmp_path / "why", model=Reader())
     for record in records:
         assert record.trust.shown, record.trust.reason
@@ -78,7 +78,7 @@ class Misreader(Reader):
         return -super()._score(prompt, response)
 
 
-def test_evidence_that_misleads_a_model_speaks_against_gold(data, tmp_path):
+def test_evidence_has_negative_weight_where_the_model_errs(data, tmp_path):
     records, summary, _ = run_attribution(settings(data), tmp_path / "why", model=Misreader())
     for record in records:
         assert record.right is False
@@ -89,7 +89,7 @@ def test_evidence_that_misleads_a_model_speaks_against_gold(data, tmp_path):
     assert summary.by_verdict.keys() == {"wrong"}
 
 
-def test_a_killed_run_goes_on_and_asks_nothing_again(data, tmp_path):
+def test_a_killed_run_continues_to_equal_bytes(data, tmp_path):
     whole = Reader()
     run_attribution(settings(data), tmp_path / "whole", model=whole)
     stopped = Reader(fails_after=whole.calls * 2 // 3)
@@ -115,7 +115,7 @@ class Busy(Reader):
 
 
 @pytest.mark.parametrize(("outcome", "again"), [(Outcome.ERROR, True), (Outcome.TOO_LONG, False)])
-def test_what_ended_in_an_error_is_asked_again(data, tmp_path, outcome, again):
+def test_errors_are_retried(data, tmp_path, outcome, again):
     first, *_ = run_attribution(settings(data), tmp_path / "why", model=Busy(outcome))
     assert all(record.trust is None for record in first)
     reader = Reader()
@@ -129,7 +129,7 @@ def test_what_ended_in_an_error_is_asked_again(data, tmp_path, outcome, again):
 
 
 @pytest.mark.parametrize(("old", "new"), [(" keeps ", " holds "), ("records-128", "records-128")])
-def test_a_text_that_has_changed_is_refused_and_what_was_explained_stays(data, tmp_path, old, new):
+def test_a_changed_text_is_refused(data, tmp_path, old, new):
     run_attribution(settings(data, source={"limit": 2}), tmp_path / "why", model=Reader())
     before = (tmp_path / "why" / ATTRIBUTIONS).read_bytes()
     text = data.read_text()
@@ -145,7 +145,7 @@ def test_a_text_that_has_changed_is_refused_and_what_was_explained_stays(data, t
     assert (tmp_path / "why" / ATTRIBUTIONS).read_bytes() == before
 
 
-def test_the_strongest_sentences_are_printed_with_who_leads(tmp_path):
+def test_the_lead_and_the_strongest_sentences_are_printed(tmp_path):
     facts = [f"Person {number} has a w{number}." for number in range(12)]
     facts[7] += f" A long sentence names a w7 of person 7, {'and goes on ' * 8}to its end."
     row = {
@@ -175,7 +175,7 @@ def test_the_strongest_sentences_are_printed_with_who_leads(tmp_path):
     assert said[3].split()[0] == "tokens", "smaller weights are not printed"
 
 
-def test_a_run_is_explained_with_its_own_model_and_data(data, tmp_path):
+def test_a_run_is_explained_with_its_model_and_data(data, tmp_path):
     def ran(*words):
         done = CliRunner().invoke(cli, [*words])
         assert done.exit_code == 0, (done.output, done.exception)
@@ -188,7 +188,7 @@ def test_a_run_is_explained_with_its_own_model_and_data(data, tmp_path):
     assert "finished" in ran("runs", str(tmp_path), "--filter", "kind=attribution")
 
 
-def test_evidence_is_found_as_scikit_learn_counts_it():
+def test_the_evidence_auc_equals_scikit_learns():
     drawn = np.random.default_rng(0)
     sentences = [Span(0, 10 * at, 10 * at + 10) for at in range(30)]
     evidence = (Span(0, 35, 52), Span(0, 200, 201), Span(1, 0, 99))
@@ -202,7 +202,7 @@ def test_evidence_is_found_as_scikit_learn_counts_it():
     assert evidence_found(sentences, np.zeros(30), evidence).auc == 0.5
 
 
-def test_attention_that_was_measured_of_other_texts_is_refused(data, tmp_path, monkeypatch):
+def test_attention_of_changed_texts_is_refused(data, tmp_path, monkeypatch):
     def unread(model, comparison):
         raise DataError("cannot be read")
 

@@ -40,7 +40,7 @@ def states(folder, query):
     return found, model.score.weight[0].detach()
 
 
-def test_it_is_the_lead_in_units_of_what_random_heads_give(folder, query):
+def test_head_deviation_is_the_lead_over_the_spread_of_random_heads(folder, query):
     (first, second), weight = states(folder, query)
     drawn = torch.randn(4000, len(weight), generator=torch.Generator().manual_seed(0))
     leads = drawn / drawn.norm(dim=1, keepdim=True) * weight.norm() @ (first - second)
@@ -52,9 +52,7 @@ def test_it_is_the_lead_in_units_of_what_random_heads_give(folder, query):
     assert model.head_deviation(swapped) == pytest.approx(-model.head_deviation(query), rel=1e-4)
 
 
-def test_a_head_that_points_from_one_response_to_the_other_deviates_most_and_is_shown_no_sooner(
-    folder, query
-):
+def test_a_head_along_the_difference_of_two_states_deviates_most(folder, query):
     (first, second), weight = states(folder, query)
     model = longrm.load(str(folder))
     head = model._model.score.weight

@@ -131,7 +131,7 @@ def test_depths_of_worlds_are_where_they_were_drawn(tmp_path):
     assert not even.findings["lengths_off"].count
 
 
-def test_places_and_lengths_that_give_the_answer_away(put):
+def test_position_and_length_biases_are_measured(put):
     rows = []
     for number in range(40):
         row = comparison(
@@ -242,13 +242,13 @@ def test_odd_rows_are_counted(put):
 
 
 @pytest.mark.parametrize(("stated", "off"), [(16, 1), (64, 0), (1024, 0), (4096, 1)])
-def test_a_stated_length_is_of_the_prompt_or_with_the_longest_response(put, stated, off):
+def test_a_stated_length_may_include_the_longest_response(put, stated, off):
     prompt, longest = " ".join(map(str, range(100))), " ".join(map(str, range(900)))
     row = comparison(1, prompt, "Why?", longest, "b", length=stated)
     assert counts(audit(put("a.jsonl", row))).get("lengths_off", 0) == off
 
 
-def test_json_text_and_page_tell_the_same(put):
+def test_json_text_and_page_agree(put):
     row = comparison(1, text(1), "<script>alert(1)</script>")
     found = audit(put("a<b>.jsonl", row, row | {"id": "<i>twice</i>\x1b[31m\u202e"}))
     plain = json.loads(json.dumps(found.as_dict(), allow_nan=False))
@@ -327,7 +327,7 @@ def demonstration(number, depth, size=40, filler=4000, **more):
     }
 
 
-def test_evidence_of_demonstrations_is_looked_at_where_it_is_said_to_stand(put):
+def test_evidence_spans_decide_depths(put):
     spread = [demonstration(number, number / 59) for number in range(60)]
     found = audit(put("right.jsonl", *spread))
     assert (found.depths.known, found.findings["evidence_not_found"].count) == (60, 0)
@@ -348,7 +348,7 @@ def test_evidence_of_demonstrations_is_looked_at_where_it_is_said_to_stand(put):
     assert (found.depths.known, found.depths.even) == (60, None)
 
 
-def test_depths_of_one_context_count_once_and_large_pieces_are_not_tested(put):
+def test_depths_count_once_per_context_and_large_pieces_are_not_tested(put):
     random_ = random.Random(0)
     rows = []
     for number in range(100):
@@ -372,7 +372,7 @@ CLAIM = {
 }
 
 
-def test_votes_are_counted_by_the_rules_of_the_run_that_wrote_them(tmp_path):
+def test_votes_are_counted_by_the_rules_of_their_run(tmp_path):
     rows = [
         voted(1, {"a": 8, "b": 7, "c": 2}, [2, 1], "a", contrast="score"),
         voted(2, {"a": 8, "b": 7, "c": 8}, [3], "a", contrast="none"),
@@ -433,7 +433,7 @@ def short_word(n):
         (lambda n: (long_word if n % 2 else short_word)(n), lambda n: f"sixsix{n % 10}", None, ""),
     ],
 )
-def test_a_length_that_gives_the_answer_away_is_told_as_the_baseline_has_it(better, worse, right, rule, put):
+def test_the_length_shortcut_equals_the_accuracy_of_the_baseline(better, worse, right, rule, put):
     from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
     from longrm.reward_models.baselines import Baseline
     from longrm.types import query_of

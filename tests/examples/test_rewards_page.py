@@ -27,6 +27,6 @@ def test_the_commands_work(scorer, tmp_path, monkeypatch):
     assert formats == {"ranked": "longrm", "made": "trl", "decided": "longrm"}
 
 
-def test_every_example_is_told_of():
+def test_the_page_lists_every_example():
     named = set(re.findall(r"\(\.\./examples/(\w+\.py)\)", PAGE))
     assert named == {file.name for file in (ROOT / "examples").glob("*.py")}

@@ -105,7 +105,7 @@ class Halting(RewardModel):
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-def test_grpo_leaves_completions_without_a_score_out(example, policy, tmp_path):
+def test_grpo_skips_completions_without_a_score(example, policy, tmp_path):
     rows = tmp_path / "prompts.jsonl"
     rows.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
     settings = SETTINGS | {"max_steps": 1}
@@ -132,7 +132,7 @@ def test_grpo_leaves_completions_without_a_score_out(example, policy, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 @pytest.mark.parametrize("form", ["best", "pairs"])
-def test_trls_trainers_read_what_longrm_rank_has_written(scorer, policy, tmp_path, form):
+def test_trl_trainers_read_ranked_files(scorer, policy, tmp_path, form):
     data, out = tmp_path / "data.jsonl", tmp_path / "ranked.jsonl"
     write(data, generate(WorldPlan("records", 150, responses=4), 8, words_tokenizer()))
     kept = {"best": 1} if form == "best" else {"pairs": True}

@@ -105,7 +105,7 @@ def test_messages_and_lists_are_taken(serve):
         ({**BODY, "prompt": [{"role": "nobody", "content": "x"}], "responses": [[]]}, 400, ""),
     ],
 )
-def test_what_cannot_be_is_refused(serve, body, status, said):
+def test_invalid_requests_are_refused(serve, body, status, said):
     engine, client = serve()
     reply = client.post("/v1/scores", json=body)
     assert (reply.status_code, said in reply.text) == (status, True), reply.text
@@ -192,7 +192,7 @@ def test_a_client_that_goes_away_has_its_requests_cancelled(plugin, folder):
     assert len(cancelled) == 3
 
 
-def test_a_template_of_its_own_is_refused(plugin, folder):
+def test_a_chat_template_option_is_refused(plugin, folder):
     args = SimpleNamespace(model=folder, served_model_name=None, chat_template="x.jinja")
     with pytest.raises(ModelError, match="--chat-template"):
         asyncio.run(plugin.ScoresPlugin().init_state(vllm_stand_in.Engine(folder), SimpleNamespace(), args))

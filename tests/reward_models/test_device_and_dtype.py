@@ -1,7 +1,5 @@
 """`judge.device` and `judge.dtype`: where models of this machine run, and in which type."""
 
-import json
-
 import pytest
 import torch
 
@@ -13,7 +11,6 @@ from longrm.modeling.loading import new_language_model, new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.runs.folder import read_manifest
-from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 SHAPE = ModelShape(layers=1)
@@ -91,11 +88,3 @@ def test_a_run_keeps_its_dtype_and_may_change_its_device(scorer, data, tmp_path)
     run(dtype="bfloat16", device="cpu")
     with pytest.raises(longrm.errors.RunError, match="judge.dtype"):
         run(dtype="float32")
-
-
-def test_scored_rows_name_the_dtype(scorer, data, tmp_path):
-    score_file(
-        ScoreSettings(model=scorer, data=str(data), judge={"dtype": "bfloat16"}), tmp_path / "out.jsonl"
-    )
-    row = json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])
-    assert row["scores_by"] == f"{scorer} (dtype=bfloat16)"

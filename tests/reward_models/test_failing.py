@@ -12,7 +12,6 @@ from click.testing import CliRunner
 
 from longrm import reward_models
 from longrm.benchmarks import LoadedBenchmark
-from longrm.cli.evaluate import command as evaluate_command
 from longrm.cli.score import command
 from longrm.data import ComparisonRow, write
 from longrm.errors import DataError, ModelError, RunError
@@ -26,11 +25,10 @@ from longrm.modeling.shapes import ModelShape, build_trees
 from longrm.reward_models import JudgeSettings
 from longrm.reward_models import discriminative as scoring
 from longrm.reward_models.discriminative import DiscriminativeRewardModel
-from longrm.reward_models.wrappers import CompressRewardModel
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import read_judgments
 from longrm.scoring.ray_engine import _Worker
-from longrm.scoring.scored_file import ScoreSettings, batches, score_file
+from longrm.scoring.scored_file import batches
 from longrm.types import Judgment, Outcome, Query, query_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
@@ -134,18 +132,6 @@ def test_an_evaluation_counts_it_and_is_complete(scorer, model, tmp_path):
     assert accuracy["answered"]["n"] == accuracy["strict"]["n"] - 1
 
 
-def test_the_command_says_why(scorer, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(reward_models, "load", lambda *_, **__: model)
-    rows = poison(scorer, comparisons(), 4, 1)
-    write(tmp_path / "data.jsonl", rows)
-    given = ["--model", "x", "--bench", f"file:{tmp_path / 'data.jsonl'}", "--out", str(tmp_path / "run")]
-    result = CliRunner().invoke(evaluate_command, [*given, "--set", "judging.resamples=100"])
-    assert result.exit_code == 0, result.exception
-    assert "11 answered, 1 unparsed" in result.stdout
-    reason = f"first: '{rows[4].id}': the score of response 2 of 2 is nan"
-    assert result.stderr.splitlines()[-1] == f"No verdict, unparsed, {reason}"
-
-
 @pytest.fixture
 def limited(monkeypatch):
     """Has memory run out over more tokens at once than there is room for; with another error, something else."""
@@ -226,17 +212,6 @@ def test_an_evaluation_without_memory_goes_on_and_is_continued_with_more(
     for found, truth in pairs:  # what was read one by one is rounded in another way
         assert (found.id, found.outcome) == (truth.id, truth.outcome)
         assert found.scores == pytest.approx(truth.scores, abs=1e-5)
-
-
-def test_compressed_contexts_fail_likewise(model, limited):
-    rows = comparisons(3, length=300)
-    small = CompressRewardModel(model, 60, 20)
-    limited(60)
-    (judgment, *_) = small.judge(queries(rows))
-    assert judgment.outcome is Outcome.ERROR
-    assert judgment.cut.policy == "compress"
-    limited(10_000)
-    assert {one.outcome for one in small.judge(queries(rows))} == {Outcome.ANSWERED}
 
 
 @pytest.fixture
@@ -332,23 +307,3 @@ def test_a_model_that_does_not_fit_is_one_line(error):
 
     with pytest.raises(ModelError, match="x: its weights do not fit into the memory of cuda"):
         loading._placed(SimpleNamespace(to=to), "cuda", "x")
-
-
-def test_a_model_that_fails_to_move_for_another_reason_says_it():
-    def to(device):
-        raise RuntimeError("no kernel image is available")
-
-    with pytest.raises(RuntimeError, match="no kernel image"):
-        loading._placed(SimpleNamespace(to=to), "cuda", "x")
-
-
-def test_the_file_of_scores_is_continued_where_only_errors_are_left(model, limited, monkeypatch, tmp_path):
-    """By the function, as from Python: the outcome says what is left."""
-    monkeypatch.setattr(reward_models, "load", lambda *_, **__: model)
-    write(tmp_path / "data.jsonl", comparisons(3))
-    settings = ScoreSettings(model="x", data=str(tmp_path / "data.jsonl"))
-    limited(0)
-    result = score_file(settings, tmp_path / "out.jsonl")
-    assert result.outcomes == {"error": 3}
-    limited(10_000)
-    assert score_file(settings, tmp_path / "out.jsonl").outcomes == {"answered": 3}

@@ -74,12 +74,6 @@ def test_a_pair_is_judged_where_it_stands():
     assert (model.sees_order, model.samples, model.scale) == (True, False, "verdict")
 
 
-def test_more_than_two_are_ranked():
-    model = GenerativeRewardModel(Script(lambda _: "[[C > A > B]]"), JudgeSettings())
-    judgment = one(model, query("x", "y", "z"))
-    assert (judgment.ranking, judgment.scores) == ((2, 0, 1), ())
-
-
 @pytest.mark.parametrize(
     ("verdict", "worth"), [("[[C > A > B]]", (0.5, 0.0, 1.0)), ("[[C > A = B]]", (0.25, 0.25, 1.0))]
 )
@@ -299,15 +293,6 @@ def test_what_does_not_fit_is_too_long_where_nothing_may_be_cut(tokenizer):
     assert long.prompt_tokens > 2000
     assert f"{long.prompt_tokens:,} > 900 tokens; " in long.detail
     assert [len(batch) for batch in script.batches] == [1]
-
-
-def test_a_limit_of_ones_own_goes_before_the_models(tokenizer):
-    model = GenerativeRewardModel(
-        Script(prefers_good, limit=10_000),
-        JudgeSettings(max_tokens=100, max_length=1000),
-        tokenizer=tokenizer,
-    )
-    assert one(model, query(words=2000)).outcome is Outcome.TOO_LONG
 
 
 def test_pointwise_fits_the_longest_response(tokenizer):

@@ -146,13 +146,6 @@ def test_several_judges_are_not_mixed(put, tmp_path):
         RecordedRewardModel.load(tmp_path / "both")
 
 
-def test_several_runs_are_not_mixed(tmp_path):
-    for name in ("one.jsonl", "two.jsonl"):
-        log(tmp_path / "both" / name, RANKED)
-    with pytest.raises(DataError, match=r"both: .*one.jsonl, two.jsonl"):
-        RecordedRewardModel.load(tmp_path / "both")
-
-
 def result(output, order, **fields) -> dict:
     return {
         "output": output,
@@ -200,30 +193,8 @@ def test_scores_of_the_release_are_logits_in_presented_order(put):
             [result("[[A]]", [0, 1], index=3)] * 2,
             "line 2, field 'index'.*Cite/4",
         ),
-        ([result("[[A]]", 5)], "line 1, field 'shuffled_order'"),
-        ([result("[[A]]", [0, True])], "line 1, field 'shuffled_order.1'"),
-        ([result("[[A]]", [0, 0])], "line 1, field 'shuffled_order'"),
-        ([result("[[A]]", [])], "line 1, field 'shuffled_order': "),
-        ([result([1.0, True], [0, 1])], "line 1, field 'output.*'"),
-        ([result([1.0, float("nan")], [0, 1])], "line 1, field 'output.*'"),
         ([result({}, [0, 1])], "line 1, field 'output.*'"),
-        ([result("[[A]]", [0, 1], index="4")], "line 1, field 'index'"),
-        (
-            [result("[[A]]", [0, 1], index=-1)],
-            "line 1, field 'index'",
-        ),
-        ([result("[[A]]", [0, 1], subset=[1])], "line 1, field 'subset'"),
         ([pair("p", 5)], "line 1, field 'judgments.0'"),
-        (
-            [pair("p", {"judgment": {"scores": 5}})],
-            "line 1, field 'judgments.0.judgment.scores'",
-        ),
-        (
-            [pair("p", {"judgment": {"response": [1]}})],
-            "line 1, field 'judgments.0.judgment.response'",
-        ),
-        ([pair("p", scored(1, 2, 3))], "line 1, field 'judgments'"),
-        ([pair(["p"], scored(1, 2))], "line 1, field 'pair_id'"),
         ([pair("p", scored(1, 2))] * 2, "line 2, field 'pair_id'.*'p'"),
         ([pair("p", scored(1, 2)), {"pair_id": "q"}], "line 2, field 'judgments'"),
         ([pair("p", *[scored(1, 2)] * 3)], "line 1, field 'judgments'"),
@@ -234,18 +205,10 @@ def test_what_is_no_record_is_refused(rows, message, put):
         RecordedRewardModel.load(put("rows.jsonl", *rows))
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        ('{"scale": "inches"}', "summary.json, field 'scale'"),
-        ("[", "summary.json: "),
-        ("[]", "summary.json: "),
-    ],
-)
-def test_a_summary_that_is_damaged_is_named(content, problem, tmp_path):
+def test_an_unknown_scale_in_a_summary_is_named(tmp_path):
     log(tmp_path / "run/judgments.jsonl", RANKED)
-    (tmp_path / "run/summary.json").write_text(content)
-    with pytest.raises(DataError, match=problem):
+    (tmp_path / "run/summary.json").write_text('{"scale": "inches"}')
+    with pytest.raises(DataError, match="summary.json, field 'scale'"):
         RecordedRewardModel.load(tmp_path / "run")
 
 
@@ -383,17 +346,3 @@ def test_scored_rows_without_a_score_keep_their_outcome_and_changed_ones_are_err
     assert found[2][0] == Outcome.ERROR
     assert "recorded with another text" in found[2][1]
     assert {outcome for outcome, _ in found[3:]} == {Outcome.ANSWERED}
-
-
-def test_scored_rows_whose_model_is_no_text_are_read_without_its_name(tmp_path):
-    data, out = score_rows(tmp_path, "baseline:longest")
-    settings = Evaluation(recorded=str(out), bench=f"file:{data}", judging=JudgingSettings(resamples=100))
-    named = run_evaluation(settings, tmp_path / "named").to_dict()
-    rows = [json.loads(line) | {"scores_by": {"a": 1}} for line in out.read_text().splitlines()]
-    out.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    summary = run_evaluation(settings, tmp_path / "run").to_dict()
-    assert (named["model"], summary["model"]) == (
-        "recorded:baseline:longest",
-        "recorded:scored.jsonl",
-    )
-    assert summary["metrics"] == named["metrics"]

@@ -82,13 +82,6 @@ def test_one_file_holds_the_criteria_of_all(tmp_path):
     assert RubricRewardModel(by_script({}), str(file)).provenance["rubrics"] != before
 
 
-def test_a_table_holds_criteria_with_and_without_weights(tmp_path):
-    file = tmp_path / "rubrics.csv"
-    file.write_text('criterion,weight\nIt is true.,2\n"It is short.",\n')
-    judge = RubricRewardModel(by_script({TRUE.text: 1, SHORT.text: -1}), str(file))
-    assert judge.judge([asked()])[0].scores == pytest.approx((2 / 3, 1 / 3))
-
-
 def test_each_query_is_asked_by_criteria_of_its_own_in_one_go():
     judge = by_script({TRUE.text: 1, SHORT.text: -1})
     found = RubricRewardModel(judge, "item").judge([asked(TRUE), asked(), asked(TRUE, SHORT)])

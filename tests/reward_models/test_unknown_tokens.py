@@ -6,7 +6,6 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
-from longrm.data import write
 from longrm.data.tokenizing import Tokenizer, UnknownTokens
 from longrm.errors import DataError
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
@@ -21,7 +20,6 @@ from longrm.runs.logs import read_judgments
 from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.types import Outcome, Query, query_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
-from longrm.worlds.words_tokenizer import load_tokenizer
 
 ENGLISH = Query(
     "english",
@@ -114,10 +112,3 @@ def test_an_evaluation_counts_it_as_an_error(folder, english, tmp_path):
     assert summary["counts"]["outcomes"]["error"] == 1
     (refused,) = (one for one in read_judgments(tmp_path / "run") if one.outcome is Outcome.ERROR)
     assert "unknown to the tokenizer" in refused.detail
-
-
-def test_an_evaluation_of_nothing_else_ends_with_the_reason(folder, tmp_path):
-    rows = generate(WorldPlan("single-fact", 128), 2, load_tokenizer("approximate"))
-    write(tmp_path / "prose.jsonl", rows)
-    with pytest.raises(DataError, match="unknown to the tokenizer"):
-        run_evaluation(Evaluation(model=folder, bench=f"file:{tmp_path / 'prose.jsonl'}"), tmp_path / "run")

@@ -76,7 +76,7 @@ def workers_of(process):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("scoring", [MANY], indirect=True)
 @with_ray
-def test_a_worker_is_killed_in_the_middle_and_the_file_is_that_of_one_process(tmp_path, scoring):
+def test_a_killed_ray_worker_changes_no_byte(tmp_path, scoring):
     one, out = tmp_path / "one.jsonl", tmp_path / "ray.jsonl"
     score_file(scoring, one)
     assert len({json.loads(line)["scores"][0] for line in one.read_text().splitlines()}) > MANY / 2, (
@@ -98,7 +98,7 @@ def test_a_worker_is_killed_in_the_middle_and_the_file_is_that_of_one_process(tm
 
 @pytest.mark.full
 @with_ray
-def test_sigterm_ends_ray_too_and_is_told(tmp_path, scoring):
+def test_sigterm_also_ends_ray(tmp_path, scoring):
     process = start(scoring, tmp_path / "out.jsonl", "--engine", "ray", "--workers", 1)
     wait_for(process, tmp_path / "out.jsonl", 1)
     below = psutil.Process(process.pid).children(recursive=True)
@@ -112,7 +112,7 @@ def test_sigterm_ends_ray_too_and_is_told(tmp_path, scoring):
 
 @pytest.mark.full
 @with_ray
-def test_what_ray_began_is_continued_without_it_and_the_reverse(tmp_path, scoring):
+def test_runs_continue_with_and_without_ray(tmp_path, scoring):
     one, out = tmp_path / "one.jsonl", tmp_path / "mixed.jsonl"
     score_file(scoring, one)
     for engine in (("--engine", "ray", "--workers", 1), ()):
@@ -154,7 +154,7 @@ def test_a_missing_cluster_and_too_many_workers_are_refused(monkeypatch):
         ray_engine._init(3)
 
 
-def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):
+def test_a_missing_ray_names_its_extra(tmp_path, monkeypatch):
     for name in ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
         monkeypatch.setenv(name, "")  # so that what is set is taken back
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "")
@@ -168,7 +168,7 @@ def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kills", [3, 4])
-def test_rows_that_kill_their_workers_end_in_errors_and_the_others_are_scored(monkeypatch, kills):
+def test_rows_that_kill_their_workers_end_in_errors(monkeypatch, kills):
     class Actor:
         """An actor that answers in this process."""
 

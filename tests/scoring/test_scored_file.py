@@ -21,13 +21,13 @@ def scores(model, folder):
 
 
 @pytest.mark.parametrize("place", ["first", "last"])
-def test_a_judge_that_follows_the_place_scores_all_responses_alike(tmp_path, place):
+def test_position_bias_cancels_in_scores(tmp_path, place):
     found = scores(f"baseline:{place}", tmp_path)
     assert len(found) == 3
     assert all(left == right for left, right in found)
 
 
-def test_scores_of_another_model_are_written_over_by_force_alone(tmp_path):
+def test_scores_of_another_model_are_only_overwritten_with_force(tmp_path):
     scores("baseline:longest", tmp_path)
     data, out = tmp_path / "pairs.jsonl", tmp_path / "scored.jsonl"
     before = out.read_bytes()
@@ -47,7 +47,7 @@ def test_scores_of_another_model_are_written_over_by_force_alone(tmp_path):
     assert {json.loads(line)["scores_by"] for line in out.read_text().splitlines()} == {"baseline:shortest"}
 
 
-def test_scores_that_the_data_holds_are_not_lost(tmp_path):
+def test_scores_in_the_data_are_kept(tmp_path):
     """Negative control: those of another model, which are written again beside the new ones."""
     scores("baseline:longest", tmp_path)
     again = ScoreSettings(model="baseline:shortest", data=str(tmp_path / "scored.jsonl"))
@@ -58,7 +58,7 @@ def test_scores_that_the_data_holds_are_not_lost(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_a_scoring_killed_at_any_change_of_a_file_goes_on(tmp_path, suffix):
+def test_a_run_killed_at_any_change_of_a_file_continues(tmp_path, suffix):
     data = tmp_path / "pairs.jsonl"
     data.write_text(json.dumps({"prompt": "Why?", "chosen": "For this.", "rejected": "No."}) + "\n")
     settings = ScoreSettings(model="baseline:longest", data=str(data))

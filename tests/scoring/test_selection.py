@@ -115,7 +115,7 @@ def test_the_best_response_becomes_a_demonstration(scored, tmp_path):
     assert len(list(read_demonstrations(tmp_path / "best.jsonl"))) == 40
 
 
-def test_the_best_and_the_worst_become_a_pair_and_ties_none(scored, tmp_path):
+def test_the_best_and_the_worst_become_a_pair(scored, tmp_path):
     tied = {"id": "tied", "prompt": "Which?", "responses": ["one", "two", "six"]}
     path, rows = scored([*candidates(), tied])
     counts = rank(path, tmp_path / "pairs.jsonl", pairs=True)
@@ -158,7 +158,7 @@ BOUNDS = [
 
 
 @pytest.mark.parametrize("bounds", BOUNDS, ids=str)
-def test_pairs_are_kept_by_their_margin_as_they_are(scored, tmp_path, bounds):
+def test_filter_keeps_rows_by_margin_unchanged(scored, tmp_path, bounds):
     path, rows = scored(pairs())
     counts = keep(path, tmp_path / "kept.jsonl", **bounds)
     margins = [row["scores"][0] - row["scores"][1] for row in rows]
@@ -176,7 +176,7 @@ def test_pairs_are_kept_by_their_margin_as_they_are(scored, tmp_path, bounds):
 
 
 @pytest.mark.parametrize("gold", [None, [2, 1, 1, 3], [1, 1, 1, 1]], ids=str)
-def test_of_several_responses_the_best_of_either_side_make_the_margin(scored, tmp_path, gold):
+def test_the_margin_uses_the_best_response_of_each_side(scored, tmp_path, gold):
     path, rows = scored(candidates(**({} if gold is None else {"ranks": gold})))
     counts = keep(path, tmp_path / "kept.jsonl", min_margin=2.0)
     expected = []
@@ -196,7 +196,7 @@ def test_of_several_responses_the_best_of_either_side_make_the_margin(scored, tm
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_a_model_named_at_once_gives_the_bytes_of_scoring_first(scored, put, tmp_path, suffix):
+def test_scoring_and_selecting_at_once_gives_equal_bytes(scored, put, tmp_path, suffix):
     path, _ = scored(pairs())
     data = tmp_path / "data.jsonl"
     for name, make, settings in (
@@ -211,7 +211,7 @@ def test_a_model_named_at_once_gives_the_bytes_of_scoring_first(scored, put, tmp
         assert not at_once.with_name(at_once.name + ".partial").exists()
 
 
-def test_a_killed_run_is_continued_and_may_select_otherwise(put, tmp_path, monkeypatch):
+def test_a_killed_run_continues_with_another_selection(put, tmp_path, monkeypatch):
     data, out = put("data.jsonl", *candidates()), tmp_path / "best.jsonl"
     whole = tmp_path / "whole.jsonl"
     rank(data, whole, model=MODEL, best=1)
@@ -251,7 +251,7 @@ def test_rows_without_scores_are_dropped_and_counted(put, tmp_path):
         assert (counts.rows, counts.written) == (4, 2)
 
 
-def test_scores_of_another_source_are_not_taken_unless_named(put, tmp_path, caplog):
+def test_scores_of_another_source_need_a_column(put, tmp_path, caplog):
     caplog.set_level("INFO", "longrm")
     rows = [row | {"scores": [4, 3, 2, 1]} for row in candidates(3)]
     data = put("others.jsonl", *rows)
@@ -335,7 +335,7 @@ class Failing(reward_models.RewardModel):
         ]
 
 
-def test_errors_of_a_model_end_the_command_and_are_tried_again(put, tmp_path, monkeypatch, capsys):
+def test_errors_fail_the_command_and_are_retried(put, tmp_path, monkeypatch, capsys):
     data, out = put("data.jsonl", *pairs(4)), tmp_path / "k.jsonl"
     failing = Failing({"row-2": Outcome.ERROR, "row-3": Outcome.TOO_LONG})
     monkeypatch.setattr(reward_models, "load", lambda *_, **__: failing)

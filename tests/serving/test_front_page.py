@@ -37,7 +37,7 @@ def test_the_page_names_the_model_as_text(client):
     assert b"<h1>&lt;b&gt;&amp;</h1>" in front_page("<b>&").body
 
 
-def test_another_page_may_ask_only_if_it_is_named(start, client):
+def test_other_pages_need_allow_origins(start, client):
     origin = {"Origin": "http://127.0.0.1:9"}
     refused = client.get("/health", headers=origin)
     assert refused.status_code == 403

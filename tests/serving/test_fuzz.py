@@ -44,12 +44,6 @@ def fuzz(client, path, mode, count):
 
 @pytest.mark.parametrize("mode", GenerationMode)
 @pytest.mark.parametrize("path", PATHS)
-def test_drawn_bodies_get_answers_or_refusals(client, path, mode):
-    fuzz(client, path, mode, 8)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("mode", GenerationMode)
-@pytest.mark.parametrize("path", PATHS)
-def test_many_drawn_bodies_get_answers_or_refusals(client, path, mode):
-    fuzz(client, path, mode, 500)
+@pytest.mark.parametrize("count", [8, pytest.param(500, marks=pytest.mark.full)])
+def test_drawn_bodies_get_answers_or_refusals(client, path, mode, count):
+    fuzz(client, path, mode, count)

@@ -62,7 +62,7 @@ def test_scores_and_cached_tokens_are_those_of_the_server(behind, plain, server)
     assert found[0].scores[:2] != pytest.approx(found[1].scores, abs=TOLERANCE)
 
 
-def test_an_evaluation_and_a_reward_function_take_it(behind, names, plain, tmp_path):
+def test_it_works_in_evaluations_and_reward_functions(behind, names, plain, tmp_path):
     data = tmp_path / "pairs.jsonl"
     rows = [{"prompt": f"w{n} w3?", "chosen": f"w{n + 1}", "rejected": "w2 w5"} for n in range(6)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -79,7 +79,7 @@ def test_an_evaluation_and_a_reward_function_take_it(behind, names, plain, tmp_p
     assert reward(["w1 w2?"], ["w3"]) == pytest.approx(plain.score("w1 w2?", ["w3"]), abs=TOLERANCE)
 
 
-def test_what_the_server_cannot_score_keeps_its_outcome(behind, server):
+def test_outcomes_of_the_server_are_kept(behind, server):
     model = longrm.load(behind(judge={"max_length": 400}), remote=fast())
     short, long = model.judge(queries((20, 2), (500, 2)))
     assert (short.outcome, long.outcome) == (Outcome.ANSWERED, Outcome.TOO_LONG)
@@ -97,7 +97,7 @@ def test_what_the_server_cannot_score_keeps_its_outcome(behind, server):
     assert model.judge(queries((20, 2)))[0].outcome is Outcome.ERROR, "an answer in another form"
 
 
-def test_the_context_is_cut_where_that_is_asked_for(behind, server):
+def test_the_context_is_cut_on_request(behind, server):
     context = " ".join(f"w{n}" for n in range(300))
     prompt = ({"role": "user", "content": f"{context} w1 w2?"},)
     responses = (({"role": "assistant", "content": "w3"},), ({"role": "assistant", "content": "w4"},))
@@ -122,7 +122,7 @@ def test_the_key_comes_from_the_environment(behind, monkeypatch):
         longrm.load(address, remote=fast(api_key_env="OTHER_KEY"))
 
 
-def test_no_server_and_other_servers_are_named(closed_port, server):
+def test_a_missing_or_wrong_server_is_an_error(closed_port, server):
     with pytest.raises(ModelError, match=f"cannot reach http://127.0.0.1:{closed_port}"):
         longrm.load(f"longrm:http://127.0.0.1:{closed_port}", remote=fast())
     server.script = lambda seen, number: peer.Reply({"detail": "Not Found"}, 404)

@@ -80,7 +80,7 @@ def test_scores_depend_on_neither_schedule_nor_cache(start, plain):
     assert sum(one["usage"]["cached_tokens"] for answer in answers for one in answer) > 1000
 
 
-def test_what_is_too_long_is_refused_with_its_tokens_or_cut_where_that_is_asked_for(client):
+def test_over_long_prompts_are_refused_or_cut_on_request(client):
     context = words(random.Random(2), 2000)
     long = {"prompt": f"{context}\n\nWhich?", "responses": ["w1", "w2"]}
     response = client.post("/v1/scores", json=long)
@@ -107,7 +107,7 @@ def test_explanations_come_on_request(start):
 
 
 @pytest.mark.parametrize("path", ["/v1/scores", "/classify"])
-def test_what_is_kept_serves_requests_of_the_same_salt_alone(start, path):
+def test_the_cache_is_shared_within_a_salt(start, path):
     client = start()
     (query,) = queries((80, 1))
     sent = body(query)
@@ -125,7 +125,7 @@ def test_what_is_kept_serves_requests_of_the_same_salt_alone(start, path):
     assert [cached(cache_salt="b"), cached(), cached(cache_salt=None)] == [kept] * 3
 
 
-def test_prompts_of_two_salts_in_one_forward_are_read_apart(start, plain):
+def test_two_salts_in_one_forward_pass_share_nothing(start, plain):
     client = start()
     (query,) = queries((80, 1))
     both = [body(query) | {"cache_salt": salt} for salt in "ab"]

@@ -39,7 +39,7 @@ def ids_of(query):
 
 
 @pytest.mark.parametrize("text", [TEXT, f"<s>{TEXT}"])
-def test_bos_comes_once_whether_the_client_strips_it_or_not(text):
+def test_bos_is_added_exactly_once(text):
     tokenizer = make()
     maker, expected = QueryMaker(tokenizer), tokenizer.encode(f"<s>{TEXT}")
     query = maker.query(ScoreRequest(rendered=text))
@@ -61,7 +61,7 @@ def test_a_client_may_forbid_bos_and_a_template_without_it_gets_none():
     assert ids_of(QueryMaker(without).query(ScoreRequest(rendered=TEXT))) == [without.encode(TEXT)]
 
 
-def test_ids_are_read_as_they_stand():
+def test_token_ids_are_read_unchanged():
     tokenizer = make()
     query = QueryMaker(tokenizer).query(ScoreRequest(rendered=tokenizer.encode(TEXT)))
     assert ids_of(query) == [tokenizer.encode(TEXT)]
@@ -79,14 +79,14 @@ def test_the_last_turn_of_a_conversation_is_the_response():
 
 
 @pytest.mark.parametrize("template_end", ["<|t|>", " <|t|> ", "<|t|>\n<unk>", "\n", ""])
-def test_a_response_ends_as_the_template_ends_an_answer_with_or_without_the_beginning_of_it(template_end):
+def test_responses_are_closed_as_the_template_closes_an_answer(template_end):
     maker = QueryMaker(make(TEMPLATE.replace("<|t|>", template_end)))
     ends = {"", template_end} | {template_end[:5] for _ in [0] if template_end.startswith("<|t|>")}
     assert {maker._closed(f"w3 w4{end}") for end in ends} == {f"w3 w4{template_end}"}
     assert maker._closed("w3 <|t|> w4") == f"w3 <|t|> w4{template_end}", "only what it ends with"
 
 
-def test_a_text_that_names_a_special_token_is_no_rendered_one():
+def test_a_text_with_a_special_token_inside_is_not_rendered():
     query = QueryMaker(make()).query(ScoreRequest("what is <|h|> for?", ["w1"]))
     assert not isinstance(query, TokenQuery)
     assert query.prompt == ({"role": "user", "content": "what is <|h|> for?"},)

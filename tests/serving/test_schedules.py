@@ -54,7 +54,7 @@ def test_a_thousand_random_schedules(names):
     run_schedules(names, 1000)
 
 
-def test_a_wrong_cache_would_be_seen(names):
+def test_a_corrupt_cache_changes_scores(names):
     model = longrm.load(names["scalar"])
     model.keep_prefixes(2**20)
     prompt = words(random.Random(0), 40)

@@ -15,7 +15,7 @@ LINES = [line for block in BLOCKS for line in block.splitlines() if line.startsw
 FIRST = shlex.split(LINES[0])[-1]
 
 
-def test_the_first_prompt_is_that_of_the_readme_in_words_that_the_demo_knows():
+def test_the_first_prompt_is_that_of_the_readme():
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     known, sent = words_tokenizer(), json.loads(FIRST)
     for text in (sent["prompt"], *sent["responses"]):
@@ -25,7 +25,7 @@ def test_the_first_prompt_is_that_of_the_readme_in_words_that_the_demo_knows():
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.split()[1].rpartition(":8000")[2])
-def test_a_line_of_curl_gets_an_answer(client, line):
+def test_curl_commands_of_the_docs_work(client, line):
     command, address, *options = shlex.split(line)
     assert command == "curl"
     given = dict(zip(options[::2], options[1::2], strict=True))

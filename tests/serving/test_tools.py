@@ -41,12 +41,12 @@ def scores(folder):
 @pytest.mark.parametrize(
     "tools", [[*TOOLS], [tool["function"] for tool in TOOLS]], ids=["tools", "functions"]
 )
-def test_scores_are_of_prompts_with_their_tools(server, scores, tools):
+def test_tools_change_scores(server, scores, tools):
     assert ask(server, BODY | {"tools": tools})["scores"] == pytest.approx(scores, abs=TOLERANCE)
     assert ask(server, BODY)["scores"] != pytest.approx(scores, abs=TOLERANCE)
 
 
-def test_clients_of_vllm_send_tools_beside_messages(server, scores):
+def test_vllm_clients_send_tools_with_messages(server, scores):
     body = {"messages": [*PROMPT, *ANSWERED], "tools": [*TOOLS], "use_activation": False}
     answer = ask(server, body, "/classify")
     assert answer["data"][0]["probs"] == pytest.approx(scores[:1], abs=TOLERANCE)

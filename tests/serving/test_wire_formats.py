@@ -79,7 +79,7 @@ def test_vllm_ranks_responses_to_a_prompt(client, scores):
     assert len(ask(client, sent | {"top_n": 1}, "/rerank")["results"]) == 1
 
 
-def test_a_sigmoid_that_is_asked_for_is_refused(client):
+def test_use_activation_is_refused(client):
     response = client.post("/classify", json={"input": rendered(GOOD), "use_activation": True})
     assert response.status_code == 400
 
@@ -159,9 +159,7 @@ def transformers_score(names):
 
 
 @pytest.mark.parametrize("end", ["", "<|im_end|>", "<|im_end|>\n", "<|im_end|> \n\n"])
-def test_a_response_apart_from_a_rendered_prompt_is_scored_with_its_end_or_without(
-    client, transformers_score, end
-):
+def test_responses_to_a_rendered_prompt_are_closed_if_needed(client, transformers_score, end):
     whole, other = rendered(GOOD, BAD)
     start = whole.partition(GOOD)[0]
     expected = [pytest.approx(transformers_score(text), abs=TOLERANCE) for text in (whole, other)]

@@ -39,19 +39,16 @@ def folder(put, tmp_path):
     return make
 
 
-def test_pairs_are_answers_that_are_clearly_apart(folder, bench):
+def test_a_pair_has_two_answers_whose_scores_are_clearly_apart(folder, bench):
     path = folder(
         "qa",
         [row("f1", who="Quill the clerk")],
         good=["Quill clerk"],  # F1 1
-        fair=["Quill clerk then"],  # F1 0.8
+        fair=["Quill clerk then"],  # F1 0.8, a gap of 0.2 that is just below 0.2 in floating point
         poor=["Noreth"],  # F1 0
     )
-    pairs = list(bench(path, Leval(selection="all", gap=0.3)).comparisons)
+    pairs = list(bench(path, ALL).comparisons)
     assert [pair.id for pair in pairs] == ["qa/1/good+poor", "qa/1/fair+poor"]
-    assert [
-        len(list(bench(path, Leval(selection="all", gap=gap)).comparisons)) for gap in (0.19, 0.9, 1.0)
-    ] == [3, 1, 1]
     first = pairs[0]
     assert [text_of(response) for response in first.responses] == ["Quill clerk", "Noreth"]
     assert (first.ranks, first.metadata["metric"], first.metadata["models"]) == (
@@ -66,15 +63,22 @@ def test_pairs_are_answers_that_are_clearly_apart(folder, bench):
     assert (first.metadata["task"], first.metadata["subtype"], first.metadata["length"]) == ("qa", "f1", 256)
 
 
-def test_rankings_may_tie_but_not_altogether(folder, bench):
+def test_choices_are_right_or_wrong(folder, bench):
     rows = [row("exam", which="B", what="A"), row("exam", "Other.", when="C")]
-    path = folder("quiz", rows, a=["B", "C", "A"], b=["(B)", "B", "(A)"], c=["A", "A", "(A) x"])
-    found = list(bench(path, Leval(selection="all", responses=3)).comparisons)
-    assert [(c.id, c.ranks) for c in found] == [("quiz/1/a+b+c", (1, 1, 2)), ("quiz/2/c+a+b", (1, 2, 2))]
-    assert len({c.group for c in found}) == 1
+    path = folder("quiz", rows, a=["B", "C", "A"], b=["(B)", "B", "(A)"], c=["A", "A", "(C) x"])
+    pairs = list(bench(path, ALL).comparisons)
+    assert [pair.id for pair in pairs] == [
+        "quiz/1/a+c",
+        "quiz/1/b+c",
+        "quiz/2/c+a",
+        "quiz/2/c+b",
+        "quiz/3/c+a",
+        "quiz/3/c+b",
+    ]
+    assert len({pair.group for pair in pairs}) == 2
 
 
-def test_what_is_left_out_is_counted(folder, bench, counts):
+def test_questions_and_answers_left_out_are_counted(folder, bench, counts):
     first, second = row("f1", q1="red", q2="blue", q3="green"), row("exam", "Other.", free="The sea")
     again = {**first, "evaluation": "LLM"}
     path = folder(
@@ -96,7 +100,7 @@ def test_what_is_left_out_is_counted(folder, bench, counts):
     assert loaded.audit.findings["identical_answers"].examples[0] == "qa/1, b"
 
 
-def test_predictions_out_of_line_are_left_out_and_counted(folder, put, bench, counts):
+def test_misaligned_predictions_are_left_out_and_counted(folder, put, bench, counts):
     path = folder("qa", [row("f1", q1="red", q2="blue")], a=["red", "blue"], b=["gold", "gold"])
     lines = [{"query": "q1", "gt": "red", "c_pred": "gray"}, {"query": "q2", "gt": "BLUE", "c_pred": "gray"}]
     put("leval/predictions/c/qa.pred.jsonl", *lines)
@@ -108,7 +112,7 @@ def test_predictions_out_of_line_are_left_out_and_counted(folder, put, bench, co
     assert loaded.audit.findings["misaligned_predictions"].examples == ("qa/2, c",)
 
 
-def test_lines_that_are_missing_or_surplus_are_counted(folder, put, bench, counts):
+def test_missing_and_surplus_lines_are_counted(folder, put, bench, counts):
     asked = row("f1", q1="red", q2="blue")
     path = folder("qa", [asked], a=["red", "blue"], b=["gold"], c=["gray", "gray"])
     lines = [
@@ -122,7 +126,7 @@ def test_lines_that_are_missing_or_surplus_are_counted(folder, put, bench, count
     assert loaded.audit.findings["surplus_predictions"].examples == ("qa/3, c", "qa/4, c")
 
 
-def test_answers_that_are_no_texts_are_named_or_empty(folder, put, bench, counts):
+def test_an_answer_that_is_null_is_empty_and_one_that_is_no_text_is_an_error(folder, put, bench, counts):
     path = folder("qa", [row("f1", q="red")], a=["red"], b=["gold"])
     answer = {"query": "q", "gt": "red"}
     file = put("leval/predictions/c/qa.pred.jsonl", answer | {"c_pred": None})
@@ -130,18 +134,11 @@ def test_answers_that_are_no_texts_are_named_or_empty(folder, put, bench, counts
     assert len(list(loaded.comparisons)) == 1
     assert counts(loaded) == {"empty_answers": 1}
     put("leval/predictions/c/qa.pred.jsonl", answer | {"c_pred": ["red"]})
-    with pytest.raises(DataError, match="line 1, field 'c_pred'") as caught:
+    with pytest.raises(DataError, match=f"{file}, line 1, field 'c_pred'"):
         list(bench(path, ALL).comparisons)
-    assert str(caught.value).startswith(str(file))
 
 
-def test_halves_of_surrogate_pairs_become_question_marks(folder, bench):
-    path = folder("qa", [row("f1", q="red\ud83d")], a=["red\ud83d"], b=["gold"])
-    (pair,) = bench(path, ALL).comparisons
-    assert text_of(pair.responses[0]) == "red?"
-
-
-def test_one_document_with_many_rows_is_no_repetition(folder, bench, counts):
+def test_several_rows_about_one_document_are_no_repetition(folder, bench, counts):
     path = folder("gsm", [row("f1", q1="red"), row("f1", q2="blue")], a=["red", "blue"], b=["x", "y"])
     loaded = bench(path, ALL)
     assert len({c.group for c in loaded.comparisons}) == 1
@@ -153,16 +150,11 @@ def test_tasks_can_be_chosen(folder, bench):
     folder("one", [row("f1", q1="red")], a=["red"], b=["x"])
     path = folder("two", [row("f1", q1="red")], a=["red"], b=["x"])
     assert [c.id for c in bench(path, Leval(selection="all", tasks=("two",))).comparisons] == ["two/1/a+b"]
-    with pytest.raises(ConfigError, match="no task 'tow'; did you mean 'two'"):
+    with pytest.raises(ConfigError, match="'tow'.*'two'"):
         bench(path, Leval(selection="all", tasks=("tow",)))
 
 
-def test_another_folder_is_refused(tmp_path, bench):
-    with pytest.raises(DataError, match="no L-Eval here"):
-        bench(f"leval:{tmp_path}")
-
-
-def test_a_worse_answer_that_holds_the_gold_is_left_out(folder, bench, counts):
+def test_pairs_whose_worse_answer_contains_the_gold_answer_are_left_out(folder, bench, counts):
     path = folder(
         "qa",
         [row("f1", who="Quill the clerk", when="On Monday")],
@@ -192,18 +184,18 @@ def test_the_better_answer_is_as_often_the_longer_one(folder, bench, counts):
     assert len(list(bench(path, ALL).comparisons)) == 8
 
 
-def test_summaries_and_choices_may_hold_the_gold(folder, bench, counts):
+def test_summaries_may_contain_the_gold_answer(folder, bench, counts):
     gold = "Quill wrote the code and Noreth read it"
     worse = f"{gold} on a day in May, when the sea was calm and all the boats lay in the bay of the town"
     path = folder("summ", [row("rouge", what=gold)], good=[gold], poor=[worse], far=["nothing to see here"])
-    loaded = bench(path, Leval(rouge_gap=0.1))
+    loaded = bench(path)
     assert len(list(loaded.comparisons)) == 2
     assert "gold_in_worse" not in counts(loaded)
 
 
 @pytest.mark.real
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real data does not lie beside the checkout")
-def test_the_real_answers_are_in_line_and_clearly_apart(bench):
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real data is not next to the checkout")
+def test_the_real_answers_are_aligned_and_clearly_apart(bench):
     slow = {"review_summ", "paper_assistant"}  # ROUGE-L of long answers takes seconds
     tasks = tuple(sorted({file.stem for file in (REAL / "data").iterdir()} - slow))
     loaded = bench(f"leval:{REAL}", Leval(selection="all", tasks=tasks))
@@ -230,8 +222,8 @@ def test_the_real_answers_are_in_line_and_clearly_apart(bench):
 
 
 @pytest.mark.real
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real data does not lie beside the checkout")
-def test_the_balanced_real_answers_tell_nothing_by_their_lengths(bench):
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real data is not next to the checkout")
+def test_the_better_real_answers_are_balanced_by_length(bench):
     tasks = ("financial_qa", "legal_contract_qa", "natural_question", "quality")
     loaded = bench(f"leval:{REAL}", Leval(tasks=tasks))
     sides: dict[str, list[int]] = {}
@@ -246,17 +238,3 @@ def test_the_balanced_real_answers_tell_nothing_by_their_lengths(bench):
     }
     found = {kind: loaded.audit.findings[kind].count for kind in ("gold_in_worse", "unbalanced")}
     assert found == {"gold_in_worse": 38, "unbalanced": 4 + 9 + 41 + 24}
-
-
-@pytest.mark.real
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real data does not lie beside the checkout")
-def test_shifted_predictions_are_all_out_of_line(tmp_path, bench):
-    (tmp_path / "data").symlink_to(REAL / "data")
-    for model in ("turbo-16k-0613", "vicuna-13b-16k"):
-        name = f"predictions/{model}/natural_question.pred.jsonl"
-        (tmp_path / name).parent.mkdir(parents=True)
-        lines = (REAL / name).read_text().splitlines(keepends=True)
-        (tmp_path / name).write_text("".join([*lines[1:], lines[0]]))
-    loaded = bench(f"leval:{tmp_path}", Leval(selection="all", tasks=("natural_question",)))
-    assert list(loaded.comparisons) == []
-    assert loaded.audit.findings["misaligned_predictions"].count == 2 * 104

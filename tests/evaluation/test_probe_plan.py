@@ -43,7 +43,7 @@ def test_options_name_lengths_depths_and_tasks():
         groups=64,
         per_group=8,
     )
-    assert probe_cells(evaluation(), "1k", None, None, 7)[0].depths == ()
+    assert probe_cells(evaluation(), "1k", None, None, 7)[0].depths == ("uniform",)
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,8 @@ class BenchmarkEntry:
     """A benchmark of the registry.
 
     Attributes:
-        load: Makes its comparisons.
-        rule: Its authors' scoring rule, a name of `longrm.evaluation.rules.RULES`; empty if it has none.
+        load: Loads its comparisons.
+        rule: The scoring rule of its authors, a name of `longrm.evaluation.rules.RULES`; empty if they have none.
         needs_path: Whether a path follows its name.
         own_columns: Whether the rows are the user's own, so that their columns may have other names.
     """
@@ -82,20 +82,19 @@ def load(
     leval: Leval,
     own: Callable[[], OwnTokenizer | None] = lambda: None,
 ) -> LoadedBenchmark:
-    """Finds a benchmark by its name: `probe`, or another name of `BENCHMARKS` with a path, such as `file:pairs.jsonl`.
+    """Loads a benchmark by its name: `probe`, or another name of `BENCHMARKS` with a path, such as `file:pairs.jsonl`.
 
     Args:
         bench: The name, with its path.
         source: How files are read, and how many comparisons are taken.
-        probe: What the probe asks.
-        leval: How answers become comparisons.
-        own: Finds the tokenizer of the model that will judge, where a benchmark wants it; None where there is none.
+        probe: Settings of the probe.
+        leval: Settings of L-Eval.
+        own: Finds the tokenizer of the model that will judge, for benchmarks that need it; None if there is none.
 
     Raises:
-        ConfigError: An unknown name, a name without the path that it needs, or columns renamed of a benchmark whose
-            columns are given.
+        ConfigError: An unknown name, a name without its path, or columns renamed in a benchmark with fixed columns.
         DataError: There is nothing to read at the path.
-        ModelError: There is no such tokenizer to measure lengths with.
+        ModelError: The tokenizer that measures lengths cannot be loaded.
     """
     name, _, path = bench.partition(":")
     entry = BENCHMARKS.get(name)
@@ -104,10 +103,8 @@ def load(
             raise ConfigError(f"--columns is only supported with file:PATH; {name} has fixed columns")
         return replace(entry.load(BenchmarkRequest(bench, path, source, probe, leval, own)), rule=entry.rule)
     usage = {known: f"{known}:PATH" if one.needs_path else known for known, one in BENCHMARKS.items()}
-    near = (
-        [f"file:{bench}"]
-        if Path(bench).exists()
-        else [usage[one] for one in get_close_matches(name, BENCHMARKS, n=1)]
-    )
+    near = [usage[one] for one in get_close_matches(name, BENCHMARKS, n=1)]
+    if Path(bench).exists():
+        near = [f"file:{bench}"]
     hint = f"did you mean '{near[0]}'? " if near else ""
     raise ConfigError(f"no benchmark '{bench}'; {hint}known: {', '.join(usage.values())}")

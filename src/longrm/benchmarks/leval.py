@@ -3,12 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
-
-from pydantic import Field
 
 from longrm.benchmarks.answer_metrics import choices, latin_rouge_l, squad_contains, squad_f1
 from longrm.benchmarks.benchmark import (
@@ -21,7 +18,7 @@ from longrm.benchmarks.benchmark import (
 )
 from longrm.benchmarks.stratified_sample import balanced
 from longrm.config import Config
-from longrm.data.fields import group_of, ranks_by_scores
+from longrm.data.fields import group_of
 from longrm.data.files import RawRow, raw_rows
 from longrm.errors import ConfigError, DataError, nearest
 from longrm.reading import FieldError, located, reading
@@ -40,11 +37,14 @@ FINDINGS = {
     "not_scorable": "questions whose answers can only be rated by a judge; left out",
     "too_few_answers": "questions with fewer scored answers than a comparison needs; left out",
     "no_clear_gap": "questions without answers that are clearly apart; left out",
-    "gold_in_worse": "comparisons by F1 in which a worse answer holds the whole gold answer; left out",
+    "gold_in_worse": "comparisons by F1 in which a worse answer contains the whole gold answer; left out",
     "unbalanced": "comparisons left out so that the better answer is as often the longer as the shorter one",
 }
-"""What this benchmark is searched for, in words."""
+"""The kinds of finding in this benchmark, with descriptions."""
 
+# Least difference between the scores of a pair, by L-Eval's kind of evaluation. It keeps the clearest third of the
+# pairs by F1 and fifth of those by ROUGE-L, which is smaller: summaries share few words in a row.
+_GAPS = {"f1": 0.2, "rouge": 0.05, "exam": 1.0}
 _OPENING = "Here is a document.\n\n"
 _BETWEEN = "\n\nThis was the whole document. Answer from it.\n\n"
 _SUFFIX = ".pred.jsonl"
@@ -53,23 +53,16 @@ _SUFFIX = ".pred.jsonl"
 class Leval(Config):
     """Which answers of L-Eval's models are compared.
 
-    The default gaps keep the clearest third of the pairs by F1 and fifth of those by ROUGE-L, whose values are
-    smaller. F1 counts every word that the gold answer lacks against an answer: of the pairs by F1, 15% have a worse
-    answer that holds the whole gold answer, and in all pairs by F1 the better answer is the shorter one in 61%.
+    F1 counts every word that the gold answer lacks against an answer: of the pairs by F1, 15% have a worse answer that
+    contains the whole gold answer, and in all pairs by F1 the better answer is the shorter one in 61%.
 
     Attributes:
-        selection: "balanced" leaves out comparisons by F1 in which a worse answer holds the whole gold answer, and of
+        selection: "balanced" leaves out pairs by F1 in which the worse answer contains the whole gold answer, and of
             each task so many others that the better answer is as often the longer as the shorter one; "all" takes all.
-        responses: Answers a comparison, N >= 2.
-        gap: Least difference in token F1 between answers of different ranks.
-        rouge_gap: Least difference in ROUGE-L between them; summaries share few words in a row.
         tasks: Names of data files without suffix; empty takes all.
     """
 
     selection: Literal["balanced", "all"] = "balanced"
-    responses: int = Field(2, ge=2)
-    gap: float = Field(0.2, gt=0, le=1)
-    rouge_gap: float = Field(0.05, gt=0, le=1)
     tasks: tuple[str, ...] = ()
 
 
@@ -81,54 +74,14 @@ class Question:
     document: str
     text: str
     gold: str
-    evaluation: str  # how L-Eval says that answers are rated
+    evaluation: str  # how L-Eval rates answers
     repeated: bool  # by an earlier row
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    model: str
-    text: str
-    score: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """Answers to compare, best first, and the length bucket of their prompt."""
-
-    name: str
-    question: Question
-    answers: Sequence[_Answer]
-    length: int
-
-    @property
-    def id(self) -> str:
-        return f"{self.name}/{'+'.join(answer.model for answer in self.answers)}"
-
-    @property
-    def lead(self) -> float:
-        """By how many characters the best answers are longer than the others, in the mean."""
-        best = self.answers[0].score
-        best_ones, others = (
-            [len(answer.text) for answer in self.answers if (answer.score == best) is is_best]
-            for is_best in (True, False)
-        )
-        return fmean(best_ones) - fmean(others)
-
-    @property
-    def gold_in_worse(self) -> bool:
-        """Whether a worse answer holds the whole gold answer, and F1 counts only what it says beside it."""
-        return self.question.evaluation == "f1" and any(
-            squad_contains(answer.text, self.question.gold)
-            for answer in self.answers
-            if answer.score < self.answers[0].score
-        )
-
-
 def load_leval(request: BenchmarkRequest) -> LoadedBenchmark:
-    """The comparisons of a folder with L-Eval's documents and predictions."""
+    """The pairs of answers in a folder with L-Eval's documents and predictions."""
     folder = Path(request.path)
-    find_files(folder, request.leval)  # raises now, and not when the first comparison is asked for
+    find_files(folder, request.leval)  # raises now rather than at the first comparison
     rows = partial(comparisons, folder, request.leval, measure_with(request.source.tokenizer))
     return LoadedBenchmark(request.name, AuditedComparisons(rows, FINDINGS, request.source.limit))
 
@@ -152,7 +105,7 @@ def find_files(folder: Path, settings: Leval) -> tuple[dict[str, Path], dict[tup
 def comparisons(
     folder: Path, settings: Leval, measure: Callable[[str], int], auditor: Auditor
 ) -> Iterator[Comparison]:
-    """Compares every N answers to a question of which any two either score the same or are clearly apart.
+    """Compares every two answers to a question whose scores are clearly apart, the better one first.
 
     "f1" tasks are scored by token F1, "rouge" tasks by ROUGE-L, and multiple-choice "exam" tasks by whether
     exactly the right choices are named. The group is the document.
@@ -170,64 +123,87 @@ def comparisons(
         if not answered:
             auditor.note("no_predictions", task)
             continue
-        found = list(_candidates(task, files[task], answered, settings, measure, auditor))
-        if settings.selection == "balanced":
-            found = _balanced(found, auditor)
-        yield from (_comparison(task, candidate) for candidate in found)
+        found = list(_pairs(task, files[task], answered, measure, auditor))
+        if settings.selection == "all":
+            yield from (pair for pair, _ in found)
+            continue
+        fair = []
+        for pair, gold_in_worse in found:
+            if gold_in_worse:
+                auditor.note("gold_in_worse", pair.id)
+            else:
+                fair.append(pair)
+        # By how many characters the better answer is longer.
+        leads = [
+            len(better[0]["content"]) - len(worse[0]["content"])
+            for better, worse in (p.responses for p in fair)
+        ]
+        kept = {*balanced(leads)}
+        for place, pair in enumerate(fair):
+            if place not in kept:
+                auditor.note("unbalanced", pair.id)
+        yield from (fair[place] for place in sorted(kept))
 
 
-def _balanced(found: Sequence[_Candidate], auditor: Auditor) -> list[_Candidate]:
-    """Those of a task that neither a held gold answer nor length tells; what is left out is noted."""
-    fair = []
-    for candidate in found:
-        if candidate.gold_in_worse:
-            auditor.note("gold_in_worse", candidate.id)
-        else:
-            fair.append(candidate)
-    kept = balanced([one.lead for one in fair])
-    for place in sorted({*range(len(fair))} - {*kept}):
-        auditor.note("unbalanced", fair[place].id)
-    return [fair[place] for place in kept]
-
-
-def _candidates(
+def _pairs(
     task: str,
     file: Path,
     files_by_model: Mapping[str, Path],
-    settings: Leval,
     measure: Callable[[str], int],
     auditor: Auditor,
-) -> Iterator[_Candidate]:
-    """Every N answers of a task of which any two either score the same or are clearly apart, and not all the same."""
+) -> Iterator[tuple[Comparison, bool]]:
+    """The pairs of a task, each with whether its worse answer contains a gold answer by which F1 rates it."""
     predictions = {model: rows_of(path) for model, path in files_by_model.items()}
     document, tokens, last_number = "", 0, 0
     for question in questions_of(task, file, auditor):
         last_number = question.number
         if question.repeated:
             continue
-        if question.document != document:
+        if question.document != document:  # a document is measured once for all of its questions
             document = question.document
             tokens = measure(document)
         name = f"{task}/{question.number}"
-        answers = _scored(name, question, texts_of(name, question, predictions, auditor), auditor)
-        length = bucket(tokens + measure(question.text))
-        gap = settings.rouge_gap if question.evaluation == "rouge" else settings.gap
+        texts = texts_of(name, question, predictions, auditor)
+        scores = _scores(name, question, texts, auditor)
+        if scores is None:
+            continue
+        text = f"{_OPENING}{document}{_BETWEEN}{question.text}"
+        prompt = ({"role": "user", "content": text},)
+        context = Span(0, len(_OPENING), len(_OPENING) + len(document))
         any_apart = False
-        for chosen in combinations(answers, settings.responses):
-            # Neighbors, best first, either tie or are clearly apart, and not all tie.
-            steps = [better.score - worse.score for better, worse in pairwise(chosen)]
-            if any(steps) and all(step == 0 or step >= gap for step in steps):
-                any_apart = True
-                yield _Candidate(name, question, chosen, length)
-        if answers and not any_apart:
-            auditor.note("no_clear_gap" if len(answers) >= settings.responses else "too_few_answers", name)
+        for better, worse in combinations(sorted(scores, key=lambda model: -scores[model]), 2):
+            if scores[better] - scores[worse] < _GAPS[question.evaluation]:
+                continue
+            any_apart = True
+            pair = Comparison(
+                id=f"{name}/{better}+{worse}",
+                group=group_of({}, prompt, (context,), None),
+                prompt=prompt,
+                responses=tuple(
+                    ({"role": "assistant", "content": texts[model]},) for model in (better, worse)
+                ),
+                ranks=(1, 2),
+                metadata={
+                    "task": task,
+                    "subtype": question.evaluation,
+                    "length": bucket(tokens + measure(question.text)),
+                    "source": "L-Eval",
+                    "models": [better, worse],
+                    "metric": [scores[better], scores[worse]],
+                },
+                context=(context,),
+                question=Span(0, len(text) - len(question.text), len(text)),
+            )
+            yield pair, question.evaluation == "f1" and squad_contains(texts[worse], question.gold)
+        if scores and not any_apart:
+            auditor.note("no_clear_gap" if len(scores) > 1 else "too_few_answers", name)
     for model, rows in predictions.items():
         for number in range(last_number + 1, len(rows) + 1):
             auditor.note("surplus_predictions", f"{task}/{number}, {model}")
 
 
 def questions_of(task: str, file: Path, auditor: Auditor) -> Iterator[Question]:
-    """Every question of a data file, those of repeated rows included: the predictions are in line with them."""
+    """Every question of a data file, those of repeated rows included: predictions are aligned with them by number."""
     seen: set[tuple[str, str]] = set()
     number = 0
     for raw in rows_of(file):
@@ -249,7 +225,7 @@ def questions_of(task: str, file: Path, auditor: Auditor) -> Iterator[Question]:
 def texts_of(
     name: str, question: Question, predictions: Mapping[str, Sequence[RawRow]], auditor: Auditor
 ) -> dict[str, str]:
-    """What each model answered, where it answered this question, and something of its own."""
+    """The answers by model, without empty ones and those that an earlier model gave, too."""
     texts: dict[str, str] = {}
     for model, rows in predictions.items():
         where = f"{name}, {model}"
@@ -271,47 +247,24 @@ def texts_of(
     return texts
 
 
-def _scored(name: str, question: Question, texts: Mapping[str, str], auditor: Auditor) -> list[_Answer]:
-    """The answers with their scores, best first; none where the metric is not defined for one answer alone."""
+def _scores(
+    name: str, question: Question, texts: Mapping[str, str], auditor: Auditor
+) -> dict[str, float] | None:
+    """The scores by model; None if no metric rates one answer alone."""
     match question.evaluation:
         case "f1":
-            scores = {model: squad_f1(text, question.gold) for model, text in texts.items()}
+            return {model: squad_f1(text, question.gold) for model, text in texts.items()}
         case "rouge":
-            scores = {model: latin_rouge_l(text, question.gold) for model, text in texts.items()}
+            return {model: latin_rouge_l(text, question.gold) for model, text in texts.items()}
         case "exam" if right := choices(question.gold):
-            choices_by_model = {model: choices(text) for model, text in texts.items()}
-            for model in (model for model, chosen in choices_by_model.items() if not chosen):
-                auditor.note("unreadable_choices", f"{name}, {model}")
-            scores = {model: float(chosen == right) for model, chosen in choices_by_model.items() if chosen}
+            chosen = {model: choices(text) for model, text in texts.items()}
+            for model in chosen:
+                if not chosen[model]:
+                    auditor.note("unreadable_choices", f"{name}, {model}")
+            return {model: float(letters == right) for model, letters in chosen.items() if letters}
         case _:
             auditor.note("not_scorable", name)
-            return []
-    answers = [_Answer(model, texts[model], score) for model, score in scores.items()]
-    return sorted(answers, key=lambda answer: -answer.score)
-
-
-def _comparison(task: str, candidate: _Candidate) -> Comparison:
-    question, answers = candidate.question, candidate.answers
-    text = f"{_OPENING}{question.document}{_BETWEEN}{question.text}"
-    context = Span(0, len(_OPENING), len(_OPENING) + len(question.document))
-    prompt = ({"role": "user", "content": text},)
-    return Comparison(
-        id=candidate.id,
-        group=group_of({}, prompt, (context,), None),
-        prompt=prompt,
-        responses=tuple(({"role": "assistant", "content": answer.text},) for answer in answers),
-        ranks=ranks_by_scores([answer.score for answer in answers]),
-        metadata={
-            "task": task,
-            "subtype": question.evaluation,
-            "length": candidate.length,
-            "source": "L-Eval",
-            "models": [answer.model for answer in answers],
-            "metric": [answer.score for answer in answers],
-        },
-        context=(context,),
-        question=Span(0, len(text) - len(question.text), len(text)),
-    )
+            return None
 
 
 def rows_of(file: Path) -> list[RawRow]:
@@ -324,12 +277,12 @@ def rows_of(file: Path) -> list[RawRow]:
 
 def _text(row: Mapping[str, Any], field: str, place: str, *, empty: bool = False) -> str:
     if not isinstance(row.get(field), str) or not (empty or row[field].strip()):
-        raise DataError(located(place, FieldError(field, "needs a text")))
+        raise DataError(located(place, FieldError(field, "must be a text")))
     return str(row[field])
 
 
 def _list(row: Mapping[str, Any], field: str, place: str) -> list[str]:
     value = row.get(field)
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise DataError(f"{place}, field '{field}': needs a list of texts")
+        raise DataError(located(place, FieldError(field, "must be a list of texts")))
     return value

@@ -2,10 +2,10 @@
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from longrm import hub
 from longrm.benchmarks.benchmark import (
@@ -20,7 +20,6 @@ from longrm.benchmarks.benchmark import (
     rateable_responses,
     read_rows,
 )
-from longrm.data import write_rows
 from longrm.data.chunking import approximate_tokens
 from longrm.data.fields import (
     FileRow,
@@ -47,15 +46,15 @@ FINDINGS = {
     "length_labels_off": "items whose length label is more than twice or less than half of the measured tokens",
     "stated_lengths_off": "items whose `length` is near neither their tokens, words nor characters",
     "word_counts_off": "items whose `words_count` is more than twice or less than half of their words",
-    "question_not_found": "items whose question does not stand in their prompt: their context is not known, so it "
-    "can be neither cut, compressed nor checked",
-    "missing_tasks": "tasks of the benchmark that are not there",
+    "question_not_found": "items whose question is not in their prompt: their context is unknown, so it cannot be "
+    "cut, compressed or checked",
+    "missing_tasks": "tasks of the benchmark without a file",
     **UNREADABLE,
 }
-"""What this benchmark is searched for, in words."""
+"""The kinds of finding in this benchmark, with descriptions."""
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
-# A part of the prompt is context if it holds at least this share of all characters; the rest instructs.
+# A part of the prompt is context if it has at least this share of all characters; the rest are instructions.
 _CONTEXT_SHARE = 0.1
 # Columns that become fields of the comparison, or metadata under another name.
 _USED = {"prompt_template", "question", "chosen", "rejected", "candidates", "group"}
@@ -63,13 +62,22 @@ _RENAMED = {"ctx_length_for_length": "length", "length": "stated_length", "id": 
 
 
 def load_long_rewardbench(request: BenchmarkRequest) -> LoadedBenchmark:
-    """The items of a folder as it is published, of one file, or of a data set of the Hub."""
+    """The items of a folder as it is published, of one file, or of a data set of the Hub, as `TASK/LINE`."""
     source, files = request.source, find_files(request.path)
     _logger.info("Long-RewardBench: reading %s", ", ".join(str(file) for file in files.values()))
-    read_items = partial(comparisons, files, on_bad_row=source.on_bad_row)
+
+    def comparisons(measure: Callable[[str], int], auditor: Auditor) -> Iterator[Comparison]:
+        if {*files} <= {*TASKS}:  # a file of another name may contain any of them
+            for task in sorted({*TASKS} - {*files}):
+                auditor.note("missing_tasks", task)
+        for name, file in files.items():
+            yield from read_rows(
+                [file], partial(_comparison, name, measure, auditor), auditor, source.on_bad_row
+            )
+
     if source.on_bad_row == "stop":
-        deque(read_items(len, Auditor(FINDINGS)), maxlen=0)  # a bad row ends the run before any work is done
-    rows = AuditedComparisons(partial(read_items, measure_with(source.tokenizer)), FINDINGS, source.limit)
+        deque(comparisons(len, Auditor(FINDINGS)), maxlen=0)  # a bad row ends the run before any work is done
+    rows = AuditedComparisons(partial(comparisons, measure_with(source.tokenizer)), FINDINGS, source.limit)
     return LoadedBenchmark(request.name, rows, provenance=origin_of([*files.values()]))
 
 
@@ -77,7 +85,7 @@ def find_files(path: str) -> dict[str, Path]:
     """The files by their names without suffix, which are their tasks in a folder as it is published.
 
     Args:
-        path: A folder that holds some of the seven files, one file, or a Hub id `owner/name` or `owner/name@revision`.
+        path: A folder with some of the seven files, one file, or a Hub id `owner/name` or `owner/name@revision`.
     """
     place = Path(path)
     with reading(place, DataError):
@@ -90,60 +98,20 @@ def find_files(path: str) -> dict[str, Path]:
         found = {task: file for task, file in files if file.exists()}
     if not found:
         names = ", ".join(f"{task}.jsonl" for task in TASKS)
-        raise DataError(f"{path}: no file or folder of Long-RewardBench; it needs one at least of {names}")
+        raise DataError(f"{path}: no file or folder of Long-RewardBench; it needs at least one of {names}")
     return found
 
 
-def comparisons(
-    files: Mapping[str, Path],
-    measure: Callable[[str], int],
-    auditor: Auditor,
-    *,
-    on_bad_row: Literal["stop", "skip"] = "stop",
-) -> Iterator[Comparison]:
-    """Reads the items; each is named after its task and its line, such as `Cite/12`.
-
-    Raises:
-        DataError: A row cannot be read, and `on_bad_row` is "stop".
-    """
-    if {*files} <= {*TASKS}:  # a file of another name may hold any of them
-        for task in sorted({*TASKS} - {*files}):
-            auditor.note("missing_tasks", task)
-    for name, file in files.items():
-        convert = partial(_comparison, name, measure, auditor)
-        yield from read_rows([file], convert, auditor, on_bad_row)
-
-
-def write(folder: Path, comparisons: Iterable[Comparison]) -> dict[str, int]:
-    """Writes comparisons in the schema of Long-RewardBench, one file a task.
-
-    Responses are written best first, as plain text. What of the metadata has no column there gets one of its own.
-    The rows are held together until all are known.
-
-    Returns:
-        How many rows each task's file has.
-
-    Raises:
-        DataError: A comparison without gold, question or one of the seven tasks, or a file that cannot be written.
-    """
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for comparison in comparisons:
-        task = str(comparison.metadata.get("task", ""))
-        if task not in TASKS:
-            raise DataError(
-                f"'{comparison.id}' is of the task '{task}'; Long-RewardBench has {', '.join(TASKS)}"
-            )
-        of_task = rows.setdefault(task, [])
-        of_task.append(to_row(comparison, len(of_task) + 1))
-    for task, of_task in rows.items():
-        write_rows(folder / f"{task}.jsonl", of_task)
-    return {task: len(of_task) for task, of_task in rows.items()}
-
-
 def to_row(comparison: Comparison, number: int) -> dict[str, Any]:
-    """One comparison as a row with this `id`; raises `DataError` where its gold ranks or its question are not known."""
+    """Makes a row of a comparison, with this `id` and the responses best first, as plain text.
+
+    Metadata that has no column in the benchmark gets one of its own.
+
+    Raises:
+        DataError: The gold ranks or the question are unknown.
+    """
     if comparison.ranks is None or comparison.question is None:
-        raise DataError(f"'{comparison.id}' lacks gold ranks or the place of its question; both are written")
+        raise DataError(f"'{comparison.id}' has no gold ranks or no span of its question")
     ranks, at, texts = comparison.ranks, comparison.question, _texts(comparison.prompt)
     order = comparison.best_first()
     responses = [text_of(comparison.responses[index]) for index in order]
@@ -173,99 +141,69 @@ def to_row(comparison: Comparison, number: int) -> dict[str, Any]:
 
 
 def _comparison(
-    name: str,
-    measure: Callable[[str], int],
-    auditor: Auditor,
-    row: FileRow,
-    number: int,
-    names: Counter[str],
+    name: str, measure: Callable[[str], int], auditor: Auditor, row: FileRow, number: int, _: Counter[str]
 ) -> Comparison:
     task = name if name in TASKS else name_of(row, "task")
     identity = f"{task}/{number}"
     prompt = messages_of(required(row, "prompt_template")[1], "prompt_template", "user")
+    kind = row.get("tasktype") or ("BestOfN" if row.get("candidates") else "PairWise")
+    if kind not in ("PairWise", "BestOfN"):
+        raise FieldError("tasktype", f"must be 'PairWise' or 'BestOfN', got {short(kind)}")
     ranks: tuple[int, ...]
-    if _is_pair(row):
+    if kind == "PairWise":
         given, ranks = {field: row.get(field) for field in ("chosen", "rejected")}, (1, 2)
     else:
         given = items_of(row, "candidates", 2)
-        ranks = _ranks(row, len(given), identity, auditor)
+        ranks = tuple(range(1, len(given) + 1))
+        if row.get("candidates_score") is not None:
+            # The order of the file counts and equal scores tie. As the authors read it, rising scores change nothing.
+            scores = scores_of(row["candidates_score"], len(given), "candidates_score")
+            ranks = ranks_by_scores(scores)
+            if rising(scores):
+                auditor.note("rising_scores", identity)
     responses = rateable_responses(given, ranks)
+
     length = labeled_length(row, "ctx_length_for_length")
-    _check_lengths(row, length, "\n\n".join(_texts(prompt)), measure, identity, auditor)
+    text = "\n\n".join(_texts(prompt))
+    tokens, words = measure(text), len(text.split())
+    for finding, stated, measured in (
+        ("length_labels_off", length, (tokens,)),
+        ("stated_lengths_off", row.get("length"), (tokens, words, len(text))),
+        ("word_counts_off", row.get("words_count"), (words, approximate_tokens(text))),
+    ):
+        if is_number(stated) and not any(n / 2 <= stated <= n * 2 for n in measured):
+            auditor.note(finding, f"{identity}: {stated}, measured {', '.join(map(str, measured))}")
+
     question = find_question(row, prompt)
     if question is None:
         auditor.note("question_not_found", identity)
     context = _context(prompt, question)
-    rest = {_RENAMED.get(key, key): to_json_types(value) for key, value in row.items() if key not in _USED}
+    # "same" or another word for pairs, the number of candidates for rankings, which some files store as a number.
+    subtype = row.get("subtype")
+    if subtype is None:
+        subtype = "" if kind == "PairWise" else len(responses)
+    elif isinstance(subtype, float) and subtype.is_integer():
+        subtype = int(subtype)
+    metadata = {
+        _RENAMED.get(key, key): to_json_types(value) for key, value in row.items() if key not in _USED
+    }
+    metadata = {key: value for key, value in metadata.items() if value is not None}
+    if length:
+        metadata["length"] = length
     return Comparison(
         id=identity,
         group=group_of(row, prompt, context, question),
         prompt=prompt,
         responses=responses,
         ranks=ranks,
-        metadata={
-            **{key: value for key, value in rest.items() if value is not None},
-            **({"length": length} if length else {}),
-            "task": task,
-            "subtype": _subtype(row, len(responses)),
-        },
+        metadata=metadata | {"task": task, "subtype": str(subtype)},
         context=context,
         question=question,
     )
 
 
-def _is_pair(row: FileRow) -> bool:
-    match row.get("tasktype"):
-        case "PairWise":
-            return True
-        case "BestOfN":
-            return False
-        case None:
-            return not row.get("candidates")
-        case other:
-            raise FieldError("tasktype", f"needs 'PairWise' or 'BestOfN', got {short(other)}")
-
-
-def _ranks(row: FileRow, count: int, identity: str, auditor: Auditor) -> tuple[int, ...]:
-    """The order of the file, in which equal scores tie; as the release reads it, rising scores do not change it."""
-    field = "candidates_score"
-    if row.get(field) is None:
-        return tuple(range(1, count + 1))
-    scores = scores_of(row[field], count, field)
-    if rising(scores):
-        auditor.note("rising_scores", identity)
-    return ranks_by_scores(scores)
-
-
-def _subtype(row: FileRow, count: int) -> str:
-    """For pairs "same" or another word, for rankings how many candidates; some files hold it as a number."""
-    value = row.get("subtype")
-    if value is None:
-        return "" if _is_pair(row) else str(count)
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def _check_lengths(
-    row: FileRow,
-    length: int | None,
-    text: str,
-    measure: Callable[[str], int],
-    identity: str,
-    auditor: Auditor,
-) -> None:
-    tokens, words = measure(text), len(text.split())
-    checks = {
-        "length_labels_off": (length, (tokens,)),
-        "stated_lengths_off": (row.get("length"), (tokens, words, len(text))),
-        "word_counts_off": (row.get("words_count"), (words, approximate_tokens(text))),
-    }
-    for kind, (stated, measured) in checks.items():
-        if is_number(stated) and not any(n / 2 <= stated <= n * 2 for n in measured):
-            auditor.note(kind, f"{identity}: {stated}, measured {', '.join(map(str, measured))}")
-
-
 def _context(prompt: tuple[Message, ...], question: Span | None) -> tuple[Span, ...]:
-    """What may be cut: all long parts of the prompt beside the question; nothing where it is not known."""
+    """What may be cut: all long parts of the prompt but the question; nothing if the question is unknown."""
     if question is None:
         return ()
     texts = _texts(prompt)

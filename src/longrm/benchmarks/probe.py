@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from longrm.benchmarks.benchmark import AuditedComparisons, BenchmarkRequest, LoadedBenchmark
 from longrm.benchmarks.stratified_sample import Stratum, allot, evenly
@@ -17,54 +17,45 @@ from longrm.worlds import WORLDS, WorldPlan, group
 from longrm.worlds.generator import MOST_PER_GROUP, MOST_TOKENS
 from longrm.worlds.words_tokenizer import load_tokenizer
 
-MOST_COMPARISONS = 10_000_000
-"""Of a probe, for their judgments are held in memory."""
-
-
 _CHECKED = 32_768
 """Tokens of each world, length and depth that are generated before any work; it takes about 0.3 s on one core."""
 
 
 class ProbeCell(Config):
-    """Contexts of some lengths and depths, with how many of them and how many questions each.
+    """Contexts of some lengths, depths and worlds, with how many of them and how many questions each.
 
     Attributes:
         lengths: Target lengths in tokens.
-        depths: Where the evidence stands at each length, as in `probe.depth`, which an empty list stands for.
-        worlds: Names of generated worlds; an empty list stands for `probe.world`.
+        depths: The evidence's place in the context, from 0 = start to 1 = end; "uniform" draws it evenly.
+        worlds: Names of generated worlds (`longrm world --list`).
         groups: Contexts per world, length and depth.
         per_group: Questions about each context.
     """
 
     lengths: tuple[Annotated[int, Field(ge=1, le=MOST_TOKENS)], ...] = (128, 256, 512, 1024, 2048, 4096)
-    depths: tuple[float | Literal["uniform"], ...] = ()
-    worlds: tuple[str, ...] = ()
+    depths: tuple[float | Literal["uniform"], ...] = Field(("uniform",), min_length=1)
+    worlds: tuple[str, ...] = Field(("records",), min_length=1)
     groups: int = Field(64, ge=1)
     per_group: int = Field(8, ge=1, le=MOST_PER_GROUP)
 
 
 class Probe(Config):
-    """What the probe asks.
+    """The questions of the probe.
 
     Attributes:
-        world: A generated world's name, of the cells that name no worlds (`longrm world --list`).
-        responses: Responses a question, N >= 2.
-        depth: Where the evidence stands, 0 = start to 1 = end; "uniform" draws it evenly. Of the cells that name
-            no depths.
-        tokenizer: "words", "approximate" (words and punctuation marks), or a tokenizer's file, folder or Hub id;
-            lengths count in its tokens. By default the model's own; where it has none that is known, "words" for worlds
-            of that tokenizer, else "approximate".
-        seed: Of the generated contexts; take one that no training used.
-        unrelated: Ask about a context the answers were not drawn from: nobody can beat chance.
-        texts: Kinds of text of worlds in prose, of which each context is one; none names all.
-        haystack: Documents in place of a kind of text: a folder of .txt, .md and .jsonl, or of .csv, or a file.
+        responses: Responses per question, N >= 2.
+        tokenizer: "words", "approximate" (words and punctuation marks), or a tokenizer's folder or Hub id that
+            measures lengths. By default the model's own; if that is unknown, "words" for worlds of that tokenizer,
+            otherwise "approximate".
+        seed: Seed of the generated contexts; choose one that no training used.
+        unrelated: Ask about a context from which the answers were not drawn, a control: no judge can beat chance.
+        texts: Kinds of text for worlds in prose, of which each context is one; empty takes all.
+        haystack: Documents in place of generated text: a file, or a folder of .txt, .md and .jsonl or of .csv files.
         haystack_column: The column of the text in .jsonl and .csv.
         cells: The grid of lengths, depths and worlds.
     """
 
-    world: str = "records"
     responses: int = Field(2, ge=2)
-    depth: float | Literal["uniform"] = "uniform"
     tokenizer: str | None = None
     seed: int = 1_000_000
     unrelated: bool = False
@@ -77,45 +68,28 @@ class Probe(Config):
     def total(self) -> int:
         """Comparisons in all cells together."""
         return sum(
-            len(cell.lengths)
-            * len(cell.depths or (self.depth,))
-            * len(cell.worlds or (self.world,))
-            * cell.groups
-            * cell.per_group
+            len(cell.lengths) * len(cell.depths) * len(cell.worlds) * cell.groups * cell.per_group
             for cell in self.cells
         )
 
     @property
     def worlds(self) -> tuple[str, ...]:
         """The worlds of all cells, in their order."""
-        return tuple(dict.fromkeys(world for cell in self.cells for world in cell.worlds or (self.world,)))
-
-    @property
-    def depths(self) -> tuple[float | Literal["uniform"], ...]:
-        """The depths of all cells, in their order."""
-        return tuple(dict.fromkeys(depth for cell in self.cells for depth in cell.depths or (self.depth,)))
+        return tuple(dict.fromkeys(world for cell in self.cells for world in cell.worlds))
 
     def measured(self, tokenizer: str) -> dict[str, Any]:
-        """What the summary of a run tells of the probe, whose lengths count in the tokens of this tokenizer."""
-        return {"tokenizer": tokenizer, "worlds": list(self.worlds), "depths": list(self.depths)}
-
-    @model_validator(mode="after")
-    def _can_be_held(self) -> "Probe":
-        if self.total > MOST_COMPARISONS:
-            raise ValueError(
-                f"the cells have {self.total:,} comparisons together, and a probe has {MOST_COMPARISONS:,} at most: "
-                "lessen groups, per_group, lengths, depths or worlds"
-            )
-        return self
+        """The description of the probe in a run's summary; its lengths are measured with this tokenizer."""
+        depths = dict.fromkeys(depth for cell in self.cells for depth in cell.depths)
+        return {"tokenizer": tokenizer, "worlds": list(self.worlds), "depths": list(depths)}
 
 
 def load_probe(request: BenchmarkRequest) -> LoadedBenchmark:
-    """The comparisons of the probe, which are generated whenever they are read.
+    """The comparisons of the probe, which are generated again at every iteration.
 
     Lengths count in the tokens of `probe.tokenizer`, else of the model that will judge, else of `without_tokenizer`.
 
     Raises:
-        ConfigError: A world, length or depth that cannot be.
+        ConfigError: A wrong world, length or depth.
         ModelError: There is no such tokenizer.
     """
     probe, limit = request.probe, request.source.limit
@@ -135,15 +109,15 @@ def load_probe(request: BenchmarkRequest) -> LoadedBenchmark:
 
 
 def without_tokenizer(worlds: Iterable[str]) -> str:
-    """What lengths count in where no tokenizer is known: words, which knows some worlds, or approximate tokens."""
+    """The tokenizer that measures lengths by default: "words" if it knows all of these worlds, else "approximate"."""
     return "words" if all(WORLDS[world].words for world in worlds if world in WORLDS) else "approximate"
 
 
 class ProbePart(NamedTuple):
-    """The comparisons of one world, length and depth, in the order in which they are asked.
+    """The comparisons of one world, length and depth, in order.
 
     Attributes:
-        plan: What generates them.
+        plan: Generates them.
         places: Which of the plan's comparisons are taken, counted from 0.
     """
 
@@ -152,7 +126,7 @@ class ProbePart(NamedTuple):
 
     @property
     def contexts(self) -> dict[int, list[int]]:
-        """The numbers of the contexts that they are about, each with the numbers of its questions."""
+        """The numbers of the contexts, each with the numbers of its questions."""
         found: dict[int, list[int]] = {}
         for place in self.places:
             context, question = divmod(place, self.plan.per_group)
@@ -161,15 +135,15 @@ class ProbePart(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """The target tokens of all these contexts together, each counted once."""
+        """The target tokens of all contexts together."""
         return len(self.contexts) * self.plan.length
 
 
 def probe_parts(probe: Probe, limit: int | None = None) -> list[ProbePart]:
-    """What the probe asks, shortest contexts first as the cells list them; a limit takes as much of every part.
+    """The parts of the probe in the order of its cells; a limit takes as much of every part.
 
     Raises:
-        ConfigError: A world, length or depth that cannot be.
+        ConfigError: A wrong world, length or depth.
     """
     plans = [
         (
@@ -189,12 +163,12 @@ def probe_parts(probe: Probe, limit: int | None = None) -> list[ProbePart]:
         )
         for cell in probe.cells
         for length in cell.lengths
-        for depth in cell.depths or (probe.depth,)
-        for world in cell.worlds or (probe.world,)
+        for depth in cell.depths
+        for world in cell.worlds
     ]
     if limit is None:
         return [ProbePart(plan, range(count)) for plan, count in plans]
-    # A part that the cells name twice is a stratum of its own: its comparisons are refused by their ids, not lost.
+    # A part that the cells name twice is a stratum of its own, so that its repeated ids are an error and not lost.
     sizes: dict[Stratum, int] = {
         (p.length, p.depth, p.world, place): count for place, (p, count) in enumerate(plans)
     }
@@ -205,12 +179,21 @@ def probe_parts(probe: Probe, limit: int | None = None) -> list[ProbePart]:
 
 
 def _check_lengths(parts: Iterable[ProbePart], tokenizer: Tokenizer) -> None:
-    """Generates the first contexts of every part: one that is too short is found before a model has read any."""
+    """Generates the first contexts of every part, so that a length that is too short ends the run before any work."""
+
+    def fits(plan: WorldPlan, contexts: Iterable[int]) -> bool:
+        try:
+            for number in contexts:
+                group(plan, number, tokenizer)
+        except ContextLengthError:
+            return False
+        return True
+
     needed: dict[tuple[str, int], int] = {}
     for plan, contexts in ((part.plan, [*part.contexts][: _CHECKED // part.plan.length]) for part in parts):
-        if not _fits(plan, contexts, tokenizer):
+        if not fits(plan, contexts):
             longer = (replace(plan, length=length) for length in count(plan.length // 32 * 32 + 32, 32))
-            works = next(one.length for one in longer if _fits(one, contexts, tokenizer))
+            works = next(one.length for one in longer if fits(one, contexts))
             key = plan.world, plan.length
             needed[key] = max(works, needed.get(key, 0))
     if needed:
@@ -221,25 +204,16 @@ def _check_lengths(parts: Iterable[ProbePart], tokenizer: Tokenizer) -> None:
         raise ConfigError(f"lengths too short for these tasks: {found}")
 
 
-def _fits(plan: WorldPlan, contexts: Iterable[int], tokenizer: Tokenizer) -> bool:
-    try:
-        for number in contexts:
-            group(plan, number, tokenizer)
-    except ContextLengthError:
-        return False
-    return True
-
-
 def comparisons(probe: Probe, tokenizer: str | None = None, limit: int | None = None) -> Iterator[Comparison]:
     """Generates the comparisons of every part, or a stratified sample of them.
 
     Args:
-        probe: What is asked.
-        tokenizer: A name, file or folder, in place of the probe's own.
+        probe: The settings.
+        tokenizer: Measures lengths in place of the probe's own.
         limit: How many comparisons at most.
 
     Raises:
-        ConfigError: A world, length or depth that cannot be; before anything is generated.
+        ConfigError: A wrong world, length or depth, before anything is generated.
         ModelError: There is no such tokenizer.
     """
     parts = probe_parts(probe, limit)

@@ -1,4 +1,4 @@
-"""Fewer comparisons than a benchmark has: a sample that holds as much of every length, depth and task as can be."""
+"""Stratified samples: as many comparisons of every length, depth and task as possible."""
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
@@ -6,14 +6,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from longrm.data.fields import length_and_depth_of
 from longrm.types import Comparison
 
-_DEPTHS = 5  # bins, as in the figures by depth
+_DEPTHS = 5  # bins, as in the metrics by depth
 
 Stratum = tuple[Hashable, ...]
 """What comparisons of one kind share, such as length, depth and task."""
 
 
 def stratum_of(comparison: Comparison) -> Stratum:
-    """The length up to a power of two, the fifth of the context where the evidence stands, and the task of one."""
+    """The length rounded up to a power of two, the fifth of the context with the evidence, and the task."""
     place = length_and_depth_of(comparison.metadata)
     length = None if place.length is None else (place.length - 1).bit_length()
     depth = None if place.depth is None else min(int(place.depth * _DEPTHS), _DEPTHS - 1)
@@ -21,15 +21,14 @@ def stratum_of(comparison: Comparison) -> Stratum:
 
 
 def allot(limit: int, sizes: Mapping[Stratum, int]) -> dict[Stratum, int]:
-    """How many are taken of each stratum: equally many, and all of one that has fewer.
+    """Allots a sample to strata: equally many of each, and all of those that have fewer.
 
-    What is left when every stratum has its equal share, less than one for each, goes where the strata's first parts
-    (lengths), then their second ones (depths) and so on have least so far: a limit below the number of strata reaches
-    every length before it reaches one twice.
+    The remainder, less than one per stratum, goes to strata whose first part (length), then second part (depth) and so
+    on has the fewest so far: a limit below the number of strata reaches every length before it reaches one twice.
 
     Args:
-        limit: How many in all; where there are fewer, all are taken.
-        sizes: How many each stratum has, in the order of the data.
+        limit: The size of the sample; if there are fewer comparisons, all are taken.
+        sizes: The size of each stratum, in the order of the data.
     """
     taken, left = dict.fromkeys(sizes, 0), limit
     open_ones = [stratum for stratum, size in sizes.items() if size]
@@ -51,12 +50,12 @@ def allot(limit: int, sizes: Mapping[Stratum, int]) -> dict[Stratum, int]:
 
 
 def evenly(count: int, size: int) -> list[int]:
-    """`count` of `size` places, from 0, as evenly apart as whole numbers can be: they come from many contexts."""
+    """`count` of `size` places, from 0, spread evenly, so that they come from many contexts."""
     return [number * size // count for number in range(count)]
 
 
 def sample(limit: int, strata: Sequence[Stratum]) -> list[int]:
-    """The places of the comparisons that are taken, rising; `strata` are those of all, in the order of the data."""
+    """The places of the sampled comparisons, ascending, given the stratum of every comparison in order."""
     places: dict[Stratum, list[int]] = {}
     for place, stratum in enumerate(strata):
         places.setdefault(stratum, []).append(place)
@@ -67,12 +66,12 @@ def sample(limit: int, strata: Sequence[Stratum]) -> list[int]:
 
 
 def balanced(leads: Sequence[float]) -> list[int]:
-    """The places that are kept, rising, so that as many leads are above 0 as below; those at 0 are all kept.
+    """The places that are kept, ascending, so that as many leads are above 0 as below; those at 0 are all kept.
 
-    Of the side with more of them as many are taken as the other has, spread evenly over it.
+    The larger side is sampled evenly down to the size of the smaller one.
 
     Args:
-        leads: One number a comparison, such as by how much its better response is the longer one.
+        leads: One number per comparison, such as how much longer its better response is.
     """
     above = [place for place, lead in enumerate(leads) if lead > 0]
     below = [place for place, lead in enumerate(leads) if lead < 0]

@@ -47,7 +47,7 @@ def probe_cells(
     Args:
         settings: The evaluation, whose model and judge determine the defaults.
         lengths: Such as "8k,32k,131072"; by default powers of two up to the model's context window.
-        depths: Such as "0,0.5,1" or "uniform"; by default those of `probe.depth`.
+        depths: Such as "0,0.5,1" or "uniform"; by default "uniform".
         tasks: Names of worlds; by default those that fit the model's tokenizer.
         n: Comparisons per length, depth and task.
 
@@ -56,7 +56,7 @@ def probe_cells(
     """
     worlds = _listed(tasks, "--tasks", "single-fact,two-hops") if tasks is not None else _tasks(settings)
     sizes = _lengths(lengths) if lengths is not None else default_lengths(settings, worlds)
-    places = _depths(depths) if depths is not None else ()
+    places = _depths(depths) if depths is not None else ("uniform",)
     return tuple(
         ProbeCell(lengths=tuple(group), depths=places, worlds=worlds, groups=groups, per_group=per_group)
         for (groups, per_group), group in groupby(sizes, lambda length: contexts_of(n, length))

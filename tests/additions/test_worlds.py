@@ -35,7 +35,7 @@ def nicknames(plugin, monkeypatch):
 
 
 def test_an_evaluation_of_an_added_world_runs_to_its_summary(nicknames, tmp_path):
-    probe = {"world": "nicknames", "cells": [{"lengths": [128, 256], "groups": 8, "per_group": 2}]}
+    probe = {"cells": [{"worlds": ["nicknames"], "lengths": [128, 256], "groups": 8, "per_group": 2}]}
     settings = Evaluation.model_validate({"model": "baseline:overlap", "bench": "probe", "probe": probe})
     run_evaluation(settings, tmp_path / "run")
     build([tmp_path / "run"], tmp_path / "report.html")

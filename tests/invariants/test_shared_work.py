@@ -215,4 +215,4 @@ def test_engines_that_cannot_be_combined_are_refused(tmp_path, data):
     with pytest.raises(ConfigError, match="torchrun"):
         score_file(ray, tmp_path / "x.jsonl", workers=WorkerGroup(0, 2))
     with pytest.raises(ConfigError, match="--workers"):
-        score_file(ScoreSettings(model="baseline:overlap", data=str(data), workers=2), tmp_path / "x.jsonl")
+        ScoreSettings.resolve(None, {"model": "baseline:overlap", "data": str(data), "workers": 2})

@@ -1,4 +1,4 @@
-"""Scoring by a real Ray cluster on this machine, and what is said without Ray."""
+"""Scoring by a real Ray cluster on this machine, and errors without one."""
 
 import importlib.util
 import json
@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -88,11 +89,11 @@ def test_a_killed_ray_worker_changes_no_byte(tmp_path, scoring):
         first, *others = workers_of(process)
         assert len(others) == 1
         first.kill()
-        told, errors = process.communicate(timeout=1500)
+        output, errors = process.communicate(timeout=1500)
     finally:
         process.kill()
     assert process.returncode == 0, errors
-    assert f"Wrote {MANY} rows" in told
+    assert f"Wrote {MANY} rows" in output
     assert out.read_bytes() == one.read_bytes()
 
 
@@ -122,7 +123,7 @@ def test_runs_continue_with_and_without_ray(tmp_path, scoring):
         process.kill()
         process.communicate()
         assert before < logged(out) < ROWS
-        _, alive = psutil.wait_procs(below, timeout=200)  # its agents look for it now and then
+        _, alive = psutil.wait_procs(below, timeout=200)  # Ray's agents check for it now and then
         assert not alive, "Ray ends with the run"
     process = start(scoring, out, "--engine", "ray", "--workers", 1)
     _, errors = process.communicate(timeout=300)
@@ -132,33 +133,26 @@ def test_runs_continue_with_and_without_ray(tmp_path, scoring):
 
 @with_ray
 def test_a_missing_cluster_and_too_many_workers_are_refused(monkeypatch):
-    import ray
+    import ray.data
 
     def init(**_):
         raise ConnectionError("refused")
 
-    monkeypatch.setattr(ray, "init", init)
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # and does not listen
-        for address in (
-            "auto",
-            f"127.0.0.1:{bound.getsockname()[1]}",
-            f"ray://127.0.0.1:{bound.getsockname()[1]}",
-        ):
-            monkeypatch.setenv("RAY_ADDRESS", address)
-            with pytest.raises(RunError, match=f"RAY_ADDRESS = {address}"):
-                ray_engine._init(1)
-    monkeypatch.delenv("RAY_ADDRESS")
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+        port = bound.getsockname()[1]
+        monkeypatch.setattr(ray, "init", init)
+        for address in ("auto", f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
+            with pytest.raises(RunError, match=f"RAY_ADDRESS = {address}"), ray_engine._cluster(address):
+                pass
+    monkeypatch.setattr(ray_engine, "_cluster", lambda address: nullcontext())
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
     with pytest.raises(ConfigError, match="--workers 3"):
-        ray_engine._init(3)
+        next(ray_engine.scored_by_ray("baseline:longest", JudgeSettings(), 3, None, None))
 
 
 def test_a_missing_ray_names_its_extra(tmp_path, monkeypatch):
-    for name in ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
-        monkeypatch.setenv(name, "")  # so that what is set is taken back
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "")
-    monkeypatch.setenv("RAY_BACKEND_LOG_LEVEL", "")
+    monkeypatch.setattr(os, "environ", dict(os.environ))  # which the engine changes
     monkeypatch.setitem(sys.modules, "ray", None)
     write(tmp_path / "data.jsonl", generate(WorldPlan("records", 64, per_group=2), 4, words_tokenizer()))
     scoring = ScoreSettings(model="baseline:longest", data=str(tmp_path / "data.jsonl"), engine="ray")
@@ -177,7 +171,7 @@ def test_rows_that_kill_their_workers_end_in_errors(monkeypatch, kills):
             self.add, self.clear = SimpleNamespace(remote=starts.add), SimpleNamespace(remote=starts.clear)
 
     class Killed(BaseException):
-        """What nobody in a worker catches."""
+        """Not caught by a worker."""
 
     killed = 0
 

@@ -27,7 +27,7 @@ def test_position_bias_cancels_in_scores(tmp_path, place):
     assert all(left == right for left, right in found)
 
 
-def test_scores_of_another_model_are_only_overwritten_with_force(tmp_path):
+def test_scores_of_another_model_are_not_overwritten(tmp_path):
     scores("baseline:longest", tmp_path)
     data, out = tmp_path / "pairs.jsonl", tmp_path / "scored.jsonl"
     before = out.read_bytes()
@@ -37,18 +37,15 @@ def test_scores_of_another_model_are_only_overwritten_with_force(tmp_path):
         lambda: score_file(ScoreSettings(**other, column="mine"), out),
         lambda: rank_file(ScoreSettings(**other), out, pairs=True),
     ):
-        with pytest.raises(DataError, match="'baseline:longest'.* --force"):
+        with pytest.raises(DataError, match="'baseline:longest'.* --out"):
             write()
         assert out.read_bytes() == before
         assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.jsonl", "scored.jsonl"]
-    scores("baseline:longest", tmp_path)  # its own are, as ever
+    scores("baseline:longest", tmp_path)  # its own are
     assert out.read_bytes() == before
-    score_file(ScoreSettings(**other, force=True), out)
-    assert {json.loads(line)["scores_by"] for line in out.read_text().splitlines()} == {"baseline:shortest"}
 
 
 def test_scores_in_the_data_are_kept(tmp_path):
-    """Negative control: those of another model, which are written again beside the new ones."""
     scores("baseline:longest", tmp_path)
     again = ScoreSettings(model="baseline:shortest", data=str(tmp_path / "scored.jsonl"))
     for _ in range(2):

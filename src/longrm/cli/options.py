@@ -186,7 +186,6 @@ def scoring_options(*, model: str, column: str, model_required: bool) -> Decorat
         click.option("--model", required=model_required, help=model),
         click.option("--data", metavar="PATH", required=True, help=data),
         click.option("--out", required=True, type=PATH, help=out),
-        FORMAT,
         columns_option(),
         setting("--column", "column", column),
         setting(
@@ -194,7 +193,6 @@ def scoring_options(*, model: str, column: str, model_required: bool) -> Decorat
         ),
         setting("--engine", "engine", "Score on the workers of a Ray cluster.", ["ray"]),
         setting("--workers", "workers", workers, int),
-        setting("--force", "force", "Overwrite a file with another model's scores.", bool),
         MODEL_OPTIONS,
         set_option("judge.max_tokens=64"),
     )

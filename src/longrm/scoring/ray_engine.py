@@ -35,7 +35,6 @@ _BLOCK_BYTES = 1 << 16
 # Size of the object store, which holds what waits for a worker: rows are not read further ahead.
 _STORE_BYTES = 1 << 29
 
-# Time-out of the connection to the head of a cluster. Ray itself would try for minutes.
 _CONNECT_SECONDS = 10.0
 
 # A batch that has killed this many workers is not tried again.
@@ -43,29 +42,32 @@ _MAX_TRIES = 4
 
 
 def scored_by_ray(
-    model: str, judge: JudgeSettings, workers: int | None, reading: ComparisonReader, done: RowScores
+    model: str, judge: JudgeSettings, workers: int | None, reading: ComparisonReader, scores: RowScores
 ) -> Generator[list[ScoreRecord]]:
     """Scores every row that is not done, in any order.
 
     A process on this machine reads the rows, and each worker loads the model. By default there is one worker per GPU,
     or one per CPU where there is no GPU.
     """
-    with _cluster(workers) as gpus:
+    address = os.environ.get("RAY_ADDRESS", "")  # of a cluster that the user has started
+    with _cluster(address):
         import ray.data
 
+        resources = ray.cluster_resources()
+        gpus, cpus = (int(resources.get(kind, 0)) for kind in ("GPU", "CPU"))
         if model.removeprefix("compress:").startswith(("baseline:", "simulated:")):
             gpus = 0  # these do not use any
-        if workers is not None and gpus and workers > gpus and not _is_remote():
-            raise ConfigError(
-                f"--workers {workers}: this machine has {gpus} GPUs, and every worker needs one"
-            )
+        # More workers would wait for a device without end; a cluster may still grow.
+        if workers is not None and workers > (gpus or cpus) and not address:
+            devices = f"{gpus} GPUs" if gpus else f"{cpus} CPUs"
+            raise ConfigError(f"--workers {workers}: this machine has {devices}, and every worker needs one")
         context = ray.data.DataContext.get_current()
         context.target_max_block_size = _BLOCK_BYTES
         context.enable_progress_bars = False
         home = os.getcwd()
         read = ray.data.from_items([0]).map_batches(
             _read,
-            fn_kwargs={"reading": reading, "done": done.flags(), "home": home},
+            fn_kwargs={"reading": reading, "done": bytes(scores.done), "home": home},
             num_cpus=0,  # the workers may use all there are
             label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},
         )
@@ -73,7 +75,7 @@ def scored_by_ray(
             _Worker,
             fn_constructor_args=(model, judge, home, ray.remote(num_cpus=0)(_Starts).remote()),
             batch_size=None,
-            compute=ray.data.ActorPoolStrategy(size=workers or gpus or int(ray.cluster_resources()["CPU"])),
+            compute=ray.data.ActorPoolStrategy(size=workers or gpus or cpus),
             num_cpus=1,
             num_gpus=1 if gpus else 0,
         )
@@ -82,7 +84,7 @@ def scored_by_ray(
                 records = pickle.loads(row["records"])
                 if isinstance(records, LongRMError):
                     raise records
-                yield [record for record in records if record.number not in done]
+                yield [record for record in records if record.number not in scores]
         except ray.exceptions.RayError as error:
             last = str(error).strip().splitlines()[-1]
             raise RunError(
@@ -129,30 +131,28 @@ class _Worker:
 
     def __call__(self, block: Mapping[str, Any]) -> dict[str, Any]:
         """Scores the batches of a block; a `LongRMError` is returned as a result."""
-        try:
-            return {"records": [pickle.dumps(self._score([pickle.loads(one) for one in block["batch"]]))]}
-        except LongRMError as error:
-            return {"records": [pickle.dumps(error)]}
-
-    def _score(self, received: list[ScoreBatch | LongRMError]) -> list[ScoreRecord]:
         import ray
 
         records: list[ScoreRecord] = []
-        for batch in received:
-            if isinstance(batch, LongRMError):
-                raise batch
-            self._model = self._model or reward_models.load(self._name, judge=self._judge)
-            first, last = batch[0][0], batch[-1][0]
-            if ray.get(self._starts.add.remote(first)) > _MAX_TRIES:
-                detail = (
-                    f"{_MAX_TRIES} workers of Ray were killed while scoring rows {first} to {last}, perhaps out of "
-                    "memory; check these rows, or give workers more"
-                )
-                records += [ScoreRecord(number, Outcome.ERROR, detail=detail) for number, _ in batch]
-            else:
-                records += score(batch, self._model)
-                ray.get(self._starts.clear.remote(first))
-        return records
+        try:
+            for packed in block["batch"]:
+                batch: ScoreBatch | LongRMError = pickle.loads(packed)
+                if isinstance(batch, LongRMError):
+                    raise batch
+                self._model = self._model or reward_models.load(self._name, judge=self._judge)
+                first, last = batch[0][0], batch[-1][0]
+                if ray.get(self._starts.add.remote(first)) > _MAX_TRIES:
+                    detail = (
+                        f"{_MAX_TRIES} workers of Ray were killed while scoring rows {first} to {last}, perhaps out of "
+                        "memory; check these rows, or give workers more"
+                    )
+                    records += [ScoreRecord(number, Outcome.ERROR, detail=detail) for number, _ in batch]
+                else:
+                    records += score(batch, self._model)
+                    ray.get(self._starts.clear.remote(first))
+        except LongRMError as error:
+            return {"records": [pickle.dumps(error)]}
+        return {"records": [pickle.dumps(records)]}
 
 
 def _enter(home: str) -> None:
@@ -162,9 +162,19 @@ def _enter(home: str) -> None:
 
 
 @contextmanager
-def _cluster(workers: int | None) -> Iterator[int]:
-    """Joins the cluster, or starts one on this machine with room for the workers; yields its number of GPUs."""
-    if not _is_remote():
+def _cluster(address: str) -> Iterator[None]:
+    """Joins the cluster at the address, or starts one on this machine."""
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    where = f"at RAY_ADDRESS = {address}" if address else "on this machine"
+    host, _, port = address.rpartition("://")[2].partition(":")
+    if port.isdigit():  # not "auto" and the like
+        try:  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+        except OSError as error:
+            raise RunError(
+                f"no Ray cluster {where}: {error.strerror or error}; start one, or unset it to use this machine"
+            ) from None
+    if not address:
         os.environ.update(
             # Listens on the loopback address only: with this, Ray takes 127.0.0.1 as its address.
             RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
@@ -173,45 +183,15 @@ def _cluster(workers: int | None) -> Iterator[int]:
             RAY_USAGE_STATS_ENABLED="0",
         )
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # errors also come as exceptions
-        # By default every other process of a busy machine goes before Ray's workers.
+        # By default every other process of a busy machine has priority over Ray's workers.
         os.environ.setdefault("RAY_worker_niceness", "0")
+        # "local": by default Ray joins a cluster that `ray start` has left running on this machine.
+        options |= {"address": "local", "num_cpus": os.cpu_count(), "object_store_memory": _STORE_BYTES}
+        options["include_dashboard"] = False
     with importing("--engine ray"):
         import ray.data
     warnings.filterwarnings("ignore", module=r"ray\.")  # about the one block that is read: it becomes many
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    _init(workers)
-    try:
-        with redirect_stdout(sys.stderr):  # where Ray reports lost workers
-            yield int(ray.cluster_resources().get("GPU", 0))
-    finally:
-        ray.shutdown()
-
-
-def _init(workers: int | None) -> None:
-    """Connects to the cluster of RAY_ADDRESS, or starts one."""
-    import ray
-
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    where = "on this machine"
-    if _is_remote():
-        where = f"at RAY_ADDRESS = {os.environ['RAY_ADDRESS']}"
-        host, _, port = os.environ["RAY_ADDRESS"].rpartition("://")[2].partition(":")
-        if port.isdigit():  # not "auto" and the like
-            try:
-                socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-            except OSError as error:
-                raise RunError(
-                    f"no Ray cluster {where}: {error.strerror or error}; start one, or unset it to use this machine"
-                ) from None
-    else:
-        cpus = os.cpu_count() or 1
-        if workers is not None and workers > cpus:
-            raise ConfigError(
-                f"--workers {workers}: this machine has {cpus} CPUs, and every worker needs one"
-            )
-        # "local": by default Ray joins what `ray start` has left running on this machine.
-        options |= {"address": "local", "num_cpus": cpus, "object_store_memory": _STORE_BYTES}
-        options["include_dashboard"] = False
     terminate = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options)
@@ -219,8 +199,8 @@ def _init(workers: int | None) -> None:
         raise RunError(f"no Ray cluster {where}: {first_line(error)}") from None
     if callable(terminate) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminate)  # Ray replaces it by a silent handler
-
-
-def _is_remote() -> bool:
-    """Whether the cluster is one that the user has started."""
-    return bool(os.environ.get("RAY_ADDRESS"))
+    try:
+        with redirect_stdout(sys.stderr):  # where Ray reports lost workers
+            yield
+    finally:
+        ray.shutdown()

@@ -9,9 +9,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice, tee
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from longrm import reward_models
 from longrm.clients.remote_settings import ModelName, refuse_server
@@ -41,31 +41,40 @@ class ScoreSettings(Config):
     """Settings of `longrm score`, `rank` and `filter`.
 
     Attributes:
-        data: The file or folder of preference data.
+        data: The file or folder of preference data; the format is recognized from its columns.
         model: A folder or Hub id, or a name of another kind, as for `longrm evaluate`. Without a model, rank and filter
             read the scores that `longrm score` wrote.
-        format: The rows' format; by default recognized from the columns.
-        columns: The names in the file of columns that longrm calls otherwise, as `prompt = "question"`; rows are
-            written with longrm's names.
+        columns: Names of columns that differ from longrm's, as `prompt = "question"`; rows are written with longrm's.
         on_bad_row: Whether an unreadable row stops the run or is skipped.
         column: The column of the scores; `COLUMN_outcome` has the outcomes, `COLUMN_by` the model's name. By default
-            "scores", or "model_scores" where the rows have a column of that name already.
-        judge: How queries are put to the model; a generative one is slow where `judge.max_tokens` is large.
+            "scores", or "model_scores" if the rows already have a column of that name.
+        judge: How the model is asked; a generative one is slow if `judge.max_tokens` is large.
         engine: "ray" scores on the workers of a Ray cluster; by default this process scores, or those of torchrun.
-        force: Whether a file with another model's scores is overwritten.
         workers: Number of Ray workers; by default one per GPU, or one per CPU where there is no GPU.
     """
 
     data: str
     model: ModelName | None = None
-    format: str | None = None
     columns: ColumnNames | None = None
     on_bad_row: Literal["stop", "skip"] = "stop"
     column: str | None = None
     judge: JudgeSettings = JudgeSettings()
     engine: Annotated[Literal["ray"] | None, OPERATIONAL] = None
-    force: Annotated[bool, OPERATIONAL] = False
     workers: Annotated[int | None, OPERATIONAL] = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _check_workers(self) -> Self:
+        if self.workers is not None and self.engine is None:
+            raise ConfigError(
+                "--workers requires --engine ray; otherwise use torchrun --nproc-per-node N -m longrm score"
+            )
+        if self.model is None and (self.engine or self.judge != JudgeSettings()):
+            raise ConfigError("--engine and the judge settings (--device, --dtype, ...) require --model")
+        return self
+
+    def open_rows(self) -> ComparisonReader:
+        """Opens the rows; see `longrm.data.read` for the errors."""
+        return read(self.data, on_bad_row=self.on_bad_row, columns=self.columns)
 
 
 @dataclass(slots=True)
@@ -76,30 +85,21 @@ class RowCounts:
     rows: int = 0  # read
     written: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)  # rows by outcome; only answered ones have scores
-    dropped: Counter[str] = field(
-        default_factory=Counter
-    )  # rows not written, by outcome or reason of rank and filter
+    # Rows that were not written, by outcome or by the reason of rank and filter.
+    dropped: Counter[str] = field(default_factory=Counter)
     # For each outcome but "answered": number and reason of the first row that the model did not score.
     first_unscored: dict[str, str] = field(default_factory=dict)
 
 
-Arrange = Callable[[Iterator[ScoredRow], RowCounts], Iterator[dict[str, Any]]]
-"""Selects and changes the scored rows of a file for writing, and counts them."""
-
-
-def all_rows(rows: Iterator[ScoredRow], counts: RowCounts) -> Iterator[dict[str, Any]]:
-    """Every row with its scores."""
-    for row in rows:
-        counts.rows += 1
-        counts.written += 1
-        yield row.columns
+Select = Callable[[ScoredRow], dict[str, Any] | str]
+"""Makes the row to write from a row with scores; a text is the reason to drop it."""
 
 
 def score_file(
     settings: ScoreSettings,
     out: Path,
     *,
-    arrange: Arrange = all_rows,
+    select: Select | None = None,
     workers: WorkerGroup | None = None,
     progress: Progress = no_progress,
 ) -> RowCounts | None:
@@ -108,49 +108,50 @@ def score_file(
     Scores are logged in `OUT.partial`, from which a killed run continues, with this engine or another, as one process
     or as several. The folder is kept if rows ended in errors; the same settings then try these again.
 
-    `arrange` selects and changes the rows to write; by default all are written.
-
-    Returns:
-        The counts; None in a process that does not write the file.
+    `select` selects and changes the rows to write; by default all are written, also those without scores. Returns the
+    counts; None in a process that does not write the file.
     """
     workers = workers or WorkerGroup()
     model = settings.model
     if model is None:
         raise ConfigError("model: required")
-    if settings.workers is not None and settings.engine != "ray":
-        raise ConfigError(
-            "--workers is only valid with --engine ray; otherwise use torchrun --nproc-per-node N -m longrm score"
-        )
     if settings.engine and workers.count > 1:
         raise ConfigError("--engine ray does not support torchrun: it starts its own workers")
     if settings.engine or workers.count > 1:
         refuse_server(model, "--engine ray" if settings.engine else "torchrun")
     check_out(out, settings.data)
-    reading = open_rows(settings)
+    reading = settings.open_rows()
     by = _model_name(model, settings.judge)
-    if out.exists() and not settings.force:
-        _check_overwritten(out, settings.column, by, reading)
-    column = _free_column(reading, settings.column)
+    input_columns = next(iter(reading)).source.keys()  # all rows of a file have the same
+    if out.exists():
+        _check_overwritten(out, settings.column, by, input_columns)
+    column = _free_column(reading, settings.column, input_columns)
     partial = out.with_name(out.name + ".partial")
     with claimed_once(RunFolder(partial, "scoring", settings), workers) as folder:
         path = folder.path / "scores.jsonl"
-        _score_rows(model, settings, reading, path, folder, workers, progress)
+        if workers.is_main_process:
+            join_parts(path, ScoreRecord)
+        workers.wait()  # until the folder is claimed and the parts of the log are joined
+        check_seen(folder.path)
+        scores = RowScores(path)
+        before = sum(scores.done)
+        fresh = _new_records(model, settings, reading, scores, folder, workers)
+        with closing(fresh), Log(part_of(path, workers.rank), ScoreRecord) as log:
+            for records in fresh:
+                log.append(*records)
+                progress("scoring", before + workers.add_done(len(records)), 0)
+        workers.wait()
         if not workers.is_main_process:
             return None
+        total = before + workers.add_done(0)
+        progress("scoring", total, total)
         join_parts(path, ScoreRecord)
         counts = RowCounts(reading.format)
-        write_rows(out, arrange(_scored_rows(reading, RowScores(path), column, by, counts), counts))
+        write_selected(out, _scored_rows(reading, RowScores(path), column, by, counts), select, counts)
         reading.log_skipped()
     if not counts.outcomes[Outcome.ERROR]:
         discard(partial)
     return counts
-
-
-def open_rows(settings: ScoreSettings) -> ComparisonReader:
-    """Opens the rows; see `longrm.data.read` for the errors."""
-    return read(
-        settings.data, format=settings.format, on_bad_row=settings.on_bad_row, columns=settings.columns
-    )
 
 
 def check_out(out: Path, data: str) -> None:
@@ -158,6 +159,28 @@ def check_out(out: Path, data: str) -> None:
     if os.path.realpath(out) == os.path.realpath(data):
         raise DataError(f"{out}: --out must not be the input file")
     check_writable(out)
+
+
+def write_selected(out: Path, rows: Iterable[ScoredRow], select: Select | None, counts: RowCounts) -> None:
+    """Writes all rows, or with `select` those rows with scores that it selects, and counts them."""
+
+    def selected() -> Iterator[dict[str, Any]]:
+        for row in rows:
+            counts.rows += 1
+            if select is None:
+                chosen: dict[str, Any] | str = row.columns
+            else:
+                chosen = select(row) if row.outcome == Outcome.ANSWERED else row.outcome
+            if isinstance(chosen, str):
+                counts.dropped[chosen] += 1
+            else:
+                counts.written += 1
+                yield chosen
+
+    write_rows(out, selected())
+
+
+# ---- Scoring ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,29 +216,24 @@ def score(batch: ScoreBatch, model: RewardModel) -> list[ScoreRecord]:
 class RowScores:
     """A log of scores by row number. Scores stay on disk: a row takes nine bytes of memory.
 
-    A row that ended in an error is in the log, but not done: the next run tries it again.
+    Attributes:
+        done: For every row number from 0, whether the row needs no scoring: 1 or 0. A row that ended in an error is in
+            the log but not done: the next run tries it again.
     """
 
     def __init__(self, path: Path) -> None:
         self._log = Log(path, ScoreRecord)
         self._offsets = array("q")
-        self._done = bytearray()
+        self.done = bytearray()
         for offset, record in self._log.with_offsets():
-            new = max(0, record.number + 1 - len(self._offsets))
+            new = max(0, record.number + 1 - len(self.done))
             self._offsets.extend([-1] * new)
-            self._done.extend(bytes(new))
+            self.done.extend(bytes(new))
             self._offsets[record.number] = offset  # the last record of a row counts
-            self._done[record.number] = record.outcome is not Outcome.ERROR
-
-    def __len__(self) -> int:
-        return sum(self._done)
+            self.done[record.number] = record.outcome is not Outcome.ERROR
 
     def __contains__(self, number: int) -> bool:
-        return number < len(self._done) and bool(self._done[number])
-
-    def flags(self) -> bytes:
-        """For every row number from 0, whether it is done: 1 or 0."""
-        return bytes(self._done)
+        return number < len(self.done) and bool(self.done[number])
 
     def join(self, rows: Iterable[ComparisonRow]) -> Iterator[tuple[ComparisonRow, ScoreRecord]]:
         """The rows with their records."""
@@ -231,57 +249,34 @@ class RowScores:
         return zip(mine, self._log.at(map(offset, theirs)), strict=True)
 
 
-def _score_rows(
+def _new_records(
     model_name: str,
     settings: ScoreSettings,
     reading: ComparisonReader,
-    path: Path,
+    scores: RowScores,
     folder: RunFolder,
     workers: WorkerGroup,
-    progress: Progress,
-) -> None:
-    """Scores every row that is not in the log."""
-    if workers.is_main_process:
-        join_parts(path, ScoreRecord)
-    workers.wait()  # until the folder is claimed and the parts of the log are joined
-    check_seen(path.parent)
-    done = RowScores(path)
-    before = len(done)
+) -> Generator[list[ScoreRecord]]:
+    """Scores every row that is not done, on this process's share of the batches or by Ray."""
     if settings.engine == "ray":
         from longrm.scoring.ray_engine import scored_by_ray
 
         pinned = reward_models.pinned(model_name)
         if pinned != model_name:
             folder.record(model={"commit": pinned.rpartition("@")[2]})
-        fresh = scored_by_ray(pinned, settings.judge, settings.workers, reading, done)
-    else:
-        fresh = _scored_here(model_name, settings, reading, done, folder, workers)
-    with closing(fresh), Log(part_of(path, workers.rank), ScoreRecord) as log:
-        for records in fresh:
-            log.append(*records)
-            progress("scoring", before + workers.add_done(len(records)), 0)
-    workers.wait()
-    if workers.is_main_process:
-        done_by_all = before + workers.add_done(0)
-        progress("scoring", done_by_all, done_by_all)
-
-
-def _scored_here(
-    model_name: str,
-    settings: ScoreSettings,
-    reading: ComparisonReader,
-    done: RowScores,
-    folder: RunFolder,
-    workers: WorkerGroup,
-) -> Generator[list[ScoreRecord]]:
+        yield from scored_by_ray(pinned, settings.judge, settings.workers, reading, scores)
+        return
     model = reward_models.load(model_name, judge=settings.judge)
     if workers.is_main_process:
         folder.record(model=model.provenance)
     for number, batch in enumerate(batches(reading)):
         if workers.takes(number):
             # Rows that are done are scored again with the others of their batch, and dropped.
-            fresh = {row for row, _ in batch if row not in done}
+            fresh = {row for row, _ in batch if row not in scores}
             yield [record for record in score(batch, model) if record.number in fresh] if fresh else []
+
+
+# ---- Columns of the output ----
 
 
 def _scored_rows(
@@ -306,31 +301,23 @@ def _model_name(model: str, judge: JudgeSettings) -> str:
     return f"{model} ({', '.join(options)})" if options else model
 
 
-def _check_overwritten(out: Path, column: str | None, by: str, reading: ComparisonReader) -> None:
+def _check_overwritten(out: Path, column: str | None, by: str, kept: Iterable[str]) -> None:
     """Refuses to overwrite scores of another model that the data does not have: they may have cost hours."""
-    kept = next(iter(reading)).source.keys()
-    names = [written_columns(name)[2] for name in {*SCORES, column or SCORES[0]}]
-    lost = Counter(
-        str(raw.value[name])
-        for raw in raw_rows([out])
-        for name in names
-        if name not in kept and raw.value is not None and raw.value.get(name) not in (None, by)
-    )
-    if lost:
-        (model, rows), *_ = lost.most_common(1)
-        raise DataError(
-            f"{out} has scores by {short(model)} in {rows:,} rows; choose another --out, or overwrite them with --force"
-        )
+    names = {written_columns(name)[2] for name in {*SCORES, column or SCORES[0]}}.difference(kept)
+    for raw in raw_rows([out]):
+        for name in names:
+            if raw.value is not None and raw.value.get(name) not in (None, by):
+                model = short(str(raw.value[name]))
+                raise DataError(f"{out} has scores by {model}; choose another --out, or delete the file")
 
 
-def _free_column(reading: ComparisonReader, wanted: str | None) -> str:
-    """A column that overwrites none; all rows of a file have the same columns."""
-    taken = next(iter(reading)).source.keys()
+def _free_column(reading: ComparisonReader, wanted: str | None, taken: Iterable[str]) -> str:
+    """A column that overwrites no column of the input."""
     choices = (wanted,) if wanted else SCORES
-    free = next((name for name in choices if taken.isdisjoint(written_columns(name))), None)
-    if free is None:
+    free = [name for name in choices if not set(written_columns(name)).intersection(taken)]
+    if not free:
         names = "' and '".join(choices)
         raise DataError(f"{reading.path} has columns '{names}' already; choose another --column")
-    if free != choices[0]:
-        _log.info("the rows have a column '%s' already; the scores go to '%s'", choices[0], free)
-    return free
+    if free[0] != choices[0]:
+        _log.info("the rows have a column '%s' already; the scores go to '%s'", choices[0], free[0])
+    return free[0]

@@ -1,20 +1,17 @@
 """Rows that are ranked or filtered by the scores of their responses."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from longrm.data import write_rows
 from longrm.data.fields import ranks_by_scores
 from longrm.data.formats import to_native_row
 from longrm.data.readers import ScoredRow, read_scored, written_columns
 from longrm.errors import ConfigError
-from longrm.reward_models import JudgeSettings
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import WorkerGroup
-from longrm.scoring.scored_file import RowCounts, ScoreSettings, check_out, open_rows, score_file
-from longrm.types import Comparison, Outcome, Span, margin, message_text
+from longrm.scoring.scored_file import RowCounts, ScoreSettings, Select, check_out, score_file, write_selected
+from longrm.types import margin, message_text
 
 
 def rank_file(
@@ -37,7 +34,7 @@ def rank_file(
     """
     if pairs and best is not None:
         raise ConfigError("--best and --pairs exclude each other")
-    return _select(settings, lambda row: _ranked(row, best, pairs), out, workers, progress)
+    return _select_file(settings, lambda row: _ranked(row, best, pairs), out, workers, progress)
 
 
 def filter_file(
@@ -77,57 +74,34 @@ def filter_file(
             return "margin too large"
         return row.columns
 
-    return _select(settings, select, out, workers, progress)
+    return _select_file(settings, select, out, workers, progress)
 
 
-def _select(
-    settings: ScoreSettings,
-    select: Callable[[ScoredRow], dict[str, Any] | str],
-    out: Path,
-    workers: WorkerGroup | None,
-    progress: Progress,
+def _select_file(
+    settings: ScoreSettings, select: Select, out: Path, workers: WorkerGroup | None, progress: Progress
 ) -> RowCounts | None:
-    """Writes what `select` makes of rows with scores; a text is the reason to drop a row."""
-
-    def arrange(rows: Iterator[ScoredRow], counts: RowCounts) -> Iterator[dict[str, Any]]:
-        for row in rows:
-            counts.rows += 1
-            selected = select(row) if row.outcome == Outcome.ANSWERED else row.outcome
-            if isinstance(selected, str):
-                counts.dropped[selected] += 1
-            else:
-                counts.written += 1
-                yield selected
-
+    """Selects rows by the scores of the model or, without a model, by those in the file."""
     workers = workers or WorkerGroup()
     if settings.model is not None:
-        return score_file(settings, out, arrange=arrange, workers=workers, progress=progress)
-    needs_model = {
-        "--force": settings.force,
-        "--engine": settings.engine is not None,
-        "--workers": settings.workers is not None,
-        "--device, --dtype or --set judge": settings.judge != JudgeSettings(),
-    }
-    for name, given in needs_model.items():
-        if given:
-            raise ConfigError(f"{name} requires --model")
+        return score_file(settings, out, select=select, workers=workers, progress=progress)
     check_out(out, settings.data)
     if not workers.is_main_process:
         return None
-    reading = open_rows(settings)
+    reading = settings.open_rows()
     counts = RowCounts(reading.format)
-    write_rows(out, arrange(read_scored(reading, settings.column), counts))
+    write_selected(out, read_scored(reading, settings.column), select, counts)
     reading.log_skipped()
     return counts
 
 
 def _ranked(row: ScoredRow, best: int | None, pairs: bool) -> dict[str, Any] | str:
-    own = written_columns(row.column)  # these are in the input's order
-    metadata = {name: value for name, value in row.comparison.metadata.items() if name not in own}
-    comparison, scores = replace(row.comparison, metadata=metadata), row.scores
+    comparison, scores = row.comparison, row.scores
+    score_columns = written_columns(row.column)
+    # Old scores in the metadata would have the order of the input.
+    metadata = {name: value for name, value in comparison.metadata.items() if name not in score_columns}
     responses = comparison.responses
     distinct = [at for at, response in enumerate(responses) if response not in responses[:at]]
-    order = sorted(distinct, key=lambda at: -scores[at])
+    order = sorted(distinct, key=lambda at: -scores[at])  # stable: ties keep the order of the input
     if pairs:
         order = [order[0], order[-1]]
         if scores[order[0]] == scores[order[1]]:
@@ -135,36 +109,31 @@ def _ranked(row: ScoredRow, best: int | None, pairs: bool) -> dict[str, Any] | s
     order = order[:best]
     if best != 1 and len(order) < 2:
         return "identical"
-    kept = [responses[at] for at in order]
+    kept = [[dict(message) for message in responses[at]] for at in order]
+
+    # Demonstrations and pairs have TRL's columns.
+    prompt = "chat_template" if comparison.role == "judgment" else "prompt"
+    written: dict[str, Any] = {
+        "id": comparison.id,
+        "group": comparison.group,
+        prompt: [dict(message) for message in comparison.prompt],
+    }
+    if metadata:
+        written["metadata"] = metadata
     if pairs:
-        chosen, rejected = ([dict(message) for message in response] for response in kept)
-        form = {**_identity(comparison), "chosen": chosen, "rejected": rejected, **_texts(comparison)}
+        written |= {"chosen": kept[0], "rejected": kept[1]}
+        # As columns of text, which can name one span only.
+        question = (comparison.question,) if comparison.question else ()
+        for name, spans in (("context", comparison.context), ("question", question)):
+            if len(spans) == 1 and spans[0].end > spans[0].start:
+                text = message_text(comparison.prompt[spans[0].message])
+                written[name] = text[spans[0].start : spans[0].end]
     elif best == 1:
-        form = {**_identity(comparison), "completion": [dict(message) for message in kept[0]]}
+        written["completion"] = kept[0]
     else:
         ranks = ranks_by_scores([scores[at] for at in order])
-        form = to_native_row(replace(comparison, responses=tuple(kept), ranks=ranks))
-    columns = {name: row.columns[name] for name in own if name in row.columns}
-    columns |= {row.column: [scores[at] for at in order], f"{row.column}_outcome": row.outcome}
-    return {**form, **columns, "order": order}
-
-
-def _identity(comparison: Comparison) -> dict[str, Any]:
-    """Id, group, prompt and metadata, in TRL's columns, or for judgments in those of LongRM."""
-    prompt = "chat_template" if comparison.role == "judgment" else "prompt"
-    metadata = {"metadata": dict(comparison.metadata)} if comparison.metadata else {}
-    messages = [dict(message) for message in comparison.prompt]
-    return {"id": comparison.id, "group": comparison.group, prompt: messages, **metadata}
-
-
-def _texts(comparison: Comparison) -> dict[str, str]:
-    """Context and question as columns of text, which can name one span only."""
-
-    def text(spans: tuple[Span, ...]) -> str:
-        if len(spans) != 1:
-            return ""
-        return message_text(comparison.prompt[spans[0].message])[spans[0].start : spans[0].end]
-
-    question = (comparison.question,) if comparison.question else ()
-    texts = {"context": text(comparison.context), "question": text(question)}
-    return {name: value for name, value in texts.items() if value}
+        ranked = tuple(responses[at] for at in order)
+        written = to_native_row(replace(comparison, metadata=metadata, responses=ranked, ranks=ranks))
+    written |= {name: row.columns[name] for name in score_columns if name in row.columns}
+    written |= {row.column: [scores[at] for at in order], f"{row.column}_outcome": row.outcome}
+    return {**written, "order": order}

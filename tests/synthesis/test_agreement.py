@@ -81,12 +81,12 @@ def test_interval_covers_the_value_and_widens_where_groups_are_few():
 
 def test_pairs_and_judges_are_counted_by_hand():
     found = collected([[8, 8, 2], [8, 9, None], [4, 8, None]])
-    pairs = found.pairs()
-    assert pairs["judge 0", "judge 1"].agreement == 0.5
-    assert pairs["judge 0", "judge 1"].distance == 1.0
-    assert pairs["judge 1", "judge 2"].agreement == 0
+    told = found.to_dict()
+    pairs = {tuple(one["judges"]): one for one in told["pairs"]}
+    first = pairs["judge 0", "judge 1"]
+    assert (first["n"], first["agreement"], first["mean_distance"]) == (2, 0.5, 0.5)
+    assert pairs["judge 1", "judge 2"]["agreement"] == 0
     assert found.pairwise().value == pytest.approx(2 / 6)
-    judges = found.judges()
-    assert judges["judge 1"][:2] == (3, 1)
-    assert judges["judge 0"][2].agreement == 0.5
+    assert told["judges"]["judge 1"] == {"asked": 3, "unparsed": 1, "agreement_with_others": 0.25}
+    assert told["judges"]["judge 0"]["agreement_with_others"] == 0.5
     assert collected([[8, 8, 2], [8, 9, None], [4, 8, None]], 1.0).pairwise().value == pytest.approx(4 / 6)

@@ -6,10 +6,10 @@ import pytest
 
 from longrm.clients import Completion, Writer
 from longrm.errors import ConfigError, ModelError
-from longrm.reward_models.simulated import ErrorRates
 from longrm.runs.logs import Log
-from longrm.synthesis.models import SPENDING, ModelSettings, PaidAnswer, ServedModel, open_models
-from longrm.synthesis.simulated import GoldAnswers, SimulatedModel
+from longrm.synthesis.models import SPENDING, ModelSettings, PaidAnswer, ServedModel
+from longrm.synthesis.pipeline import open_models
+from longrm.synthesis.simulated import GoldAnswers
 from longrm.types import Outcome
 
 from ..clients.conftest import Reply, requests, server  # noqa: F401  # the server is a fixture
@@ -34,10 +34,7 @@ def ask(model, prompts):
 
 
 def opened(models, folder):
-    def simulate(rates, name):
-        return SimulatedModel(ErrorRates.parse(rates), name, 0, GoldAnswers())
-
-    return open_models(models, folder, simulate)
+    return open_models(models, folder, 0, GoldAnswers())
 
 
 def test_requests_are_spread_over_replicas_by_content_and_answers_come_in_order():

@@ -33,13 +33,14 @@ def chunk(number, text, tokens):
 
 def pool(order=range(12), **changed):
     documents = [Document(f"d{at}", TEXTS[at], "", "") for at in order]
-    given = {"chunk_size": 32, "pool_chunks": 4, "seed": 1}
+    given = {"chunk_size": 32, "seed": 1}
     return DistractorPool.gather(documents, words_tokenizer(), **given | changed)
 
 
 @pytest.fixture(autouse=True)
 def few_documents(monkeypatch):
     monkeypatch.setattr(chunks, "POOL_DOCUMENTS", 6)
+    monkeypatch.setattr(chunks, "POOL_CHUNKS", 4)
 
 
 def test_chunks_are_the_text_but_for_the_white_space_between_them():
@@ -156,7 +157,7 @@ def test_numbers_next_to_each_other_stay_numbers_too():
         Document(f"d{at}", text, "", "")
         for at, text in enumerate(["There were 12500 here.", "There were 12,500.", "None."])
     ]
-    pieces = DistractorPool.gather(texts, words_tokenizer(), chunk_size=32, pool_chunks=4, seed=1)
+    pieces = DistractorPool.gather(texts, words_tokenizer(), chunk_size=32, seed=1)
     answering = AnswerMatcher.of("How many?", "12,500", ["12,500"], pieces.rarity)
     assert answering.gold.coverage("There were 12500 here.") == 1
     told = {

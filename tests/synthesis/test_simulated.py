@@ -16,7 +16,12 @@ from longrm.synthesis import long_context
 from longrm.synthesis.chunks import cut_chunks
 from longrm.synthesis.documents import Candidate, Document
 from longrm.synthesis.domains import DOMAINS
-from longrm.synthesis.long_context import attributed, attribution_requests, suffices, sufficiency_request
+from longrm.synthesis.long_context import (
+    attributed,
+    attribution_requests,
+    sufficiency_request,
+    why_insufficient,
+)
 from longrm.synthesis.models import TaskRequest
 from longrm.synthesis.perturbations import Passage, View
 from longrm.synthesis.simulated import GoldAnswers, SimulatedModel, compare_by, write_criteria
@@ -167,11 +172,14 @@ def test_sufficiency_and_attribution_look_for_the_gold_answer(monkeypatch):
         return ask(simulated("0.9"), *passages)
 
     yes, no = said(sufficiency_request(FOX, [TEXT, "so"]), sufficiency_request(FOX, ["so"]))
-    assert (suffices(yes), suffices(no)) == (False, False)  # the gold words are not together
+    assert (why_insufficient(yes), why_insufficient(no)) == (
+        "insufficient",
+        "insufficient",
+    )  # the gold words are not together
     told = Document("told", "", FOX.question, "in the barn")
     texts = ["One.\n\n[7] Two.", "It sleeps in the barn.", "Three.", "Go, and look in the barn."]
     yes, no = said(sufficiency_request(told, texts), sufficiency_request(told, texts[::2]))
-    assert (suffices(yes), suffices(no)) == (True, False)
+    assert (why_insufficient(yes), why_insufficient(no)) == ("", "insufficient")
     parts = cut_chunks("\n\n".join(texts), 8)
     requests = attribution_requests(told, parts)
     found = attributed(said(*requests), parts)

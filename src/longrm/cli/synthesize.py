@@ -87,7 +87,7 @@ _HINTS = {
     "insufficient": "the critical chunks do not contain the words of the gold answer; try sufficiency = 'judge', a "
     "larger max_chunks, or evidence_from = 'given'",
     "too_long": "the critical chunks fit no length; raise lengths, or lower chunk_size and max_chunks",
-    "padding_ran_out": "too few chunks for padding; raise pool_chunks, or add documents",
+    "padding_ran_out": "too few chunks for padding; add documents",
     "nothing_found": "no critical chunk found; documents need evidence with evidence_from = 'given'",
     "no_candidate": "no answers to judge; see candidates",
 }

@@ -20,8 +20,8 @@ from longrm.synthesis.documents import Document
 BETWEEN = "\n\n"
 """Separates chunks."""
 
-POOL_DOCUMENTS = 128
-"""Documents that distractors are drawn from; bounds the memory of a run."""
+POOL_DOCUMENTS, POOL_CHUNKS = 128, 16
+"""Documents that distractors are drawn from, and chunks of each, and as many sentences; bounds the memory of a run."""
 
 COVERAGE = 0.6
 """The share of a long gold answer's words, weighted by rarity, that counts as containing it."""
@@ -193,16 +193,12 @@ class DistractorPool:
         cls,
         documents: Iterable[Document],
         tokenizer: Tokenizer,
-        *,
         chunk_size: int,
-        pool_chunks: int,
         seed: int,
     ) -> "DistractorPool":
-        """Draws documents and `pool_chunks` large and small chunks of each, in one pass and whatever their order.
-
-        Every text has a random number, and the texts with the smallest ones are kept, so that the draw does not depend
-        on the order of the documents. Repeated texts count once.
-        """
+        """Draws documents, and large and small chunks of each, in one pass. Repeated texts count once."""
+        # Every text has a random number of its own, and the texts with the smallest ones are kept: the draw does not
+        # depend on the order of the documents, nor on how many there are.
         seen = 0
         kept: dict[str, tuple[list[DocumentChunk], list[DocumentChunk]]] = {}
         drawn: list[tuple[float, str]] = []  # a heap; its first entry is the next to be dropped
@@ -220,7 +216,7 @@ class DistractorPool:
             for name, size in {"large": chunk_size, "small": _SMALL}.items():
                 chunks = list(cut_chunks(document.text, size))
                 Draws(seed, name, group).shuffle(chunks)
-                both.append([chunk.counted(document.id, group, tokenizer) for chunk in chunks[:pool_chunks]])
+                both.append([chunk.counted(document.id, group, tokenizer) for chunk in chunks[:POOL_CHUNKS]])
             kept[group] = both[0], both[1]
         groups = [kept[group] for _, group in sorted(drawn, reverse=True)]
         large = [chunk for chunks, _ in groups for chunk in chunks]

@@ -5,9 +5,8 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -29,12 +28,14 @@ from longrm.synthesis.domains import (
     wrapped,
 )
 from longrm.synthesis.long_context import PROMPTS, Evidence, PaddedPrompt, UnpaddedPrompt, find_evidence, pad
-from longrm.synthesis.models import AsyncModel, TaskRequest
-from longrm.synthesis.pipeline import KEPT, Dropped, InputOutcome, Steps
+from longrm.synthesis.models import AsyncModel, TaskRequest, failure_of
+from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps
 from longrm.synthesis.settings import LabelingRecipe
 from longrm.synthesis.voting import Vote, VoteCount
 from longrm.types import Comparison, Message, Outcome, Query, Span, as_messages, message_text
 
+MIN_GAP = 1.0
+"""Points by which the scores of a pair must differ: scores are whole numbers."""
 _ROUNDING = 1e-9  # differences of scores are not more exact
 _POINTWISE = Pointwise()
 
@@ -55,7 +56,7 @@ def judge_request(
     text = domain.prompt(language, context, document.question, response, tag=tag, rubric=True)
     parts = {"document": document.id, "context": context, "response": response, "language": language}
     return TaskRequest(
-        ({"role": "user", "content": text},),
+        as_messages(text, "user"),
         max_tokens,
         temperature,
         seed,
@@ -68,8 +69,8 @@ def judge_request(
 def read_judgment(judge: str, completion: Completion, request: Request, response: str) -> Vote:
     """A judge's vote on one response. Only a complete reply has a score, and only whole points count."""
     text = answer_of(completion.text).strip()
-    if completion.outcome is not Outcome.ANSWERED:
-        return Vote(judge, None, text, reason=completion.outcome.value)
+    if reason := failure_of(completion):
+        return Vote(judge, None, text, reason=reason)
     query = Query("", request.messages, (as_messages(response, "assistant"),))
     verdict = _POINTWISE.parse(completion.text, query)
     if verdict is None:
@@ -84,11 +85,10 @@ def read_judgment(judge: str, completion: Completion, request: Request, response
 class Answer:
     """A candidate on its way to a row."""
 
-    candidate: Candidate  # the answer
+    candidate: Candidate
     number: int  # its place among the document's candidates
     prompt: UnpaddedPrompt  # the prompt of its row before padding
     request: TaskRequest  # what its judges were asked
-    steps: Steps = field(default_factory=Counter)  # the counts of its labeling
     score: float | None = None  # its label in points from 0 to 10; None if it has none
     judgment: str = ""  # the text of the judge; empty for a panel
     count: VoteCount | None = None  # the votes of a panel
@@ -99,17 +99,7 @@ PaddedPrompts = dict[tuple[object, ...], PaddedPrompt]
 
 
 class Labeling(ABC):
-    """Turns documents with candidates into rows.
-
-    Args:
-        recipe: The settings.
-        tokenizer: The target tokenizer.
-        pool: The distractors.
-        model: Names critical chunks and checks sufficiency, where the settings ask a model.
-    """
-
-    min_gap = 1.0
-    """Points by which the scores of a pair must differ: scores are whole numbers."""
+    """Turns documents with candidates into rows. `model` names critical chunks and checks them, if settings say so."""
 
     def __init__(
         self, recipe: LabelingRecipe, tokenizer: Tokenizer, pool: DistractorPool, model: AsyncModel
@@ -118,14 +108,9 @@ class Labeling(ABC):
         self._tokenizer, self._pool, self._model = tokenizer, pool, model
         self._domain = DOMAINS[recipe.domain]
 
-    @staticmethod
-    def prompts(recipe: LabelingRecipe) -> dict[str, Sequence[str]]:
-        """The texts of all prompts, by name."""
-        return {f"domain.{recipe.domain}": DOMAINS[recipe.domain].texts(), **PROMPTS}
-
     @abstractmethod
-    async def label(self, document: Document, answer: Answer) -> None:
-        """Asks the judges about one answer and stores its label and counts."""
+    async def label(self, answer: Answer) -> Steps:
+        """Asks the judges about one answer, stores its label in it, and returns the counts."""
 
     @abstractmethod
     def row(
@@ -133,9 +118,9 @@ class Labeling(ABC):
     ) -> dict[str, Any]:
         """The row of one judgment."""
 
-    def pair_columns(self) -> Mapping[str, Any]:
-        """More columns of a pair."""
-        return {}
+    @abstractmethod
+    def pair_columns(self, pair: Sequence[Answer]) -> Mapping[str, Any]:
+        """The columns about the judges of a pair."""
 
     def votes(self, document: Document, answers: Sequence[Answer]) -> list[Any]:
         """What to log about the labels of a document."""
@@ -144,11 +129,11 @@ class Labeling(ABC):
     async def make_rows(self, document: Document) -> InputOutcome:
         """Makes the rows of one document; no other document changes them."""
         recipe, steps = self.recipe, Steps()
-        evidence: Evidence | Dropped = Dropped("critical", "no_candidate")
-        if document.candidates:
-            evidence = await find_evidence(document, recipe, self._pool, self._model, steps)
-        if isinstance(evidence, Dropped):
-            steps[evidence] += 1
+        if not document.candidates:
+            steps["critical", "no_candidate"] += 1
+            return InputOutcome(document.id, (), steps)
+        evidence = await find_evidence(document, recipe, self._pool, self._model, steps)
+        if evidence is None:
             return InputOutcome(document.id, (), steps)
 
         answers = self._answers(document, evidence, steps)
@@ -161,20 +146,19 @@ class Labeling(ABC):
                 answer.request = self._request(
                     document, answer.candidate, answer.number, context, answer.prompt.tag
                 )
-        await asyncio.gather(*(self.label(document, answer) for answer in answers))
-        for answer in answers:
-            steps.update(answer.steps)  # only now: which answer is labeled first may differ between runs
+        # Counted in the order of the answers: which one is labeled first may differ between runs.
+        for counted in await asyncio.gather(*map(self.label, answers)):
+            steps.update(counted)
 
         labeled = [answer for answer in answers if answer.score is not None]
         pairs: list[tuple[int, int]] = []
+        needed = labeled
         if recipe.rows == "pairs":
-            pairs = pair_up([answer.score or 0.0 for answer in labeled], self.min_gap, steps)
+            pairs = pair_up([answer.score or 0.0 for answer in labeled], steps)
             in_pairs = {number for pair in pairs for number in pair}
-            padding_for = [answer for at, answer in enumerate(labeled) if at in in_pairs]
-        else:
-            padding_for = labeled
-        if recipe.judge_reads == "short":  # dropped answers need no long context
-            padded = await self._pad(evidence, padding_for, steps)
+            needed = [answer for at, answer in enumerate(labeled) if at in in_pairs]
+        if recipe.judge_reads == "short":  # only now: dropped answers need no long context
+            padded = await self._pad(evidence, needed, steps)
         rows: list[dict[str, Any]] = []
         if recipe.rows == "pairs":
             for better, worse in pairs if padded else ():
@@ -205,18 +189,15 @@ class Labeling(ABC):
     def _request(
         self, document: Document, candidate: Candidate, number: int, context: str, tag: str
     ) -> TaskRequest:
-        recipe = self.recipe
-        seed = Draws(recipe.seed, document.id, number, "judging").below(2**31)  # servers take 31 bits
-        budget, heat = recipe.max_tokens, recipe.temperature
         return judge_request(
             self._domain,
             document,
             context,
             candidate.text,
             tag=tag,
-            max_tokens=budget,
-            temperature=heat,
-            seed=seed,
+            max_tokens=self.recipe.max_tokens,
+            temperature=self.recipe.temperature,
+            seed=Draws(self.recipe.seed, document.id, number, "judging").below(2**31),  # servers take 31 bits
         )
 
     def _prompt(self, document: Document, number: int | None = None) -> UnpaddedPrompt:
@@ -239,7 +220,7 @@ class Labeling(ABC):
                 text = self._domain.prompt(
                     language, context, document.question, response, tag=tag, rubric=False
                 )
-            return ({"role": "user", "content": text},)
+            return as_messages(text, "user")
 
         return UnpaddedPrompt(key, tag, render)
 
@@ -254,8 +235,8 @@ class Labeling(ABC):
         )
         padded: PaddedPrompts = {}
         for key, one in zip(prompts, found, strict=True):
-            if isinstance(one, Dropped):
-                steps[one] += 1
+            if isinstance(one, str):
+                steps["padding", one] += 1
                 continue
             steps["padding", KEPT] += 1
             steps["distractors", KEPT] += len(one.padding)
@@ -308,8 +289,7 @@ class Labeling(ABC):
             "task": document.task or None,
             "models": [answer.candidate.model for answer in listed],
             "perturbations": [answer.candidate.perturbation for answer in listed],
-            "conf": [answer.count.cluster_sizes for answer in listed if answer.count is not None] or None,
-            **self.pair_columns(),
+            **self.pair_columns(listed),
             "judge_scores": scores,
             "points_apart": abs(scores[0] - scores[1]),
         }
@@ -330,11 +310,7 @@ class Labeling(ABC):
 
 
 def gather_pool(recipe: LabelingRecipe, tokenizer: Tokenizer) -> DistractorPool:
-    """Draws the distractors in one pass over the documents, and checks that the domain has their languages.
-
-    Raises:
-        ConfigError: The domain has no rubric in the language of a question.
-    """
+    """Draws the distractors in one pass over the documents, and checks that the domain has their languages."""
 
     def documents() -> Iterator[Document]:
         for document in recipe.read():
@@ -342,16 +318,19 @@ def gather_pool(recipe: LabelingRecipe, tokenizer: Tokenizer) -> DistractorPool:
             DOMAINS[recipe.domain].check_language(language_of(document.question), needed_by)
             yield document
 
-    return DistractorPool.gather(
-        documents(), tokenizer, chunk_size=recipe.chunk_size, pool_chunks=recipe.pool_chunks, seed=recipe.seed
-    )
+    return DistractorPool.gather(documents(), tokenizer, recipe.chunk_size, recipe.seed)
 
 
-def pair_up(scores: Sequence[float], min_gap: float, steps: Steps) -> list[tuple[int, int]]:
-    """All pairs of scores at least `min_gap` apart, as (better, worse) indices; counts these and the others."""
+def labeling_prompts(recipe: LabelingRecipe) -> dict[str, Sequence[str]]:
+    """The texts of all prompts, by name."""
+    return {f"domain.{recipe.domain}": DOMAINS[recipe.domain].texts(), **PROMPTS}
+
+
+def pair_up(scores: Sequence[float], steps: Steps) -> list[tuple[int, int]]:
+    """All pairs of scores at least `MIN_GAP` apart, as (better, worse) indices; counts these and the others."""
     found = []
     for one, other in combinations(range(len(scores)), 2):
-        if abs(scores[one] - scores[other]) < min_gap - _ROUNDING:
+        if abs(scores[one] - scores[other]) < MIN_GAP - _ROUNDING:
             steps["pairs", "tie" if scores[one] == scores[other] else "too_close"] += 1
         else:
             steps["pairs", KEPT] += 1

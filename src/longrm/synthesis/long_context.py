@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple, assert_never
 
@@ -28,10 +28,10 @@ from longrm.synthesis.chunks import (
 )
 from longrm.synthesis.documents import Document, is_span
 from longrm.synthesis.domains import DOMAINS, ContextLayout, free_name, wrapped
-from longrm.synthesis.models import AsyncModel, TaskRequest, ask
-from longrm.synthesis.pipeline import KEPT, Dropped, Steps
+from longrm.synthesis.models import AsyncModel, TaskName, TaskRequest, ask, failure_of
+from longrm.synthesis.pipeline import KEPT, Steps
 from longrm.synthesis.settings import LabelingRecipe
-from longrm.types import Message, Outcome
+from longrm.types import Message, Outcome, as_messages
 
 ATTRIBUTION = (
     "Numbered passages of a longer text stand above. Which of them does one need to give this answer to this "
@@ -56,11 +56,12 @@ _TOO_COMMON = 0.5  # if more of the pool "contains" the answer, its words do not
 class Evidence:
     """The chunks of a document in reading order."""
 
-    document: Document  # the document
-    critical: tuple[DocumentChunk, ...]  # the critical chunks; consecutive ones are joined
+    document: Document
+    critical: tuple[DocumentChunk, ...]  # consecutive ones are joined
     discarded: tuple[DocumentChunk, ...]  # the others
-    # recognizes chunks that may answer the question; None if the padding is not checked
-    matcher: AnswerMatcher | None
+    matcher: (
+        AnswerMatcher | None
+    )  # finds chunks that may answer the question; None if the padding is not checked
     unfit: NDArray[np.bool_]  # which chunks of the pool may
 
     @property
@@ -71,8 +72,8 @@ class Evidence:
 
 async def find_evidence(
     document: Document, recipe: LabelingRecipe, pool: DistractorPool, model: AsyncModel, steps: Steps
-) -> Evidence | Dropped:
-    """Finds the evidence of a document, or the reason why there is none that suffices; counts both steps.
+) -> Evidence | None:
+    """Finds the evidence of a document and checks that it suffices; None, with the reason in `steps`, otherwise.
 
     `model` names critical chunks and judges whether they suffice, if the recipe says so.
     """
@@ -85,26 +86,21 @@ async def find_evidence(
     numbers: tuple[int, ...] | str
     match recipe.evidence_from:
         case "given":
-            spans = given_spans(document)
-            numbers = tuple(
-                chunk.number
-                for chunk in chunks
-                if any(start < chunk.end and chunk.start < end for start, end in spans)
-            )
+            numbers = given_chunks(document, chunks)
         case "retrieval":
             numbers = retrieved(document, chunks, recipe.max_chunks)
         case "model":
             numbers = attributed(await ask(model, *attribution_requests(document, chunks)), chunks)
         case unknown:
             assert_never(unknown)
-    if isinstance(numbers, str):
-        return Dropped("critical", numbers)
     if not numbers:
-        return Dropped("critical", "nothing_found")
+        numbers = "nothing_found"
+    if isinstance(numbers, str):
+        steps["critical", numbers] += 1
+        return None
     steps["critical", KEPT] += 1
 
     critical = merge_adjacent(document.text, [chunks[number] for number in numbers])
-    discarded = tuple(chunk for chunk in chunks if chunk.number not in numbers)
     texts = [chunk.text for chunk in critical]
     matcher = None
     if recipe.distractor_check != "none":
@@ -112,59 +108,57 @@ async def find_evidence(
         unfit = pool.may_answer(matcher)
 
     reason = ""
-    unchecked = recipe.distractor_check == recipe.sufficiency == "none"
-    if not unchecked and not document.answer.strip():
+    if recipe.distractor_check == recipe.sufficiency == "none":
+        pass  # no check reads the gold answer, so it may be missing
+    elif not document.answer.strip():
         reason = "no_gold_answer"
     elif matcher is not None and len(unfit) and unfit.mean() > _TOO_COMMON:
         reason = "answer_too_common"
-    else:
-        match recipe.sufficiency:
-            case "words":
-                gold = gold_words(document.question, document.answer, pool.rarity)
-                reason = "" if gold.coverage("\n".join(texts)) >= COVERAGE else "insufficient"
-            case "judge":
-                (answer,) = await ask(model, sufficiency_request(document, texts))
-                verdict = suffices(answer)
-                reason = verdict if isinstance(verdict, str) else "" if verdict else "insufficient"
-            case "none":
-                pass
-            case other:
-                assert_never(other)
+    match recipe.sufficiency:
+        case _ if reason:
+            pass
+        case "words":
+            gold = gold_words(document.question, document.answer, pool.rarity)
+            reason = "" if gold.coverage("\n".join(texts)) >= COVERAGE else "insufficient"
+        case "judge":
+            (reply,) = await ask(model, sufficiency_request(document, texts))
+            reason = why_insufficient(reply)
+        case "none":
+            pass
+        case other:
+            assert_never(other)
+    steps["sufficiency", reason or KEPT] += 1
     if reason:
-        return Dropped("sufficiency", reason)
-    steps["sufficiency", KEPT] += 1
+        return None
+    discarded = tuple(chunk for chunk in chunks if chunk.number not in numbers)
     return Evidence(document, critical, discarded, matcher, unfit)
 
 
-def given_spans(document: Document) -> list[tuple[int, int]]:
-    """The spans in the document's `evidence`, as (start, end) characters of its text.
-
-    Raises:
-        DataError: One is not within the text.
-    """
-    found = []
-    for span in document.metadata.get("evidence") or ():
+def given_chunks(document: Document, chunks: Sequence[DocumentChunk]) -> tuple[int, ...]:
+    """Numbers of the chunks that overlap the spans in the document's `evidence`."""
+    spans = document.metadata.get("evidence") or ()
+    for span in spans:
         if not is_span(span) or not 0 <= span[0] < span[1] <= len(document.text):
             raise DataError(
                 f"document '{document.id}', field 'evidence': needs spans [start, end] within the text's "
                 f"{len(document.text)} characters, such as [[0, 80]]; got {span!r:.40}"
             )
-        found.append((span[0], span[1]))
-    return found
+    return tuple(
+        chunk.number
+        for chunk in chunks
+        if any(start < chunk.end and chunk.start < end for start, end in spans)
+    )
 
 
 def retrieved(document: Document, chunks: Sequence[DocumentChunk], max_chunks: int) -> tuple[int, ...]:
-    """Numbers of the chunks closest to the question and the gold answer by BM25, in order.
-
-    Each of the two is scored as a share of its best chunk's score, so that a long answer gets no more room. Chunks that
-    contain no word of either are never taken.
-    """
+    """Numbers of the chunks closest to the question and the gold answer by BM25, in order."""
     passages = tuple(chunk.text for chunk in chunks)
     found = index(passages, max(map(len, passages), default=1))  # a size at which no passage is cut again
     assert len(found.chunks) == len(chunks)
     total = np.zeros(len(chunks))
     for text in (document.question, document.answer):
         scores = found.scores(text)
+        # As shares of the best chunk's score, so that a long answer does not outweigh the question.
         total += scores / (scores.max(initial=0.0) or 1.0)
     best = [number for number in np.argsort(-total, kind="stable").tolist() if total[number] > 0]
     return tuple(sorted(best[:max_chunks]))
@@ -176,27 +170,20 @@ def attribution_requests(document: Document, chunks: Sequence[DocumentChunk]) ->
     for first in range(0, len(chunks), _CHUNKS_PER_REQUEST):
         numbered = [(chunk.number + 1, chunk.text) for chunk in chunks[first : first + _CHUNKS_PER_REQUEST]]
         passages = BETWEEN.join(f"[{number}] {text}" for number, text in numbered)
-        requests.append(
-            TaskRequest(
-                _prompt(document, passages, ATTRIBUTION),
-                _MAX_REPLY,
-                verdict=r"\[\[(none|[0-9]+(, [0-9]+)*)\]\]",
-                task="attribution",
-                parts={"passages": numbered, "question": document.question, "answer": document.answer},
-            )
+        request = _request(
+            document, passages, ATTRIBUTION, "attribution", r"\[\[(none|[0-9]+(, [0-9]+)*)\]\]"
         )
+        requests.append(replace(request, parts={**request.parts, "passages": numbered}))
     return requests
 
 
-def attributed(answers: Sequence[Completion], chunks: Sequence[DocumentChunk]) -> tuple[int, ...] | str:
+def attributed(replies: Sequence[Completion], chunks: Sequence[DocumentChunk]) -> tuple[int, ...] | str:
     """Numbers of the chunks that a model named, or the reason why they are unknown."""
     found: set[int] = set()
-    for answer in answers:
-        if answer.outcome is not Outcome.ANSWERED:
-            return answer.outcome.value
-        listed = _NUMBERS.findall(answer_of(answer.text))
-        if not listed:
-            return Outcome.UNPARSED.value
+    for reply in replies:
+        listed = _NUMBERS.findall(answer_of(reply.text))
+        if reason := failure_of(reply) or ("" if listed else Outcome.UNPARSED.value):
+            return reason
         if listed[-1].lower() != "none":
             found |= {int(number) - 1 for number in listed[-1].split(",")}
     known = {chunk.number for chunk in chunks}
@@ -205,28 +192,24 @@ def attributed(answers: Sequence[Completion], chunks: Sequence[DocumentChunk]) -
 
 def sufficiency_request(document: Document, texts: Sequence[str]) -> TaskRequest:
     """Asks a judge whether passages alone lead to the gold answer: critical ones must, distractors must not."""
-    passages = BETWEEN.join(texts)
-    return TaskRequest(
-        _prompt(document, passages, SUFFICIENCY),
-        _MAX_REPLY,
-        verdict=r"\[\[(yes|no)\]\]",
-        task="sufficiency",
-        parts={"passages": passages, "question": document.question, "answer": document.answer},
-    )
+    return _request(document, BETWEEN.join(texts), SUFFICIENCY, "sufficiency", r"\[\[(yes|no)\]\]")
 
 
-def suffices(answer: Completion) -> bool | str:
-    """The judge's verdict, or the reason why there is none."""
-    if answer.outcome is not Outcome.ANSWERED:
-        return answer.outcome.value
-    verdicts = _YES_NO.findall(answer_of(answer.text))
-    return verdicts[-1].lower() == "yes" if verdicts else Outcome.UNPARSED.value
+def why_insufficient(reply: Completion) -> str:
+    """Empty if the judge says that the passages suffice; "insufficient" if not, else why there is no verdict."""
+    verdicts = _YES_NO.findall(answer_of(reply.text))
+    if reason := failure_of(reply) or ("" if verdicts else Outcome.UNPARSED.value):
+        return reason
+    return "" if verdicts[-1].lower() == "yes" else "insufficient"
 
 
-def _prompt(document: Document, passages: str, instruction: str) -> tuple[Message, ...]:
+def _request(
+    document: Document, passages: str, instruction: str, task: TaskName, verdict: str
+) -> TaskRequest:
     parts = {"passages": passages, "question": document.question, "answer": document.answer}
     blocks = [wrapped(free_name(name, [*parts.values()]), text) for name, text in parts.items()]
-    return ({"role": "user", "content": "\n\n".join([*blocks, instruction])},)
+    messages = as_messages("\n\n".join([*blocks, instruction]), "user")
+    return TaskRequest(messages, _MAX_REPLY, verdict=verdict, task=task, parts=parts)
 
 
 _TRIES = 6  # to meet a length: the tokens of parts do not quite add up to those of the prompt
@@ -278,32 +261,38 @@ async def pad(
     tokenizer: Tokenizer,
     pool: DistractorPool,
     model: AsyncModel,
-) -> PaddedPrompt | Dropped:
-    """Pads a prompt; again without certain chunks if a judge (`model`) finds an answer in them."""
+) -> PaddedPrompt | str:
+    """Pads a prompt, or returns the reason why it is dropped.
+
+    If a judge (`model`) finds an answer in the padding, the prompt is padded again without these chunks.
+    """
     if DOMAINS[recipe.domain].layout == "short":
         messages = prompt.render("")
         return PaddedPrompt(messages, len(tokenizer.prompt_ids(messages)), None, LaidOutContext(""))
     banned: list[str] = []
     for _ in range(_ROUNDS):
-        padded: PaddedPrompt | Dropped = Dropped("padding", "too_long")
+        padded: PaddedPrompt | str = "too_long"
         for length in Draws(*prompt.key, "length").order(recipe.lengths):
             padded = _pad_to(length, evidence, prompt, recipe, tokenizer, pool, banned)
             # Another length is tried only if the evidence does not fit; one that cannot be filled is dropped, so that
             # long rows do not silently become short ones.
-            if padded != Dropped("padding", "too_long"):
+            if padded != "too_long":
                 break
-        if isinstance(padded, Dropped) or recipe.distractor_check != "judge":
+        if isinstance(padded, str) or recipe.distractor_check != "judge":
             return padded
         assert evidence.matcher is not None, "the padding is checked"
         near = evidence.matcher.closest([chunk.text for chunk in padded.padding], _JUDGED_CHUNKS)
-        answers = await ask(model, *(sufficiency_request(evidence.document, [text]) for text in near))
+        replies = await ask(model, *(sufficiency_request(evidence.document, [text]) for text in near))
+        # A chunk stays only if the judge says that it does not answer; a reply without a verdict is no such judgment.
         answering = [
-            text for text, answer in zip(near, answers, strict=True) if suffices(answer) is not False
+            text
+            for text, reply in zip(near, replies, strict=True)
+            if why_insufficient(reply) != "insufficient"
         ]
         if not answering:
             return padded
         banned += answering
-    return Dropped("padding", "answered_in_padding")
+    return "answered_in_padding"
 
 
 def _pad_to(
@@ -314,13 +303,13 @@ def _pad_to(
     tokenizer: Tokenizer,
     pool: DistractorPool,
     banned: Sequence[str],
-) -> PaddedPrompt | Dropped:
+) -> PaddedPrompt | str:
     """Pads to `length` tokens; dropped if whole chunks do not come within the tolerance."""
-    document, key = evidence.document, prompt.key
+    document, key, layout = evidence.document, prompt.key, DOMAINS[recipe.domain].layout
     base = len(tokenizer.prompt_ids(prompt.render(wrapped(prompt.tag, evidence.text))))
-    room = length - base
+    room = length - base  # tokens of padding still wanted, as the sum of the chunks' own counts
     if room < 0:
-        return Dropped("padding", "too_long")
+        return "too_long"
 
     # Other chunks of the document in a drawn order, a little more than may be used.
     own_chunks: list[DocumentChunk] = []
@@ -334,12 +323,13 @@ def _pad_to(
         own_chunks.append(chunk.counted(document.id, document.group, tokenizer))
         held += own_chunks[-1].tokens
 
+    # Chunks are never cut, so a length is met by choosing them. Every try draws the same chunks in the same order and
+    # differs only in the room, so that the row depends on nothing but its key.
     for _ in range(_TRIES):
         own = fill_room(int(room * recipe.in_document_share), iter(own_chunks), ())
         large, small = pool.draw(document.group, evidence.unfit, banned, Draws(*key, "foreign"))
         foreign = fill_room(room - sum(chunk.tokens for chunk in own), large, small)
         critical = [chunk.text for chunk in evidence.critical]
-        layout = DOMAINS[recipe.domain].layout
         context = lay_out(layout, critical, own, foreign, prompt.tag, Draws(*key, "place"))
         messages = prompt.render(context.text)
         tokens = len(tokenizer.prompt_ids(messages))
@@ -349,10 +339,11 @@ def _pad_to(
             return PaddedPrompt(
                 messages, tokens, length, context, start, (*own, *foreign), len(own), left_out
             )
-        # Tokens merge across chunks, so the count is off: correct the room by how much it was off this time.
+        # A tokenizer merges characters across the borders of chunks, so the prompt has not quite the sum of their
+        # tokens. The error hardly depends on which chunks are taken: correct the room by this try's error.
         expected = base + sum(chunk.tokens for chunk in (*own, *foreign))
         room = max(0, length - base - (tokens - expected))
-    return Dropped("padding", "padding_ran_out")
+    return "padding_ran_out"
 
 
 def lay_out(
@@ -363,15 +354,13 @@ def lay_out(
     tag: str,
     draws: Draws,
 ) -> LaidOutContext:
-    """Puts the critical chunks at drawn depths of the padding, in the order of their document.
-
-    In the layout "document", other chunks of the document are inside the tag pair too, in order, with the critical
-    chunks together among them.
-    """
+    """Puts the critical chunks at drawn depths of the padding, in the order of their document."""
     if layout == "scattered":
         padding = [*foreign, *own]
         draws.shuffle(padding)
         before = [0, *accumulate(chunk.tokens for chunk in padding)]  # tokens before each chunk
+        # Depths are uniform over tokens, not over chunks, and sorted: critical chunks keep their document's order. A
+        # chunk then goes to the nearest border between chunks of the padding.
         depths = sorted(draws.fraction() for _ in critical)
         slots = [_nearest(before, depth * before[-1]) for depth in depths]
         texts: list[str] = []
@@ -385,6 +374,8 @@ def lay_out(
         reached = tuple(_share(before[slot], before[-1]) for slot in slots)
         return LaidOutContext(BETWEEN.join(texts), _spans(texts, places), reached, slots[0] if slots else 0)
 
+    # One place for all critical chunks, with the tag pair around them. In the layout "document" the document's other
+    # chunks are within the tags too, in their order; in "segment" they are padding like those of other documents.
     assert layout in ("document", "segment"), layout
     inner = sorted(own, key=lambda chunk: chunk.start) if layout == "document" else []
     around = [*foreign] if layout == "document" else [*foreign, *own]
@@ -402,11 +393,10 @@ def lay_out(
     tail = BETWEEN.join(chunk.text for chunk in around[outside:])
     shift = (len(lead) + len(BETWEEN) if lead else 0) + (len(f"<{tag}>\n") if tag else 0)
     spans = _spans(tagged, range(inside, inside + len(critical)))
-    reached = (_share(sums[inside] + outer[outside], total),) * len(critical)
     return LaidOutContext(
         BETWEEN.join(filter(None, [lead, wrapped(tag, BETWEEN.join(tagged)), tail])),
         tuple((start + shift, end + shift) for start, end in spans),
-        reached,
+        (_share(sums[inside] + outer[outside], total),) * len(critical),
         inside + outside,
     )
 

@@ -4,22 +4,16 @@ import asyncio
 import hashlib
 import json
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import Field
 
 from longrm.clients import Completion, Request, Writer
-from longrm.clients.openai import OpenAIClient
-from longrm.clients.remote_settings import ModelName, Remote, ServerUrl, split_address
+from longrm.clients.remote_settings import ModelName, Remote, ServerUrl
 from longrm.config import OPERATIONAL, Config, IdentifiedBy
-from longrm.errors import ConfigError, RunError
-from longrm.reward_models.kinds import split_kind
-from longrm.runs.folder import CACHE
+from longrm.errors import RunError
 from longrm.runs.logs import Log
 from longrm.types import Outcome, Trial
 
@@ -65,6 +59,11 @@ def check_answered(name: str, answers: Iterable[Completion | Trial]) -> None:
     failed = next((answer for answer in answers if answer.outcome is Outcome.ERROR), None)
     if failed is not None:
         raise RunError(f"{name} could not be asked ({failed.detail}); run the same command again")
+
+
+def failure_of(reply: Completion) -> str:
+    """Why a reply cannot be used, for the counts of a step: its outcome; empty if the model answered."""
+    return "" if reply.outcome is Outcome.ANSWERED else reply.outcome.value
 
 
 def _served_name(model: str) -> str:
@@ -235,57 +234,6 @@ class ServedModel:
 
 
 def _request_key(request: Request) -> bytes:
-    """A hash of what the model sees of a request: the fields of `Request` and no others."""
+    # The fields of `Request` and no others: the model does not see the task and parts of a `TaskRequest`.
     content = {part.name: getattr(request, part.name) for part in fields(Request)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
-
-
-@contextmanager
-def open_models(
-    models: Sequence[ModelSettings], folder: Path, simulate: Callable[[str, str], AsyncModel]
-) -> Iterator[tuple[list[AsyncModel], Spending]]:
-    """Opens the models of a run, in order, and the record of what they cost; the folder is for cache and log.
-
-    `simulate` makes a simulated model from its rates and its name.
-
-    Raises:
-        ConfigError: Two models have one name, or a model cannot write.
-    """
-    names = [model.label for model in models]
-    repeated = next((name for name in names if names.count(name) > 1), None)
-    if repeated is not None:
-        raise ConfigError(f"two models have the name '{repeated}'; give one of them another `name`")
-    with Log(folder / SPENDING, PaidAnswer) as log:
-        spending = Spending(log, {model.label: model.price for model in models})
-        opened: list[AsyncModel] = []
-        for model in models:
-            kind, _, rest = model.model.partition(":")
-            if model.replica_urls and kind != "openai":
-                raise ConfigError(f"'{model.model}': `replica_urls` is only valid with openai:URL#NAME")
-            if kind == "simulated":
-                opened.append(simulate(rest, model.label))
-            else:
-                opened.append(ServedModel(model.label, _writers(model, folder, spending)))
-        yield opened, spending
-
-
-def _writers(model: ModelSettings, folder: Path, spending: Spending) -> list[Writer]:
-    kind, _, address = model.model.partition(":")
-    if kind == "openai":
-        (url, name), remote = split_address(address), model.remote
-        if remote.cache is None:
-            remote = remote.model_copy(update={"cache": str(folder / CACHE)})
-        pay = partial(spending.pay, model.label)
-        # All replicas share the cache entries of the first URL.
-        return [
-            OpenAIClient(each, name, remote, on_usage=pay, cached_as=url)
-            for each in (url, *model.replica_urls)
-        ]
-    if split_kind(model.model)[0] is not None:
-        raise ConfigError(
-            f"'{model.model}' cannot write: use openai:URL#NAME (an endpoint), or the folder or Hub id of a causal "
-            "language model"
-        )
-    from longrm.modeling.local_writer import LocalWriter  # imports torch, which nothing else here needs
-
-    return [LocalWriter.load(model.model)]

@@ -13,18 +13,23 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from longrm.errors import DataError, RunError
+from longrm.clients import Writer
+from longrm.clients.openai import OpenAIClient
+from longrm.clients.remote_settings import split_address
+from longrm.errors import ConfigError, DataError, RunError
 from longrm.jsonl import append_lines, json_line, writable
+from longrm.reward_models.kinds import split_kind
 from longrm.reward_models.simulated import ErrorRates
-from longrm.runs.folder import MANIFEST, RunFolder, read_manifest, write_json
+from longrm.runs.folder import CACHE, MANIFEST, RunFolder, read_manifest, write_json
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.promised_files import FILES, check_files, record_files
-from longrm.synthesis.models import AsyncModel, ModelSettings, Spending, open_models
+from longrm.synthesis.models import SPENDING, AsyncModel, ModelSettings, PaidAnswer, ServedModel, Spending
 from longrm.synthesis.settings import SynthesisRecipe
 from longrm.synthesis.simulated import GoldAnswers, SimulatedModel
 
@@ -35,13 +40,6 @@ Steps = Counter[tuple[str, str]]
 """How many units each step kept, as (step, KEPT), or dropped, as (step, reason). Steps appear in their order."""
 
 SHARD_ROWS = 1000  # a shard ends with the input that brings it to this many rows
-
-
-class Dropped(NamedTuple):
-    """Takes the place of a result: the step that dropped a unit, and why; a key of `Steps`."""
-
-    step: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -120,19 +118,9 @@ class SynthesisRun(NamedTuple):
         """Works on the inputs that the folder does not contain yet, and returns the manifest.
 
         Inputs must come in the same order as before; `total` is their number, for the progress.
-
-        Raises:
-            RunError: Sources, prompts or inputs are not those that the run began with, or a shard lost rows.
-            DataError: Two inputs have the same id.
         """
         path, facts, spending = self.folder.path, self.facts, self.spending
-        before = read_manifest(path) if self.folder.continued else {}
-        for name in ("sources", "prompts"):
-            if name in before and before[name] != facts[name]:
-                raise RunError(
-                    f"{path}: the {name} have changed since this run began; restore them, or choose another --out "
-                    "(a shared remote.cache keeps paid answers)"
-                )
+        check_unchanged(path, {name: facts[name] for name in ("sources", "prompts")})
         write_json(path / MANIFEST, {**read_manifest(path), **facts, "counts": None})
         stream, steps = _unique(self.answers.watching(inputs)), Steps()
         done = rows = 0
@@ -141,7 +129,8 @@ class SynthesisRun(NamedTuple):
             return await asyncio.gather(*map(make_rows, batch))
 
         with Log(path / LEDGER, LedgerEntry) as ledger, asyncio.Runner() as runner:
-            # Skip the inputs in the ledger, each of which must come again in its place.
+            # The inputs in the ledger are done. They are read again all the same: each must come in its place, and
+            # simulated models learn the gold answers from the stream.
             ends: dict[int, int] = {}
             last: LedgerEntry | None = None
             for last in ledger:
@@ -154,16 +143,19 @@ class SynthesisRun(NamedTuple):
                     )
                 done, rows, ends[last.shard] = done + 1, rows + last.rows, last.end
                 _count(steps, last)
-            if (path / FILES).is_file():  # a finished run: report changed files before shards are cut back
+            # A finished run: report changed files before shards are cut back to the ledger.
+            if (path / FILES).is_file():
                 check_files(path)
             shards = Shards(path / ROWS, ends, last)
             progress("inputs", done, total, spending.note())
             while batch := list(islice(stream, self.batch)):
                 (path / FILES).unlink(missing_ok=True)  # the last shard is about to grow
                 outcomes = runner.run(gather(batch))
+                # The order makes a kill at any place safe: the votes, which may be logged twice and are then skipped;
+                # the rows, which are cut off if the ledger does not mention them; the ledger.
                 log(outcomes)
                 entries = shards.append(outcomes)
-                ledger.append(*entries)  # only now that the rows are on disk
+                ledger.append(*entries)
                 for entry in entries:
                     done, rows = done + 1, rows + entry.rows
                     _count(steps, entry)
@@ -192,20 +184,75 @@ def open_run(
     manifest keeps. The recipe loads the reward model itself; its name is for the manifest.
     """
     answers = GoldAnswers(max(1024, 2 * recipe.batch))
-
-    def simulate(rates: str, name: str) -> AsyncModel:
-        return SimulatedModel(ErrorRates.parse(rates), name, recipe.seed, answers)
-
     names = {role: model.label for role, model in models.items()}
     names |= {"reward model": reward_model} if reward_model else {}
     hashes = {name: prompt_hash(*texts) for name, texts in prompts.items()}
     facts = {"sources": sources, "seed": recipe.seed, "prompts": hashes, "models": names}
     with (
         RunFolder(out, f"synthesis of {kind}", recipe) as folder,
-        open_models([*models.values()], out, simulate) as (opened, spending),
+        open_models([*models.values()], out, recipe.seed, answers) as (opened, spending),
     ):
         by_role = dict(zip(models, opened, strict=True))
         yield SynthesisRun(folder, recipe.batch, facts, by_role, spending, answers)
+
+
+def check_unchanged(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Raises `RunError` if the folder's manifest has other values for these facts."""
+    before = read_manifest(folder)
+    for name, value in facts.items():
+        if before.get(name, value) != value:
+            raise RunError(
+                f"{folder}: the {name} have changed since this run began; restore them, or choose another --out "
+                "(a shared remote.cache keeps paid answers)"
+            )
+
+
+@contextmanager
+def open_models(
+    models: Sequence[ModelSettings], folder: Path, seed: int, answers: GoldAnswers
+) -> Iterator[tuple[list[AsyncModel], Spending]]:
+    """Opens models, in order, and the record of what they cost; the folder is for cache and log.
+
+    `seed` and `answers` are for simulated models.
+    """
+    names = [model.label for model in models]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise ConfigError(f"two models have the name '{repeated}'; give one of them another `name`")
+    with Log(folder / SPENDING, PaidAnswer) as log:
+        spending = Spending(log, {model.label: model.price for model in models})
+        opened: list[AsyncModel] = []
+        for model in models:
+            kind, _, rates = model.model.partition(":")
+            if model.replica_urls and kind != "openai":
+                raise ConfigError(f"'{model.model}': `replica_urls` is only valid with openai:URL#NAME")
+            if kind == "simulated":
+                opened.append(SimulatedModel(ErrorRates.parse(rates), model.label, seed, answers))
+            else:
+                opened.append(ServedModel(model.label, _writers(model, folder, spending)))
+        yield opened, spending
+
+
+def _writers(model: ModelSettings, folder: Path, spending: Spending) -> list[Writer]:
+    kind, _, address = model.model.partition(":")
+    if kind == "openai":
+        (url, name), remote = split_address(address), model.remote
+        if remote.cache is None:
+            remote = remote.model_copy(update={"cache": str(folder / CACHE)})
+        pay = partial(spending.pay, model.label)
+        # All replicas share the cache entries of the first URL.
+        return [
+            OpenAIClient(each, name, remote, on_usage=pay, cached_as=url)
+            for each in (url, *model.replica_urls)
+        ]
+    if split_kind(model.model)[0] is not None:
+        raise ConfigError(
+            f"'{model.model}' cannot write: use openai:URL#NAME (an endpoint), or the folder or Hub id of a causal "
+            "language model"
+        )
+    from longrm.modeling.local_writer import LocalWriter  # imports torch, which nothing else here needs
+
+    return [LocalWriter.load(model.model)]
 
 
 def _count(steps: Steps, entry: LedgerEntry) -> None:
@@ -214,8 +261,8 @@ def _count(steps: Steps, entry: LedgerEntry) -> None:
 
 
 def _unique(inputs: Iterable[Any]) -> Iterator[Any]:
-    """Passes inputs on and checks their ids; 8 bytes of a hash are kept of each, enough for millions."""
-    seen: set[bytes] = set()
+    """Passes inputs on and checks their ids."""
+    seen: set[bytes] = set()  # of each id, 8 bytes of a hash: enough for millions
     for one in inputs:
         digest = hashlib.blake2b(one.id.encode(), digest_size=8).digest()
         if digest in seen:

@@ -42,23 +42,16 @@ class SourceSettings(Config):
 
     @property
     def place(self) -> Path:
-        """The path."""
+        """The path, with `~` expanded."""
         return Path(self.path).expanduser()
 
     def provenance(self, files: Sequence[Path] | None = None) -> dict[str, str]:
         """Name, license, path and SHA-256 for the manifest; of all files at the path unless some are given."""
         place = self.place
         if files is None:
-            with reading(place, ConfigError):
-                files = (
-                    sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
-                )
-        return {
-            "name": Path(os.path.realpath(place)).name,
-            "license": self.license,
-            "path": self.path,
-            "sha256": digest_of(files),
-        }
+            files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
+        name = Path(os.path.realpath(place)).name
+        return {"name": name, "license": self.license, "path": self.path, "sha256": digest_of(files)}
 
 
 class DocumentSettings(SourceSettings):
@@ -225,7 +218,6 @@ class LabelingRecipe(CandidateRecipe):
             by the words of the gold answer and the question; "judge": the judge also reads the closest ones; "none": no
             check.
         in_document_share: The most of the padding that may be other chunks of the document itself.
-        pool_chunks: Chunks of each of up to 128 documents that distractors are drawn from, and as many sentences.
         temperature: Of the judges; 0 takes the likeliest token each time.
     """
 
@@ -240,7 +232,6 @@ class LabelingRecipe(CandidateRecipe):
     sufficiency: Literal["words", "judge", "none"] = "words"
     distractor_check: Literal["words", "judge", "none"] = "words"
     in_document_share: float = Field(0.5, ge=0.0, le=1.0)
-    pool_chunks: int = Field(16, ge=1)
     temperature: float = Field(0.0, ge=0)
 
     @field_validator("domain")

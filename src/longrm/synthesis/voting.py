@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from statistics import median
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +57,7 @@ class VotingSettings(Config):
 class Vote:
     """One judge's judgment of one response."""
 
-    judge: str  # the judge's name, unique among the votes for a response
+    judge: str  # unique among the votes for a response
     score: float | None  # in points, 0 to 10; None if there is none
     text: str = ""  # the analysis and the score as they were written, without thinking
     contradicted: bool | None = None  # whether the text argues for another score; None if that is unknown
@@ -72,7 +72,7 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """How many they are."""
+        """The number of votes."""
         return len(self.votes)
 
     @property
@@ -94,6 +94,11 @@ class VoteCount:
     # "score" if a rejected judgment gives a score outside the consensus, "format" if the rejected ones only
     # lack a score, "none" if they say the same as the chosen one
     contrast: Contrast = "none"
+
+    @property
+    def votes(self) -> list[Vote]:
+        """All votes, those of the largest cluster first."""
+        return [*(vote for cluster in self.clusters for vote in cluster.votes), *self.unparsed]
 
     @property
     def cluster_sizes(self) -> list[int]:
@@ -125,14 +130,15 @@ def count_votes(votes: Sequence[Vote], settings: VotingSettings) -> VoteCount:
     if not found:
         return VoteCount(found, unparsed, reason="nothing_read")
 
-    # The largest of all clusters that the scores allow, overlapping ones included: with a tolerance of 1, votes of 1,
-    # 2 and 3 points have two, and greedy clustering would hide that tie.
+    # Ties are sought among all clusters that the scores allow, overlapping ones included: with a tolerance of 1, votes
+    # of 1, 2 and 3 points have two ({1, 2} and {2, 3}), and greedy clustering would hide that tie.
     read = [vote for vote in votes if vote.score is not None]
     windows = list(_windows(read, settings.tolerance))
     most = max(cluster.size for cluster in windows)
     tied = [cluster for cluster in windows if cluster.size == most]
     if len(tied) > 1 and settings.ties == "median":
         middle = median(_score(vote) for vote in read)
+        # Rounded, because two clusters as far on either side must stay tied.
         distances = [round(abs(cluster.score - middle), 9) for cluster in tied]
         tied = [one for one, distance in zip(tied, distances, strict=True) if distance == min(distances)]
     if len(tied) > 1:
@@ -185,7 +191,6 @@ def judgment_row(
     """
     assert count.consensus is not None, "a row has a consensus"
     assert count.chosen is not None, "a row has contrast"
-    votes = [*(vote for cluster in count.clusters for vote in cluster.votes), *count.unparsed]
     released = ("document", "query", "answer", "insert_index", "prompt_ctx_length")
     row = {
         "id": identity,
@@ -196,7 +201,7 @@ def judgment_row(
         "reject_models": [vote.judge for vote in count.rejected],
         "scores": {
             vote.judge: UNPARSED if vote.score is None else vote.score
-            for vote in sorted(votes, key=lambda vote: vote.judge)
+            for vote in sorted(count.votes, key=lambda vote: vote.judge)
         },
         "conf": count.cluster_sizes,
         **{name: columns[name] for name in released if name in columns},  # these columns come first
@@ -236,8 +241,6 @@ class VoteVerification:
     conf: tuple[int, ...]  # the recorded sizes of the clusters
     rejected: tuple[str, ...]  # the recorded judges of the rejected judgments, in the row's order
     contrast: Contrast  # as recorded, or from the recorded scores
-    consensus: tuple[str, ...]  # the judges of the consensus; empty if there is none
-    chosen: str  # the recorded judge of the chosen judgment
     same_conf: bool  # the clusters have the recorded sizes
     same_consensus: bool  # the chosen judgment is in the consensus
     same_chosen: bool  # its explanation agrees best with the others there
@@ -271,33 +274,18 @@ def verify_votes(row: Comparison, settings: VotingSettings) -> VoteVerification 
         contrast = "score" if others - {UNPARSED} else "format" if others else "none"
     conf = tuple(sizes) if isinstance(sizes, list) else ()
     return VoteVerification(
-        tuple(votes),
-        conf,
-        tuple(judges[1:]),
-        contrast,
-        tuple(consensus),
-        judges[0],
-        list(conf) == count.cluster_sizes,
-        judges[0] in consensus,
-        bool(agreeing) and agreeing[0].judge == judges[0],
-        tuple(judge for judge in judges[1:] if judge not in consensus),
+        votes=tuple(votes),
+        conf=conf,
+        rejected=tuple(judges[1:]),
+        contrast=contrast,
+        same_conf=list(conf) == count.cluster_sizes,
+        same_consensus=judges[0] in consensus,
+        same_chosen=bool(agreeing) and agreeing[0].judge == judges[0],
+        outside=tuple(judge for judge in judges[1:] if judge not in consensus),
     )
 
 
 _FloatArray = npt.NDArray[np.float64]
-
-
-class ScorePairs(NamedTuple):
-    """Pairs of scores for the same item: their number, how many agree, and the sum of their differences in points."""
-
-    n: int = 0
-    agreeing: int = 0
-    distance: float = 0.0
-
-    @property
-    def agreement(self) -> float | None:
-        """The share of pairs that agree; None without pairs."""
-        return self.agreeing / self.n if self.n else None
 
 
 class Agreement:
@@ -309,7 +297,9 @@ class Agreement:
         # By group: scores, their sum, the sum of their squares, the within-item spread, pairs, agreeing pairs.
         self._groups: dict[str, list[float]] = {}
         self._asked: dict[str, list[int]] = {}  # by judge: items, and those without a score
-        self._pairs: dict[tuple[str, str], ScorePairs] = {}
+        self._pairs: dict[
+            tuple[str, str], list[float]
+        ] = {}  # by judges: pairs, agreeing ones, sum of distances
 
     def see(self, scores: Mapping[str, float | None], group: str) -> None:
         """Adds one item: the score of each judge in points, None if it has none."""
@@ -325,8 +315,8 @@ class Agreement:
             distance = abs(read[one] - read[other])
             agree = int(distance <= self._tolerance + _ROUNDING)
             agreeing += agree
-            n, agreed, distances = self._pairs.get((one, other), ScorePairs())
-            self._pairs[one, other] = ScorePairs(n + 1, agreed + agree, distances + distance)
+            known = self._pairs.get((one, other), [0, 0, 0.0])
+            self._pairs[one, other] = [known[0] + 1, known[1] + agree, known[2] + distance]
         if self._origin is None:
             self._origin = next(iter(read.values()))
         values = np.array([*read.values()]) - self._origin  # near 0, so that squares lose no digits
@@ -349,48 +339,35 @@ class Agreement:
         """The share of all pairs of scores for the same item that agree within the tolerance."""
         return self._estimate(_share, 4, resamples, seed)
 
-    def pairs(self) -> dict[tuple[str, str], ScorePairs]:
-        """Every two judges that scored the same item, in alphabetical order."""
-        return dict(sorted(self._pairs.items()))
-
-    def judges(self) -> dict[str, tuple[int, int, ScorePairs]]:
-        """By judge in alphabetical order: items, items without a score, and its pairs with all other judges."""
-        found = {}
-        for judge, (asked, unparsed) in sorted(self._asked.items()):
-            others = [pairs for names, pairs in self._pairs.items() if judge in names]
-            found[judge] = asked, unparsed, ScorePairs(*map(sum, zip(*others, strict=True)))
-        return found
-
     def to_dict(self) -> dict[str, Any]:
-        """For the manifest; intervals are a bootstrap over groups."""
+        """For the manifest; intervals are a bootstrap over groups, and judges are in alphabetical order."""
+        judges: dict[str, Any] = {}
+        for judge, (asked, unparsed) in sorted(self._asked.items()):
+            pairs = [found for names, found in self._pairs.items() if judge in names]
+            compared, agreeing = (sum(found[at] for found in pairs) for at in (0, 1))
+            share = agreeing / compared if compared else None
+            judges[judge] = {"asked": asked, "unparsed": unparsed, "agreement_with_others": share}
         return {
             "krippendorff_alpha": asdict(self.alpha()),
             "pairwise": asdict(self.pairwise()),
             "pairs": [
-                {
-                    "judges": list(names),
-                    "n": pairs.n,
-                    "agreement": pairs.agreement,
-                    "mean_distance": pairs.distance / pairs.n if pairs.n else None,
-                }
-                for names, pairs in self.pairs().items()
+                {"judges": list(names), "n": n, "agreement": agreeing / n, "mean_distance": distance / n}
+                for names, (n, agreeing, distance) in sorted(self._pairs.items())
             ],
-            "judges": {
-                judge: {"asked": asked, "unparsed": unparsed, "agreement_with_others": others.agreement}
-                for judge, (asked, unparsed, others) in self.judges().items()
-            },
+            "judges": judges,
         }
 
     def _estimate(
         self, measure: Callable[[_FloatArray], float | None], counted: int, resamples: int, seed: int
     ) -> Estimate:
         """A measure of the sums over groups, with a percentile bootstrap; column `counted` is its n."""
-        table = np.array([sums for sums in self._groups.values() if sums[0]]).reshape(-1, 6)
+        table = np.array([*self._groups.values()]).reshape(-1, 6)
         groups = len(table)
         totals = table.sum(axis=0)
         value, n = measure(totals), round(float(totals[counted]))
         if value is None or groups < 2:
             return Estimate(value, None, None, n, groups)
+        # Groups are drawn, not items: the scores of answers about one document vary together.
         rng = np.random.default_rng(seed)
         replicates = []
         for _ in range(resamples):  # one at a time: a table of all draws would grow with the groups

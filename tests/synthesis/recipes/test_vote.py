@@ -24,7 +24,6 @@ from longrm.synthesis.recipes.vote import (
     VoteRecord,
     append_votes,
     ask_panel,
-    measure_agreement,
 )
 from longrm.synthesis.voting import VotingSettings, count_votes, verify_votes
 from longrm.types import Outcome, message_text
@@ -184,25 +183,17 @@ def test_every_judge_draws_for_itself():
     assert [judge.asked for judge in panel] == [judge.asked for judge in again]
 
 
-def log_votes(log, judges, given):
-    voted = asyncio.run(votes_of(judges, given))
-    records = tuple(
-        VoteRecord(identity, group, {vote.judge: vote.score for vote in votes})
-        for (identity, group, *_), votes in zip(given, voted, strict=True)
-    )
-    append_votes(log)([InputOutcome("any", votes=records)])
-
-
-def test_votes_are_logged_once_and_measured(tmp_path):
-    for _ in range(2):  # the second time as after a kill
+def test_votes_of_a_repeated_batch_are_logged_once(tmp_path):
+    batch = [
+        InputOutcome(name, votes=[VoteRecord(f"{name}#{at}", name, {"a": 1.0, "b": None}) for at in range(2)])
+        for name in ("one", "two")
+    ]
+    for logged in (batch[:1], batch):  # the second time as after a kill between the votes and the ledger
         with Log(tmp_path / "votes.jsonl", VoteRecord) as log:
-            log_votes(log, panel_judges(0, 0, 2), [*responses(1, 4, 7), *responses(2, 3)])
-    cast = [*Log(tmp_path / "votes.jsonl", VoteRecord)]
-    assert [one.id for one in cast] == ["case 1#0", "case 1#1", "case 2#0"]
-    found = measure_agreement(cast, 0.0)
-    assert found.pairwise().n == 9
-    assert found.pairwise().value == pytest.approx(1 / 3)
-    assert found.judges()["judge 2"][2].agreement == 0
+            append_votes(log, {vote.id for vote in log}, logged)
+    assert [vote.id for vote in Log(tmp_path / "votes.jsonl", VoteRecord)] == [
+        "one#0", "one#1", "two#0", "two#1",
+    ]  # fmt: skip
 
 
 RUBRIC = "The text supports every claim, and they answer the question."

@@ -20,7 +20,6 @@ from longrm.data import write_rows
 from longrm.errors import DataError, RunError
 from longrm.judging.pointwise import Pointwise
 from longrm.reading import located
-from longrm.reward_models.simulated import ErrorRates
 from longrm.runs.folder import MANIFEST, RunFolder, read_manifest, write_file, write_json
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.promised_files import FILES, check_files, record_files
@@ -28,10 +27,10 @@ from longrm.synthesis import selection
 from longrm.synthesis.documents import GOLD_MODEL, Document, is_leval, policy_prompt
 from longrm.synthesis.domains import DOMAINS, language_of
 from longrm.synthesis.labeling import judge_request
-from longrm.synthesis.models import AsyncModel, ask, open_models
-from longrm.synthesis.pipeline import KEPT, nested, prompt_hash, step_counts
+from longrm.synthesis.models import AsyncModel, ask
+from longrm.synthesis.pipeline import KEPT, nested, open_models, prompt_hash, step_counts
 from longrm.synthesis.selection import BenchmarkCounts, BenchmarkRecipe, RankedComparison, select_comparisons
-from longrm.synthesis.simulated import GoldAnswers, SimulatedModel
+from longrm.synthesis.simulated import GoldAnswers
 from longrm.types import Comparison, Outcome, Query, as_messages
 
 CARD = "README.md"
@@ -114,9 +113,6 @@ def _select(
             yield document
             progress("documents", number, 0)
 
-    def simulate(rates: str, name: str) -> AsyncModel:
-        return SimulatedModel(ErrorRates.parse(rates), name, recipe.seed, answers)
-
     documents = recipe.documents
     of_leval = documents.format in (None, "leval") and is_leval(documents.place)
     rate: selection.RateAnswers = selection.rate_by_metric
@@ -130,7 +126,9 @@ def _select(
             # In a folder of its own: the files of `out` are the benchmark.
             folder = out / "judge"
             folder.mkdir(exist_ok=True)
-            (judge,), spending = stack.enter_context(open_models([recipe.second_check], folder, simulate))
+            (judge,), spending = stack.enter_context(
+                open_models([recipe.second_check], folder, recipe.seed, answers)
+            )
             rate = rate_by_judge(judge, recipe.max_tokens)
             checked_by = (
                 f"the judge {judge.name}, which rated every candidate on its own by the rubric '{_DOMAIN.name}' "

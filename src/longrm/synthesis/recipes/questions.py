@@ -26,7 +26,7 @@ from longrm.synthesis.chunks import DocumentChunk, cut_chunks
 from longrm.synthesis.documents import Document
 from longrm.synthesis.domains import free_name, wrapped
 from longrm.synthesis.models import AsyncModel, TaskRequest, ask
-from longrm.synthesis.pipeline import KEPT, Dropped, InputOutcome, Steps, open_run
+from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
 from longrm.synthesis.settings import DocumentRecipe, WriterRecipe
 from longrm.types import Outcome
 
@@ -158,15 +158,12 @@ async def make_rows(
     )
     rows = []
     for (number, question, places), failure in zip(written, failures, strict=True):
-        if failure is not None and failure.step == "support":
-            steps[failure] += 1
-            continue
-        steps["support", KEPT] += 1
+        step, reason = failure or ("", "")
+        steps["support", reason if step == "support" else KEPT] += 1
+        if recipe.closed_book and step != "support":
+            steps["closed_book", reason or KEPT] += 1
         if failure is not None:
-            steps[failure] += 1
             continue
-        if recipe.closed_book:
-            steps["closed_book", KEPT] += 1
         rows.append(
             {
                 "id": f"{source.id}#{number}",
@@ -204,26 +201,26 @@ async def _failed_check(
     written: WrittenQuestion,
     text: str,
     places: Sequence[tuple[int, int]],
-) -> Dropped | None:
-    """The check that a question fails: its evidence leads to the answer, and the model needs the text."""
+) -> tuple[str, str] | None:
+    """The (step, reason) of the check that a question fails: "support" by its evidence, or "closed_book"."""
     metric = answer_metric(METRIC)
     evidence = "\n".join(dict.fromkeys(text[start:end] for start, end in places))
     if recipe.support == "words":
         answer, held = (f" {' '.join(words_of(part))} " for part in (written.answer, evidence))
         if answer not in held:
-            return Dropped("support", "unsupported")
+            return ("support", "unsupported")
     else:
         request = answering_request(written.question, evidence, recipe.max_tokens)
         (reply,) = await ask(checker, request)
         if reply.outcome is not Outcome.ANSWERED:
-            return Dropped("support", reply.outcome.value)
+            return ("support", reply.outcome.value)
         if metric(read_answer(reply), written.answer) < AGREEMENT:
-            return Dropped("support", "unsupported")
+            return ("support", "unsupported")
     if recipe.closed_book:
         request = answering_request(written.question, "", recipe.max_tokens)
         (guess,) = await ask(checker, request)
         if metric(read_answer(guess), written.answer) >= AGREEMENT:
-            return Dropped("closed_book", "answered_without_the_text")
+            return ("closed_book", "answered_without_the_text")
     return None
 
 

@@ -1,6 +1,6 @@
 """`longrm synthesize short-to-long`: a judge labels on the short context, and rows have the long one (stage 1)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +8,10 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.chunks import DistractorPool
 from longrm.synthesis.documents import Document
-from longrm.synthesis.labeling import Answer, Labeling, gather_pool, read_judgment
+from longrm.synthesis.labeling import Answer, Labeling, gather_pool, labeling_prompts, read_judgment
 from longrm.synthesis.long_context import PaddedPrompt
 from longrm.synthesis.models import AsyncModel, ModelSettings, ask
-from longrm.synthesis.pipeline import KEPT, open_run
+from longrm.synthesis.pipeline import KEPT, Steps, open_run
 from longrm.synthesis.settings import LabelingRecipe
 from longrm.worlds.words_tokenizer import load_tokenizer
 
@@ -32,7 +32,7 @@ RECIPE = ShortToLongRecipe
 def synthesize(recipe: ShortToLongRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Writes stage-1 rows into the run folder `out`, continuing what is there."""
     tokenizer = load_tokenizer(recipe.tokenizer or "words")
-    models, sources, prompts = {"judge": recipe.judge}, recipe.provenance(), Labeling.prompts(recipe)
+    models, sources, prompts = {"judge": recipe.judge}, recipe.provenance(), labeling_prompts(recipe)
     with open_run("short-to-long", recipe, out, models, sources, prompts) as run:
         pool = gather_pool(recipe, tokenizer)
         labeling = JudgeLabeling(recipe, tokenizer, pool, run.models["judge"])
@@ -48,14 +48,14 @@ class JudgeLabeling(Labeling):
         super().__init__(recipe, tokenizer, pool, judge)
         self._judge = judge
 
-    async def label(self, document: Document, answer: Answer) -> None:
+    async def label(self, answer: Answer) -> Steps:
         """Asks the judge; a text that argues for another score than it gives is no label."""
         (completion,) = await ask(self._judge, answer.request)
         vote = read_judgment(self._judge.name, completion, answer.request, answer.candidate.text)
         reason = vote.reason or ("contradicted" if vote.contradicted else KEPT)
-        answer.steps["judgment", reason] += 1
         if reason == KEPT:
             answer.score, answer.judgment = vote.score, vote.text
+        return Steps({("judgment", reason): 1})
 
     def row(
         self, document: Document, answer: Answer, prompt: PaddedPrompt, columns: dict[str, Any]
@@ -74,6 +74,6 @@ class JudgeLabeling(Labeling):
         }
         return {name: value for name, value in row.items() if value is not None}
 
-    def pair_columns(self) -> Mapping[str, Any]:
-        """The judge of a pair."""
+    def pair_columns(self, pair: Sequence[Answer]) -> Mapping[str, Any]:
+        """The judge's name."""
         return {"judge": self._judge.name}

@@ -4,8 +4,9 @@ Paper, section 4; the rules are in `synthesis.voting`.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,10 +19,10 @@ from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.chunks import DistractorPool
 from longrm.synthesis.documents import Document
-from longrm.synthesis.labeling import Answer, Labeling, gather_pool, read_judgment
+from longrm.synthesis.labeling import Answer, Labeling, gather_pool, labeling_prompts, read_judgment
 from longrm.synthesis.long_context import PaddedPrompt
 from longrm.synthesis.models import AsyncModel, ModelSettings, TaskRequest, ask
-from longrm.synthesis.pipeline import KEPT, InputOutcome, LogBatch, open_run
+from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
 from longrm.synthesis.settings import LabelingRecipe
 from longrm.synthesis.voting import Agreement, Vote, VotingSettings, count_votes, judgment_row
 from longrm.worlds.words_tokenizer import load_tokenizer
@@ -58,36 +59,41 @@ RECIPE = VoteRecipe
 
 @dataclass(frozen=True, slots=True)
 class VoteRecord:
-    """The scores of a panel for one response (a line of `votes.jsonl`), on which the agreement is measured.
-
-    `group` is shared by responses about one document. Scores are in points, by judge; None if there is none.
-    """
+    """The scores of a panel for one response (a line of `votes.jsonl`), on which the agreement is measured."""
 
     id: str
-    group: str
-    scores: dict[str, float | None]
+    group: str  # shared by responses about one document
+    scores: dict[str, float | None]  # points by judge; None if there is none
 
 
 def synthesize(recipe: VoteRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Writes stage-2 rows and the votes into the run folder `out`, continuing what is there."""
     tokenizer = load_tokenizer(recipe.tokenizer or "words")
     models = {f"judge {number}": judge for number, judge in enumerate(recipe.judges, start=1)}
-    with open_run("vote", recipe, out, models, recipe.provenance(), Labeling.prompts(recipe)) as run:
-        judges = [*run.models.values()]
+    with open_run("vote", recipe, out, models, recipe.provenance(), labeling_prompts(recipe)) as run:
         pool = gather_pool(recipe, tokenizer)
-        labeling = PanelLabeling(recipe, tokenizer, pool, judges, recipe.voting)
+        labeling = PanelLabeling(recipe, tokenizer, pool, [*run.models.values()], recipe.voting)
         with Log(out / VOTES, VoteRecord) as votes:
             manifest = run.write(
                 recipe.read(),
                 labeling.make_rows,
                 total=pool.documents,
                 progress=progress,
-                log=append_votes(votes),
+                log=partial(append_votes, votes, {vote.id for vote in votes}),
             )
-    agreement = measure_agreement(Log(out / VOTES, VoteRecord), recipe.voting.tolerance).to_dict()
-    manifest["agreement"] = agreement
+            agreement = Agreement(recipe.voting.tolerance)
+            for vote in votes:  # those without a consensus included
+                agreement.see(vote.scores, vote.group)
+    manifest["agreement"] = agreement.to_dict()
     write_json(out / MANIFEST, manifest)
     return manifest
+
+
+def append_votes(log: Log[VoteRecord], known: Set[str], outcomes: Sequence[InputOutcome]) -> None:
+    """Logs the votes of a batch, except `known` ones."""
+    # Votes are logged before the ledger mentions their input: a run killed in between gets the same batch, with the
+    # same votes, once more.
+    log.append(*(vote for one in outcomes for vote in one.votes if vote.id not in known))
 
 
 class PanelLabeling(Labeling):
@@ -104,27 +110,27 @@ class PanelLabeling(Labeling):
         super().__init__(recipe, tokenizer, pool, judges[0])
         self._judges, self._voting = judges, voting
 
-    async def label(self, document: Document, answer: Answer) -> None:
+    async def label(self, answer: Answer) -> Steps:
         """Asks all judges and counts their votes."""
         votes = await ask_panel(self._judges, answer.request, answer.candidate.text)
         count = count_votes(votes, self._voting)
-        answer.count, steps = count, answer.steps
+        answer.count, steps = count, Steps()
         read = len(votes) - len(count.unparsed)
         if read:
             steps["votes read", KEPT] += read
         if count.unparsed:
             steps["votes read", "unparsed"] += len(count.unparsed)
+        steps["consensus", count.reason or KEPT] += 1
         if count.consensus is None:
-            steps["consensus", count.reason] += 1
-            return
-        steps["consensus", KEPT] += 1
+            return steps
         if self.recipe.rows == "judgments":
             if count.chosen is None:
                 steps["contrast", "no_contrast"] += 1
-                return
+                return steps
             step = "contrast" if count.contrast != "none" else "marked as without contrast"
             steps[step, KEPT] += 1
         answer.score = count.consensus.score
+        return steps
 
     def row(
         self, document: Document, answer: Answer, prompt: PaddedPrompt, columns: dict[str, Any]
@@ -142,48 +148,28 @@ class PanelLabeling(Labeling):
         identity = f"{document.id}#{answer.number}"
         return judgment_row(identity, document.group, prompt.messages, answer.count, columns)
 
+    def pair_columns(self, pair: Sequence[Answer]) -> Mapping[str, Any]:
+        """The sizes of the clusters of votes for each response."""
+        return {"conf": [answer.count.cluster_sizes for answer in pair if answer.count is not None]}
+
     def votes(self, document: Document, answers: Sequence[Answer]) -> list[VoteRecord]:
         """The votes on all answers of a document, those without a consensus included."""
         found = []
         for answer in answers:
             assert answer.count is not None
-            cast = [
-                *(vote for cluster in answer.count.clusters for vote in cluster.votes),
-                *answer.count.unparsed,
-            ]
-            scores = {vote.judge: vote.score for vote in cast}
+            scores = {vote.judge: vote.score for vote in answer.count.votes}
             ordered = {judge.name: scores[judge.name] for judge in self._judges}
             found.append(VoteRecord(f"{document.id}#{answer.number}", document.group, ordered))
         return found
 
 
 async def ask_panel(judges: Sequence[AsyncModel], request: TaskRequest, response: str) -> list[Vote]:
-    """Asks all judges about one response at the same time.
-
-    Each gets its own seed, so that one model that votes several times, under several names, does not repeat itself.
-    """
+    """Asks all judges about one response at the same time."""
 
     async def vote(judge: AsyncModel) -> Vote:
+        # Its own seed, so that one model that votes several times, under several names, does not repeat itself.
         own = replace(request, seed=seed_of(request.seed, judge.name))
         (completion,) = await ask(judge, own)
         return read_judgment(judge.name, completion, request, response)
 
     return await asyncio.gather(*map(vote, judges))
-
-
-def append_votes(log: Log[VoteRecord]) -> LogBatch:
-    """Logs the votes of a batch, each once: a killed run may have logged a batch that now comes again."""
-    known = {vote.id for vote in log}
-
-    def append(outcomes: Sequence[InputOutcome]) -> None:
-        log.append(*(vote for one in outcomes for vote in one.votes if vote.id not in known))
-
-    return append
-
-
-def measure_agreement(votes: Iterable[VoteRecord], tolerance: float) -> Agreement:
-    """The agreement of the judges on all responses, those without a consensus included."""
-    found = Agreement(tolerance)
-    for vote in votes:
-        found.see(vote.scores, vote.group)
-    return found

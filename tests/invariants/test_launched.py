@@ -1,4 +1,4 @@
-"""Scoring and evaluation by the command, as a launcher starts it: several processes, which talk over gloo."""
+"""Scoring and evaluation by several processes that torchrun starts and that talk over gloo."""
 
 import json
 import os
@@ -21,12 +21,14 @@ from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 SHAPE = ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.3)
 LOGS = ("judgments.jsonl", "gold.jsonl", "examples.jsonl", "results.csv", "items.parquet", "summary.json")
+LAUNCHER = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1")
+ENVIRONMENT = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
 pytestmark = [pytest.mark.distributed]
 
 
 @pytest.fixture
 def given(tmp_path):
-    """The options that name a model, whose numbers show how rows were batched; and the rows."""
+    """Writes a model and some rows; returns their paths."""
 
     def make(rows):
         write(
@@ -39,27 +41,21 @@ def given(tmp_path):
 
 
 def launch(*command, count=2):
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1")
-    return subprocess.Popen(
-        [sys.executable, *launcher, "--nproc-per-node", str(count), "-m", "longrm", *map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"},
-    )
+    words = [*LAUNCHER, "--nproc-per-node", str(count), "-m", "longrm", *map(str, command)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
 
 
-def end(process, status=0):
+def end(process, *, fails=False):
     try:
-        told, errors = process.communicate(timeout=200)
+        output, errors = process.communicate(timeout=200)
     finally:
         kill(process)
-    assert (process.returncode != 0) == status, errors
-    return told, errors
+    assert (process.returncode != 0) == fails, errors
+    return output, errors
 
 
 def kill(process):
-    """Kills the launcher and what it started, all at once."""
+    """Kills the launcher and the processes that it started."""
     with suppress(psutil.NoSuchProcess):  # it has ended
         launcher = psutil.Process(process.pid)
         group = [launcher, *launcher.children(recursive=True)]
@@ -74,40 +70,45 @@ def logged(folder, name):
     return sum(part.read_bytes().count(b"\n") for part in folder.glob(f"{name}*.jsonl"))
 
 
+def wait_for(process, folder, name, lines=1):
+    """Waits until a log and its parts have so many lines; returns how many they have."""
+    while (found := logged(folder, name)) < lines:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    return found
+
+
 def test_a_file_scored_by_two_processes_is_that_of_one(tmp_path, given):
     model, data = given(100)
     score_file(ScoreSettings(model=model, data=data), tmp_path / "one.jsonl")
     out = tmp_path / "two.jsonl"
-    told, errors = end(launch("score", "--model", model, "--data", data, "--out", out))
-    assert told == f"Wrote 100 rows (format longrm; 100 answered) to {out}\n"
-    assert errors.count("reading ") == 1, "one process speaks for all"
+    output, errors = end(launch("score", "--model", model, "--data", data, "--out", out))
+    assert output == f"Wrote 100 rows (format longrm; 100 answered) to {out}\n"
+    assert errors.count("reading ") == 1, "only the main process logs"
     assert out.read_bytes() == (tmp_path / "one.jsonl").read_bytes()
-    assert len({json.loads(line)["scores"][0] for line in out.read_text().splitlines()}) > 50, (
-        "scores tell rows apart"
-    )
+    scores = {json.loads(line)["scores"][0] for line in out.read_text().splitlines()}
+    assert len(scores) > 50, "otherwise equal files would not show that every row has its own score"
 
 
 @pytest.mark.full
-def test_what_is_wrong_is_said_once(tmp_path, given):
+def test_an_error_of_all_processes_is_printed_once(tmp_path, given):
     model, data = given(40)
-    out = tmp_path / "x.jsonl"
-    for options in (("--model", tmp_path / "none"), ("--model", model, "--column", "id")):
-        _, errors = end(launch("score", *options, "--data", data, "--out", out), status=1)
-        assert errors.count("longrm: error:") == 1, errors
     with open(data, "a") as file:
         file.write("{}\n")
-    _, errors = end(launch("score", "--model", model, "--data", data, "--out", out), status=1)
+    _, errors = end(
+        launch("score", "--model", model, "--data", data, "--out", tmp_path / "x.jsonl"), fails=True
+    )
     assert errors.count("longrm: error:") == 1, errors
     assert "line 41" in errors
 
 
-def test_what_the_first_process_alone_finds_wrong_is_said(tmp_path, given):
+def test_an_error_of_the_main_process_alone_is_printed_once(tmp_path, given):
     """The others wait for it, and notice only that it ends."""
     _, data = given(4)
     bench, out = f"file:{data}", tmp_path / "out"
     run_evaluation(Evaluation(model="baseline:longest", bench=bench, judging={"resamples": 100}), out)
     command = ("evaluate", "--model", "baseline:overlap", "--bench", bench, "--out", out)
-    _, errors = end(launch(*command), status=1)
+    _, errors = end(launch(*command), fails=True)
     assert errors.count("longrm: error:") == 1, errors
     assert "holds a run with other settings" in errors
 
@@ -130,9 +131,7 @@ def test_a_killed_group_is_continued_by_one_process_and_the_reverse(tmp_path, gi
         command = ("evaluate", "--model", model, *where, "--out", out)
     for count in (2, 1):
         before, process = logged(folder, log), launch(*command, count=count)
-        while logged(folder, log) < before + 130:
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.02)  # another process is waited for
+        wait_for(process, folder, log, before + 130)
         kill(process)
         process.communicate()
         assert before < logged(folder, log) < 800
@@ -150,11 +149,9 @@ def test_a_process_that_is_killed_ends_the_others(tmp_path, given):
     out = tmp_path / "out.jsonl"
     process = launch("score", "--model", model, "--data", data, "--out", out)
     folder = tmp_path / "out.jsonl.partial"
-    while not logged(folder, "scores.part-1"):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)  # another process is waited for
+    wait_for(process, folder, "scores.part-1")
     psutil.Process(process.pid).children()[-1].kill()
-    end(process, status=1)
+    end(process, fails=True)
     assert logged(folder, "scores")
     end(launch("score", "--model", model, "--data", data, "--out", out))
     score_file(ScoreSettings(model=model, data=data), tmp_path / "one.jsonl")
@@ -162,31 +159,27 @@ def test_a_process_that_is_killed_ends_the_others(tmp_path, given):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("whom", ["launcher", "all"])
-def test_a_signal_ends_all_processes_and_one_says_so(tmp_path, given, number, whom):
-    """A terminal sends Ctrl-C to all; a cluster sends SIGTERM to the launcher, which hands it on."""
+@pytest.mark.parametrize(("number", "receiver"), [(signal.SIGINT, "all"), (signal.SIGTERM, "launcher")])
+def test_a_signal_ends_all_processes_and_one_reports_it(tmp_path, given, number, receiver):
+    """A terminal sends Ctrl-C to all; a cluster sends SIGTERM to the launcher, which passes it on."""
     model, data = given(2000)
     out = tmp_path / "out.jsonl"
     command = ("score", "--model", model, "--data", data, "--out", out)
     process = launch(*command)
-    while not logged(tmp_path / "out.jsonl.partial", "scores"):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)  # another process is waited for
+    wait_for(process, tmp_path / "out.jsonl.partial", "scores")
     launcher = psutil.Process(process.pid)
     group = [launcher, *launcher.children(recursive=True)]
-    for one in group if whom == "all" else group[:1]:
+    for one in group if receiver == "all" else group[:1]:
         one.send_signal(number)
-    _, errors = end(process, status=1)
+    _, errors = end(process, fails=True)
     word = "interrupted" if number == signal.SIGINT else "terminated"
-    lines = [line for line in errors.splitlines() if line.startswith("longrm: ")]
-    (line,) = lines
+    (line,) = (line for line in errors.splitlines() if line.startswith("longrm: "))
     assert line.startswith(f"longrm: {word}; the same command continues where it stopped"), errors
     assert not psutil.wait_procs(group, timeout=60)[1]
-    assert not list(tmp_path.glob(".*")), "what was begun is removed"
+    assert not list(tmp_path.glob(".*")), "no scratch files are left"
 
 
-ANEW = """
+RESTARTED = """
 import os, signal, sys
 from pathlib import Path
 from longrm.modeling.process_group import join
@@ -204,25 +197,10 @@ with join() as place:
 
 
 @pytest.mark.full
-def test_processes_that_the_launcher_starts_anew_share_all_pieces(tmp_path):
-    (tmp_path / "anew.py").write_text(ANEW)
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1")
-    told = subprocess.run(
-        [
-            sys.executable,
-            *launcher,
-            "--nproc-per-node",
-            "2",
-            "--max-restarts",
-            "1",
-            tmp_path / "anew.py",
-            tmp_path,
-        ],
-        env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert told.returncode == 0, told.stderr
+def test_processes_that_the_launcher_restarts_share_all_pieces(tmp_path):
+    (tmp_path / "restarted.py").write_text(RESTARTED)
+    command = [*LAUNCHER, "--nproc-per-node", "2", "--max-restarts", "1", tmp_path / "restarted.py", tmp_path]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
     taken = " ".join((tmp_path / f"1.{rank}").read_text() for rank in range(2)).split()
     assert sorted(taken) == list("012345")

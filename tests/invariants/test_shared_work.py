@@ -1,4 +1,4 @@
-"""Several processes that share an evaluation or a file of scores, played by threads: what one would have written."""
+"""Processes (threads here) that share an evaluation or a file of scores write what one process would have written."""
 
 import json
 import threading
@@ -21,12 +21,12 @@ COUNT = 3
 LOGS = ("judgments.jsonl", "gold.jsonl", "examples.jsonl", "results.csv", "items.parquet", "summary.json")
 
 
-# A killed process leaves its files to the system, and a thread its generators to the collector.
+# A killed thread leaves its generators to the garbage collector, which complains about them.
 KILLED = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 class Thread(WorkerGroup):
-    """A process of several, played by a thread; all of a group share one dictionary."""
+    """A thread in the role of one of several processes; all threads share the dictionary `group`."""
 
     def __init__(self, rank, group):
         super().__init__(rank, COUNT)
@@ -50,7 +50,7 @@ class Thread(WorkerGroup):
 
 
 def together(work):
-    """Runs some work as a group of processes; returns what each did, and raises what one raised."""
+    """Calls `work` in every thread of a group; returns all results, or raises the first error."""
     group = {"barrier": threading.Barrier(COUNT), "lock": threading.Lock(), "pieces": 0, "done": 0}
 
     def one(rank):
@@ -74,7 +74,7 @@ class Killed(Exception):
 
 
 class Mortal(Baseline):
-    """A baseline that counts what it is asked, and is killed after some questions of any thread."""
+    """A baseline that lists its queries and raises `Killed` after some number of them, counted over all threads."""
 
     asked: list[str]
     last: int | None
@@ -88,7 +88,7 @@ class Mortal(Baseline):
 
 @pytest.fixture
 def mortal(monkeypatch):
-    """Loads baselines that are killed after so many questions."""
+    """Makes `reward_models.load` return `Mortal` baselines."""
 
     def set_last(last):
         asked: list[str] = []
@@ -114,15 +114,16 @@ def data(tmp_path):
 def test_a_file_scored_by_several_is_that_of_one(tmp_path, data):
     settings = ScoreSettings(model="baseline:overlap", data=str(data))
     one = score_file(settings, tmp_path / "one.jsonl")
-    told = []
-    results = together(
-        lambda place: score_file(
-            settings, tmp_path / "all.jsonl", workers=place, progress=lambda *said: told.append(said)
-        )
-    )
+    reports = []
+
+    def score(place):
+        progress = lambda *report: reports.append(report)  # noqa: E731
+        return score_file(settings, tmp_path / "all.jsonl", workers=place, progress=progress)
+
+    results = together(score)
     assert results == [one, None, None]
     assert (tmp_path / "all.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
-    assert told[-1] == ("scoring", 230, 230)
+    assert reports[-1] == ("scoring", 230, 230)
     assert not (tmp_path / "all.jsonl.partial").exists()
 
 
@@ -133,23 +134,19 @@ def test_a_killed_scoring_is_continued_by_any_number_of_processes(tmp_path, data
     settings, out = ScoreSettings(model="baseline:overlap", data=str(data)), tmp_path / "scored.jsonl"
     score_file(settings, tmp_path / "one.jsonl")
     first = mortal(last)
-    ways = {
-        "alone": lambda: score_file(settings, out),
-        "together": lambda: together(lambda place: score_file(settings, out, workers=place)),
-    }
-    then, before = ways.pop(then), *ways.values()
+    alone = lambda: score_file(settings, out)  # noqa: E731
+    several = lambda: together(lambda place: score_file(settings, out, workers=place))  # noqa: E731
     with pytest.raises(Killed):
-        before()
+        several() if then == "alone" else alone()
     rest = mortal(None)
-    then()
+    alone() if then == "alone" else several()
     assert out.read_bytes() == (tmp_path / "one.jsonl").read_bytes()
-    assert sorted(first + rest) == sorted(json.loads(line)["id"] for line in data.open()), (
-        "nothing is lost or asked twice"
-    )
+    ids = [json.loads(line)["id"] for line in data.open()]
+    assert sorted(first + rest) == sorted(ids), "every row is scored exactly once"
 
 
-def test_a_part_that_is_lost_is_not_passed_over(tmp_path, data, monkeypatch):
-    """Negative control: the rows of others are missing where nobody joins what they wrote."""
+def test_a_lost_part_is_an_error(tmp_path, data, monkeypatch):
+    """Negative control: without joining the parts, the rows of other processes are missing."""
     monkeypatch.setattr(scored_file, "join_parts", lambda *_: None)
     settings = ScoreSettings(model="baseline:overlap", data=str(data))
     with pytest.raises(DataError, match=r"data.jsonl, line \d+"):
@@ -181,38 +178,37 @@ def test_an_evaluation_by_several_is_that_of_one(tmp_path, evaluation):
 def test_a_killed_evaluation_is_continued_by_any_number_of_processes(tmp_path, evaluation, mortal, then):
     run_evaluation(evaluation, tmp_path / "one")
     first = mortal(100)
-    out = tmp_path / "cut"
-    ways = {
-        "alone": lambda: run_evaluation(evaluation, out).to_dict(),
-        "together": lambda: together(lambda place: run_evaluation(evaluation, out, place=place).to_dict()),
-    }
-    then, before = ways.pop(then), *ways.values()
+    alone = lambda: run_evaluation(evaluation, tmp_path / "cut")  # noqa: E731
+    several = lambda: together(lambda place: run_evaluation(evaluation, tmp_path / "cut", place=place))  # noqa: E731
     with pytest.raises(Killed):
-        before()
+        several() if then == "alone" else alone()
     logged = {record.id for record in read_judgments(tmp_path / "cut")}
     assert 0 < len(logged) < 230
     rest = mortal(None)
-    then()
+    alone() if then == "alone" else several()
     assert files(tmp_path / "cut") == files(tmp_path / "one")
     assert logged <= set(first)
-    assert not logged & set(rest), "what was logged is not asked again"
+    assert not logged & set(rest), "logged judgments are not repeated"
 
 
-def test_a_server_is_asked_by_one_process(tmp_path, data):
-    model = "compress:openai:http://127.0.0.1:9/v1#x"
-    with pytest.raises(ConfigError, match="torchrun"):
+@pytest.mark.parametrize(
+    ("settings", "place"),
+    [
+        ({"model": "compress:openai:http://127.0.0.1:9/v1#x"}, WorkerGroup(1, 2)),
+        ({"model": "compress:openai:http://127.0.0.1:9/v1#x", "engine": "ray"}, WorkerGroup()),
+        ({"model": "baseline:overlap", "engine": "ray"}, WorkerGroup(0, 2)),
+        ({"model": "baseline:overlap", "workers": 2}, WorkerGroup()),
+    ],
+    ids=["server in two processes", "server and ray", "ray in two processes", "workers without ray"],
+)
+def test_ways_to_share_work_that_cannot_be_combined_are_errors(tmp_path, data, settings, place):
+    with pytest.raises(ConfigError):
         score_file(
-            ScoreSettings(model=model, data=str(data)), tmp_path / "x.jsonl", workers=WorkerGroup(1, 2)
+            ScoreSettings.resolve(None, {"data": str(data), **settings}), tmp_path / "x.jsonl", workers=place
         )
-    with pytest.raises(ConfigError, match="torchrun"):
-        run_evaluation(Evaluation(model=model, bench=f"file:{data}"), tmp_path / "x", place=WorkerGroup(1, 2))
-    with pytest.raises(ConfigError, match="ray"):
-        score_file(ScoreSettings(model=model, data=str(data), engine="ray"), tmp_path / "x.jsonl")
 
 
-def test_engines_that_cannot_be_combined_are_refused(tmp_path, data):
-    ray = ScoreSettings(model="baseline:overlap", data=str(data), engine="ray")
-    with pytest.raises(ConfigError, match="torchrun"):
-        score_file(ray, tmp_path / "x.jsonl", workers=WorkerGroup(0, 2))
-    with pytest.raises(ConfigError, match="--workers"):
-        ScoreSettings.resolve(None, {"model": "baseline:overlap", "data": str(data), "workers": 2})
+def test_only_one_process_evaluates_with_a_server(tmp_path, data):
+    settings = Evaluation(model="openai:http://127.0.0.1:9/v1#x", bench=f"file:{data}")
+    with pytest.raises(ConfigError):
+        run_evaluation(settings, tmp_path / "x", place=WorkerGroup(1, 2))

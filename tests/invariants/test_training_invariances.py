@@ -1,6 +1,6 @@
-"""A step's loss, figures and gradients do not depend on how it is cut, packed, ordered or shared out.
+"""A step's loss, metrics and gradients do not depend on how it is cut into micro-batches, packed, ordered or sharded.
 
-Padding needs no test of its own: there is none, as the count of tokens shows.
+There is no padding, as the token counts show.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ TOLERANCE = 2e-5  # fp32, relative to the largest value of a tensor
 # Tokens of the prompt and of the responses; ranks, of which some tie.
 SHAPES = [
     (61, (9, 17, 4), (2, 1, 3)),
-    (61, (12, 5), (1, 2)),  # asks about the same document
+    (61, (12, 5), (1, 2)),  # about the same document as the first
     (83, (7, 7, 21, 3), (2, 2, 1, 4)),
     (40, (1, 2), (2, 1)),
     (29, (13, 6, 8), (3, 1, 2)),
@@ -34,7 +34,7 @@ SHAPES = [
 ]
 RESPONSES = sum(len(responses) for _, responses, _ in SHAPES)
 WHOLE, MIDDLE, SINGLE = 100_000, 250, 1
-"""Budgets: the step in one micro-batch, in some of unlike sizes, and every row in its own."""
+"""Token budgets: one micro-batch, some of different sizes, one per row."""
 
 
 def make_examples() -> list[Example]:
@@ -61,17 +61,17 @@ def demonstrations() -> list[Example]:
 
 
 def reference_of(examples: list[Example]) -> dict[str, list[float]]:
-    """What an imagined reference thinks of the selected responses; a function of the response alone."""
+    """Log-probabilities of the selected responses by an imagined reference; they depend on the response alone."""
     chosen = map(Preference(LossSettings(kind="logo")).select, examples)
     return {own.id: [-4.0 * len(one) - 0.01 * sum(one) for one in own.tokens.responses] for own in chosen}
 
 
-def preference(examples: list[Example], **told: Any) -> Preference:
-    return Preference(LossSettings(**{"kind": "logo"} | told), reference_of(examples))
+def preference(examples: list[Example], **options: Any) -> Preference:
+    return Preference(LossSettings(**{"kind": "logo"} | options), reference_of(examples))
 
 
-def ranking(_: list[Example], **told: Any) -> BradleyTerry:
-    return BradleyTerry(LossSettings(**{"kind": "bradley_terry"} | told))
+def ranking(_: list[Example], **options: Any) -> BradleyTerry:
+    return BradleyTerry(LossSettings(**{"kind": "bradley_terry"} | options))
 
 
 OBJECTIVES: dict[str, tuple[Callable[..., Objective], dict[str, Any]]] = {
@@ -117,11 +117,11 @@ Case = tuple[Callable[[list[Example]], Objective], Any, list[Example]]
 
 
 def case_of(name: str, models: dict[bool, Any]) -> Case:
-    make, told = OBJECTIVES[name]
+    make, options = OBJECTIVES[name]
     examples = demonstrations() if name == "sft" else make_examples()
     if name == "plackett_luce":
         examples = [replace(own, margin=None, probability=None) for own in examples]
-    return lambda rows: make(rows, **told), models[make is ranking], examples
+    return lambda rows: make(rows, **options), models[make is ranking], examples
 
 
 @pytest.fixture
@@ -145,21 +145,21 @@ def cut(objective: Objective, examples: list[Example], budget: int) -> list[Micr
 
 
 def summed(objective: Objective, model: Any, parts: list[MicroBatch]) -> dict[str, Tensor]:
-    """The gradients of a step, and the weighted sums of its losses and figures."""
+    """The gradients of a step, and the weighted sums of its losses and metrics."""
     model.zero_grad()
-    figures: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for micro in parts:
         loss, own = objective.loss(model, micro)
         (loss * micro.weight).backward()
         for name, value in (own | {"loss": loss.item()}).items():
-            figures[name] = figures.get(name, 0.0) + micro.weight * value
+            metrics[name] = metrics.get(name, 0.0) + micro.weight * value
     found = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-    return found | {name: torch.tensor(value) for name, value in figures.items()}
+    return found | {name: torch.tensor(value) for name, value in metrics.items()}
 
 
 def deviation(found: dict[str, Tensor], truth: dict[str, Tensor]) -> float:
     assert found.keys() == truth.keys()
-    # Figures such as a mean score may be near zero: they count relative to 1 at least.
+    # Metrics such as a mean score may be near zero: they count relative to 1 at least.
     size = {
         k: float(truth[k].abs().max()) if truth[k].dim() else max(1.0, abs(truth[k].item())) for k in truth
     }
@@ -174,7 +174,7 @@ def test_a_step_is_the_same_however_it_is_cut(case):
     assert len(whole) == 1
     assert len(single) == len(examples)
     assert len({round(micro.weight, 3) for micro in some}) > 1, (
-        "of equal weights the control below shows nothing"
+        "equal weights would make the control below vacuous"
     )
     for parts in (whole, some, single):
         assert sum(micro.weight for micro in parts) == pytest.approx(1.0)
@@ -190,7 +190,7 @@ def test_a_step_is_the_same_however_it_is_cut(case):
 
 
 @pytest.mark.parametrize("case", OBJECTIVES, indirect=True)
-def test_a_step_is_the_same_whatever_the_order_of_its_rows(case):
+def test_a_step_does_not_depend_on_the_order_of_its_rows(case):
     make, model, examples = case
     truth = summed(make(examples), model, cut(make(examples), examples, MIDDLE))
     backwards = examples[::-1]
@@ -218,7 +218,7 @@ def test_the_order_of_responses_does_not_matter(case):
 
 
 @pytest.mark.parametrize("case", OBJECTIVES, indirect=True)
-def test_ranks_that_share_a_step_out_sum_to_the_whole(case):
+def test_gradients_of_ranks_that_share_a_step_sum_to_the_whole(case):
     make, model, examples = case
     objective = make(examples)
     parts = cut(objective, examples, MIDDLE)
@@ -228,7 +228,7 @@ def test_ranks_that_share_a_step_out_sum_to_the_whole(case):
     both = {name: apart[0][name] + apart[1][name] for name in truth}
     assert deviation(both, truth) < TOLERANCE
 
-    # A mean of the ranks' own means, as of a trainer that does not know what the other rank reads.
+    # Negative control: the mean of the ranks' own means, as DDP computes it without global counts.
     own = [sum(micro.weight for micro in share) for share in shares]
     means = {name: sum(one[name] / w for one, w in zip(apart, own, strict=True)) / 2 for name in truth}
     assert deviation(means, truth) > 100 * TOLERANCE

@@ -17,48 +17,43 @@ from longrm.training.train import train
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 
-def truncate(path):
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def remove(path):
-    path.unlink()
-
-
 def zero(path):
     path.write_bytes(bytes(path.stat().st_size))
 
 
-def test_damage_is_found_and_the_file_is_named(tmp_path):
-    for damage, digests in ((truncate, False), (remove, False), (zero, True)):
-        path = tmp_path / "rows" / "a.jsonl"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("content")
-        record_files(tmp_path, [path])
-        assert check_files(tmp_path) == check_files(tmp_path, digests=True) == ["rows/a.jsonl"]
-        damage(path)
-        if digests:
-            check_files(tmp_path)  # sizes alone do not show it
-        with pytest.raises(RunError, match=r"a\.jsonl"):
-            check_files(tmp_path, digests=digests)
+@pytest.mark.parametrize(
+    ("damage", "digests"),
+    [(lambda path: path.write_text("c"), False), (lambda path: path.unlink(), False), (zero, True)],
+    ids=["truncated", "removed", "zeroed"],
+)
+def test_damage_is_found_and_the_file_is_named(tmp_path, damage, digests):
+    path = tmp_path / "a.jsonl"
+    path.write_text("content")
+    record_files(tmp_path, [path])
+    assert check_files(tmp_path) == check_files(tmp_path, digests=True) == ["a.jsonl"]
+    damage(path)
+    if digests:
+        check_files(tmp_path)  # sizes alone do not show it
+    with pytest.raises(RunError, match=r"a\.jsonl"):
+        check_files(tmp_path, digests=digests)
 
 
 @pytest.fixture
 def trained(tmp_path):
-    """The settings of a training with adapters, and its run folder."""
+    """The run folder of a training with adapters."""
     write(tmp_path / "rows.jsonl", generate(WorldPlan("records", 64, seed=3), 4, words_tokenizer()))
     shape = ModelShape(layers=1, hidden=16, heads=2, kv_heads=2, head_dim=8)
     save(new_language_model(shape, words_tokenizer(), seed=0), tmp_path / "base")
     settings = TrainingSettings.model_validate(
-        {"objective": "bradley_terry"}
-        | {
+        {
+            "objective": "bradley_terry",
             "model": {"path": str(tmp_path / "base"), "lora": {"rank": 2}},
             "data": {"path": str(tmp_path / "rows.jsonl")},
             "optimizer": {"steps": 2},
         }
     )
     train(settings, tmp_path / "run")
-    return settings, tmp_path / "run"
+    return tmp_path / "run"
 
 
 def invoke(command, *arguments):
@@ -66,7 +61,7 @@ def invoke(command, *arguments):
 
 
 def test_zeroed_weights_are_found_when_they_are_merged_pushed_and_verified(trained, tmp_path):
-    run = trained[1]
+    run = trained
     assert invoke(runs, "show", run, "--verify").exit_code == 0
     assert invoke(merge, run, "--out", tmp_path / "merged").exit_code == 0
     assert invoke(runs, "show", tmp_path / "merged", "--verify").exit_code == 0

@@ -10,7 +10,7 @@ from longrm.runs.removal import is_running, remove_runs, run_folders, size_of
 
 
 class Nothing(Config):
-    """Settings of a run without any."""
+    """No settings."""
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def run(tmp_path):
     return make
 
 
-def test_a_run_goes_with_all_that_is_in_it_and_links_are_not_followed(tmp_path, run):
+def test_a_run_is_removed_completely_and_links_are_not_followed(tmp_path, run):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_text("stays")
@@ -49,10 +49,10 @@ def test_a_removal_that_is_killed_leaves_no_half_of_a_run(tmp_path, run, monkeyp
     assert not folder.exists()
     assert [*run_folders(tmp_path)] == [other]
     remove_runs([other])
-    assert not any(tmp_path.iterdir()), "what the killed one left goes, too"
+    assert not any(tmp_path.iterdir()), "leftovers of the killed removal are removed, too"
 
 
-def test_what_is_no_run_is_refused_and_then_nothing_goes(tmp_path, run):
+def test_nothing_is_removed_if_one_folder_is_not_a_run(tmp_path, run):
     kept, foreign = run("kept"), tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "thesis.tex").write_text("all of it")
@@ -78,7 +78,7 @@ def test_what_is_no_run_is_refused_and_then_nothing_goes(tmp_path, run):
     assert kept.exists()
 
 
-def test_a_run_at_work_is_refused_also_inside_another(tmp_path, run):
+def test_a_running_run_is_not_removed_even_inside_another(tmp_path, run):
     outer, inner = run("outer"), run("outer/stages/inner")
     with (inner / ".lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,6 +1,5 @@
-"""What a process begins beside its place: nobody sees half of it, and what a killed one leaves goes."""
+"""Files and folders appear completely or not at all, and leftovers of killed processes are removed."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -19,17 +18,17 @@ def names(folder):
     return sorted(entry.name for entry in folder.iterdir())
 
 
-def killed(lines):
-    """Runs some lines in a process of its own, which must end by SIGKILL."""
-    code = f"import os, signal\nfrom pathlib import Path\nfrom longrm.runs.scratch import *\n{lines}"
+def leave_scratch_file(path):
+    """Kills a process that replaces a file."""
+    code = f"""
+import os
+from pathlib import Path
+from longrm.runs.scratch import replacing
+with replacing(Path({str(path)!r})) as file:
+    os.kill(os.getpid(), 9)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-
-
-def begun_and_killed(path):
-    killed(
-        f"with replacing(Path({str(path)!r})) as file:\n    file.write(b'half')\n    os.kill(os.getpid(), 9)"
-    )
 
 
 def test_a_file_is_replaced_completely_or_not_at_all(tmp_path):
@@ -43,30 +42,19 @@ def test_a_file_is_replaced_completely_or_not_at_all(tmp_path):
     assert names(path.parent) == ["out.jsonl"]
 
 
-def test_the_users_umask_holds(tmp_path):
-    before = os.umask(0o077)
-    try:
-        write_file(tmp_path / "answers.json", "{}")
-    finally:
-        os.umask(before)
-    assert (tmp_path / "answers.json").stat().st_mode & 0o777 == 0o600
-
-
-def test_what_a_killed_process_began_goes_when_the_same_file_is_made(tmp_path):
+def test_the_scratch_file_of_a_killed_process_is_removed_with_the_next_write(tmp_path):
     path = tmp_path / "out [1].jsonl"
-    begun_and_killed(path)
+    leave_scratch_file(path)
     (left,) = names(tmp_path)
-    assert left.startswith(".out [1].jsonl.")
     write_file(tmp_path / "other.jsonl", "")
-    assert left in names(tmp_path), "it is of another file"
+    assert left in names(tmp_path), "it belongs to another file"
     write_file(path, "whole")
     assert names(tmp_path) == ["other.jsonl", "out [1].jsonl"]
 
 
 def test_a_run_folder_removes_leftovers_first(tmp_path):
-    """Of a run that was killed while it claimed its folder."""
     (tmp_path / "run").mkdir()
-    begun_and_killed(tmp_path / "run" / "config.toml")
+    leave_scratch_file(tmp_path / "run" / "config.toml")
     with RunFolder(tmp_path / "run", "training", Config()):
         assert names(tmp_path / "run") == [".lock", "config.toml", "manifest.json"]
 
@@ -86,7 +74,7 @@ def test_files_of_running_processes_stay(tmp_path):
 
 @pytest.mark.parametrize("taken", ["held", "gone"])
 def test_a_scratch_file_that_another_process_swept_is_written_again(tmp_path, monkeypatch, taken):
-    """Between the making of a file and its lock there is a moment in which another process may sweep."""
+    """Another process may sweep between the creation of a file and its lock."""
     calls = []
 
     def flock(descriptor, operation):
@@ -117,7 +105,7 @@ def test_writing_through_a_link_replaces_the_file_that_it_leads_to(tmp_path):
     assert (tmp_path / "far/target.html").read_text() == (tmp_path / "far/new.html").read_text() == "new"
 
 
-def test_a_new_folder_killed_at_any_change_is_whole_the_next_time(tmp_path):
+def test_a_new_folder_killed_at_any_change_is_complete_the_next_time(tmp_path):
     def work(place):
         for content in ("old", "new"):
             with new_folder(place / "model") as folder:
@@ -126,10 +114,8 @@ def test_a_new_folder_killed_at_any_change_is_whole_the_next_time(tmp_path):
 
     def check(place):
         assert names(place) == ["model"]
-        assert {path.name: path.read_text() for path in (place / "model").iterdir()} == {
-            "one": "new",
-            "two": "new",
-        }
+        contents = {path.name: path.read_text() for path in (place / "model").iterdir()}
+        assert contents == {"one": "new", "two": "new"}
 
     assert killed_everywhere(work, check, tmp_path) > 10
 

@@ -27,7 +27,7 @@ from longrm.serving.wire_formats.longrm_scores import NATIVE, ScoreBody
 
 _Result = TypeVar("_Result")
 
-(_ROUTE,) = NATIVE.routes
+(_ROUTE,) = NATIVE
 
 
 class PromptScorer:

@@ -21,18 +21,14 @@ class GradeBody(wire.ClientBody):
     answers: list[str]
 
 
-GRADES = wire.Format(
-    "a grader",
-    (
-        wire.Route(
-            "/grade",
-            GradeBody,
-            lambda body: [wire.ScoreRequest(body.question, body.answers)],
-            lambda body, results, model: {"grades": wire.all_scores(results), "by": model},
-            {"question": "Who?", "answers": ["They.", "We all."]},
-        ),
+GRADES = (
+    wire.Route(
+        "/grade",
+        GradeBody,
+        lambda body: [wire.ScoreRequest(body.question, body.answers)],
+        lambda body, results, model: {"grades": wire.all_scores(results), "by": model},
+        {"question": "Who?", "answers": ["They.", "We all."]},
     ),
-    lambda failure: {"why": failure.message},
 )
 '''
 
@@ -55,9 +51,7 @@ def test_a_format_of_ones_own_is_spoken_and_documented(client):
     sent = {"question": "Who?", "answers": ["They.", "We all."]}
     expected = longrm.load("baseline:longest").score("Who?", ["They.", "We all."])
     assert client.post("/grade", json=sent).json() == {"grades": expected, "by": "baseline:longest"}
-    refused = client.post("/grade", json={"question": "Who?", "answers": []})
-    assert refused.status_code == 400
-    assert set(refused.json()) == {"why"}
+    assert client.post("/grade", json={"question": "Who?", "answers": []}).status_code == 400
     documented = client.get("/openapi.json").json()["paths"]["/grade"]["post"]
-    assert "a grader" in documented["summary"]
+    assert "grades" in documented["summary"]
     assert client.get("/info").json()["formats"]["grades"] == ["/grade"]

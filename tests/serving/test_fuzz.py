@@ -9,7 +9,7 @@ from schemathesis import GenerationMode
 
 from longrm.serving.wire_formats import WIRE_FORMATS
 
-PATHS = sorted({route.path for wire_format in WIRE_FORMATS.values() for route in wire_format.routes})
+PATHS = sorted({route.path for routes in WIRE_FORMATS.values() for route in routes})
 
 
 def as_bytes(body):

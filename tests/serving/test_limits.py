@@ -28,7 +28,7 @@ from ..reward_models.tiny_models import make_scorer
 
 ONE = {"prompt": "w1 secret-prompt?", "responses": ["w2", "w3 w4"]}
 KEY = "a-key-of-length"
-ROUTES = [route for wire_format in WIRE_FORMATS.values() for route in wire_format.routes]
+ROUTES = [route for routes in WIRE_FORMATS.values() for route in routes]
 
 
 class Slow(RewardModel):
@@ -174,23 +174,20 @@ def test_a_byte_order_mark_is_skipped_and_compressed_bodies_are_refused(client):
         assert response.status_code == status
 
 
-def test_the_reason_of_a_template_is_reported_only_in_its_own_words(tmp_path):
+def test_a_template_that_rejects_messages_is_reported_without_them(tmp_path):
     with serving(longrm.load(str(make_scorer(tmp_path / "words")))) as client:
-        for message, ours in [
-            ({"role": "system", "content": "secret-prompt"}, True),
-            ({"role": "user", "content": {"secret-prompt": 1}}, False),
-            ({"role": "user", "content": None}, False),
-        ]:
-            response = client.post("/v1/scores", json={"prompt": [message], "responses": ["w2"]})
-            assert response.status_code in (400, 422)
-            assert ("knows the roles user and assistant only" in response.text) == ours
-            assert "secret-prompt" not in response.text
+        message = {"role": "system", "content": "secret-prompt"}
+        response = client.post("/v1/scores", json={"prompt": [message], "responses": ["w2"]})
+        assert response.status_code == 422
+        assert "chat template" in response.text
+        assert "secret-prompt" not in response.text
 
 
 def test_requests_above_the_limits_are_refused(monkeypatch):
     monkeypatch.setattr(service, "MAX_PROMPTS", 2)
     monkeypatch.setattr(service, "MAX_RESPONSES", 3)
-    with serving(Broken(), body_bytes=2000) as client:
+    monkeypatch.setattr(service, "BODY_BYTES", (2000, 2000))
+    with serving(Broken()) as client:
         for content, status in [
             (ONE | {"responses": ["w" * 3000]}, 413),
             (ONE | {"responses": ["w1"] * 4}, 413),
@@ -213,20 +210,12 @@ class Short(Broken):
 
 
 @pytest.mark.parametrize(
-    ("model", "responses", "limits", "expected"),
-    [
-        (Broken(), 256, {}, 2**25),
-        (Short(), 256, {}, 2**20),
-        (Short(), 2**12, {}, 2**23),
-        (Short(), 2**20, {}, 2**25),
-        (Short(), 256, {"body_bytes": 2**26}, 2**26),
-    ],
+    ("model", "responses", "expected"),
+    [(Broken(), 256, 2**25), (Short(), 256, 2**20), (Short(), 2**12, 2**23), (Short(), 2**20, 2**25)],
 )
-def test_the_limit_of_a_body_follows_the_context_of_the_model(
-    monkeypatch, model, responses, limits, expected
-):
+def test_the_limit_of_a_body_follows_the_context_of_the_model(monkeypatch, model, responses, expected):
     monkeypatch.setattr(service, "MAX_RESPONSES", responses)
-    with serving(model, **limits) as client:
+    with serving(model) as client:
         assert client.get("/info").json()["limits"]["body_bytes"] == expected
 
 
@@ -391,9 +380,8 @@ def test_the_openapi_document_has_every_example(client):
     assert client.get("/info").json()["formats"]["openrlhf"] == ["/get_reward"]
 
 
-def test_the_access_log_repeats_nothing(caplog):
-    app = build_app(ServeSettings(model="m", access_log=True), Broken)
-    with TestClient(app, "http://127.0.0.1") as client, caplog.at_level(logging.INFO, "longrm.serving"):
+def test_the_log_of_requests_repeats_nothing(caplog):
+    with serving(Broken()) as client, caplog.at_level(logging.DEBUG, "longrm.serving"):
         assert client.post("/v1/scores?secret-prompt=1", json=ONE).status_code == 200
         assert client.post("/v1/scores", json=ONE | {"secret-prompt": 1}).status_code == 400
     lines = [record.getMessage() for record in caplog.records]

@@ -215,8 +215,8 @@ def test_nemo_gym_verifies_and_compares(client, scores):
 
 
 def test_every_example_of_the_documentation_is_answered(client):
-    for wire_format in WIRE_FORMATS.values():
-        for route in wire_format.routes:
+    for routes in WIRE_FORMATS.values():
+        for route in routes:
             ask(client, route.example, route.path)
 
 

@@ -30,7 +30,6 @@ from longrm.cli.terminal import echo
     default=None,
     help="Host name of the server that requests without a key may use; repeatable.",
 )
-@setting("--access-log", "access_log", "Log every scoring request, without its contents.", bool)
 @MODEL_OPTIONS
 @set_option("limits.waiting=10000")
 def command(assignments: tuple[str, ...], **flags: Any) -> None:

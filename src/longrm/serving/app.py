@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 from prometheus_client import generate_latest
-from pydantic import BaseModel
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -32,9 +31,9 @@ from longrm.reward_models.protocol import RewardModel
 from longrm.serving import service as limits
 from longrm.serving.service import ScoringService
 from longrm.serving.settings import ServeSettings
-from longrm.serving.wire import STATUSES, Failure, Format, Route, error_body
+from longrm.serving.wire import STATUSES, Failure, Route
 from longrm.serving.wire_formats import WIRE_FORMATS
-from longrm.serving.worker import Worker, chooses_batches
+from longrm.serving.worker import Worker
 
 _log = logging.getLogger(__name__)
 
@@ -49,11 +48,7 @@ OPEN_PATHS = frozenset({"/", "/health", "/ready"})
 
 
 def build_app(settings: ServeSettings, load: Callable[[], RewardModel]) -> FastAPI:
-    """Loads a model on a thread of its own and returns the application that serves it.
-
-    Args:
-        settings: The settings of the server.
-        load: Loads the model; called on the thread that reads it.
+    """Loads a model and returns the application that serves it; `load` is called on the model's own thread.
 
     Raises:
         ConfigError: The prefix cache is too small for one block of tokens.
@@ -61,7 +56,7 @@ def build_app(settings: ServeSettings, load: Callable[[], RewardModel]) -> FastA
 
     def load_with_cache() -> RewardModel:
         model = load()
-        if settings.limits.prefix_cache_bytes and chooses_batches(model):
+        if settings.limits.prefix_cache_bytes and hasattr(model, "choose"):
             model.keep_prefixes(settings.limits.prefix_cache_bytes)
         return model
 
@@ -93,45 +88,40 @@ def build_app(settings: ServeSettings, load: Callable[[], RewardModel]) -> FastA
 
 
 def _add_scoring_routes(app: FastAPI, service: ScoringService) -> None:
-    """One route per path; formats that share a path are told apart by the fields of a body."""
-    paths: dict[str, list[tuple[Format, Route]]] = {}
-    for wire_format in WIRE_FORMATS.values():
-        for route in wire_format.routes:
-            paths.setdefault(route.path, []).append((wire_format, route))
-    for path, ways in paths.items():
-        clients = ", ".join(dict.fromkeys(wire_format.client for wire_format, _ in ways))
+    """One route per path; formats that share a path are distinguished by the fields of a body."""
+    routes: dict[str, list[Route]] = {}
+    formats: dict[str, list[str]] = {}
+    for name, wire_format in WIRE_FORMATS.items():
+        for route in wire_format:
+            routes.setdefault(route.path, []).append(route)
+            formats.setdefault(route.path, []).append(name)
+    for path, ways in routes.items():
+        # FastAPI does not know the body, which the service reads within its limits.
+        schemas = []
+        for way in ways:
+            schema = way.body.model_json_schema()
+            schemas.append(_without_references(schema, schema.pop("$defs", {})))
+        content = {
+            "schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas},
+            "examples": {way.body.__name__: {"value": way.example} for way in ways},
+        }
         app.add_api_route(
             path,
             _endpoint(service, ways),
             methods=["POST"],
-            summary=f"Scores, as asked for by {clients}",
-            openapi_extra=_request_body([(route.body, route.example) for _, route in ways]),
+            summary=f"Scores in the format {' or '.join(formats[path])}",
+            openapi_extra={"requestBody": {"required": True, "content": {"application/json": content}}},
             responses={
                 status: {"description": HTTPStatus(status).phrase} for status in (200, *STATUSES.values())
             },
         )
 
 
-def _endpoint(
-    service: ScoringService, ways: Sequence[tuple[Format, Route]]
-) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(service: ScoringService, routes: Sequence[Route]) -> Callable[[Request], Awaitable[Response]]:
     async def score(request: Request) -> Response:
-        return await service.answer(request, ways)
+        return await service.answer(request, routes)
 
     return score
-
-
-def _request_body(bodies: Sequence[tuple[type[BaseModel], Any]]) -> dict[str, Any]:
-    """The OpenAPI document of a body, which FastAPI does not know: the service reads it itself, within its limits."""
-    schemas = []
-    for body, _ in bodies:
-        schema = body.model_json_schema()
-        schemas.append(_without_references(schema, schema.pop("$defs", {})))
-    content = {
-        "schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas},
-        "examples": {body.__name__: {"value": example} for body, example in bodies},
-    }
-    return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
 def _without_references(schema: Any, definitions: Mapping[str, Any]) -> Any:
@@ -167,7 +157,7 @@ def _add_info_routes(app: FastAPI, service: ScoringService, settings: ServeSetti
             "drain_seconds": limits.DRAIN_SECONDS,
             "prefix_cache_bytes": settings.limits.prefix_cache_bytes,
         },
-        "formats": {name: [route.path for route in one.routes] for name, one in WIRE_FORMATS.items()},
+        "formats": {name: [route.path for route in routes] for name, routes in WIRE_FORMATS.items()},
     }
     started, page = int(time.time()), front_page(service.name)
 
@@ -221,14 +211,14 @@ def front_page(model: str) -> HTMLResponse:
 
 
 class Guard:
-    """Middleware that refuses requests without the key, or without a key those that a foreign web page could send.
+    """Middleware that refuses requests without the key or, if the server has none, those that a web page could send.
 
-    The key is the token of `Authorization: Bearer KEY`, or the password of `Authorization: Basic`: clients that have no
-    setting for a key send that where their URL is `http://any:KEY@host:port/path`.
+    The key is the token of `Authorization: Bearer KEY`, or the password of `Authorization: Basic`, which clients send
+    that have no setting for a key but a URL `http://any:KEY@host:port/path`.
 
     Without a key, a web page that a user of this machine opens must not use the server, neither across origins nor by
-    a name of its own that resolves to the server's address (DNS rebinding), which the Host header shows. Starlette's
-    `TrustedHostMiddleware` knows no IPv6 addresses and no wildcard for IP addresses.
+    a name that the page's owner resolves to the server's address (DNS rebinding), which the Host header shows.
+    Starlette's `TrustedHostMiddleware` supports neither IPv6 addresses nor a wildcard for IP addresses.
     """
 
     def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
@@ -237,7 +227,7 @@ class Guard:
         self._key = None if settings.api_key is None else settings.api_key.get_secret_value().encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Lets a request pass, or refuses it."""
+        """Passes a request on, or refuses it."""
         if scope["type"] == "http":
             headers = Headers(scope=scope)
             if self._key is None:
@@ -246,7 +236,7 @@ class Guard:
                 failure = self._unauthorized(scope["path"], headers.get("authorization"), self._key)
             if failure is not None:
                 more = {"WWW-Authenticate": "Bearer"} if failure.kind == "unauthorized" else None
-                await JSONResponse(error_body(failure), failure.status, more)(scope, receive, send)
+                await JSONResponse(failure.body, failure.status, more)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -292,4 +282,4 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _unexpected_error(request: Request, error: Exception) -> Response:
     _log.error("a request failed", exc_info=error)
     failure = Failure("internal", "the server failed; see its log")
-    return JSONResponse(error_body(failure), failure.status)
+    return JSONResponse(failure.body, failure.status)

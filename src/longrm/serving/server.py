@@ -1,4 +1,4 @@
-"""Runs the server: listens, reports when it is ready, and on SIGTERM finishes the requests in work."""
+"""Runs the server: listens, reports when it is ready, and on SIGTERM finishes the requests in progress."""
 
 import asyncio
 import math
@@ -25,8 +25,6 @@ _OTHER_FILES = 128 + 5 * _BACKLOG
 
 # After the drain time, the last answers (503) are sent for so many seconds; uvicorn then cancels them.
 _ANSWER_SECONDS = 5
-
-_PROBE_SECONDS = 0.5
 
 
 def serve(settings: ServeSettings, ready: Callable[[str], None]) -> None:
@@ -59,9 +57,15 @@ def serve(settings: ServeSettings, ready: Callable[[str], None]) -> None:
                 settings.model, judge=settings.judge, remote=settings.remote, compress=settings.compress
             ),
         )
+
+        class Protocol(BoundedProtocol):  # uvicorn takes no instance, so limits are class variables
+            max_connections = _affordable_connections(app.MAX_CONNECTIONS)
+            seconds = app.RECEIVE_SECONDS
+            incomplete: ClassVar[dict[BoundedProtocol, asyncio.TimerHandle]] = {}
+
         config = uvicorn.Config(
             application,
-            http=bounded_protocol(_affordable_connections(app.MAX_CONNECTIONS), app.RECEIVE_SECONDS),
+            http=Protocol,
             ws="none",
             backlog=_BACKLOG,
             log_level="warning",
@@ -76,7 +80,7 @@ def serve(settings: ServeSettings, ready: Callable[[str], None]) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Calls `ready` when it has started and `stopping` when it is told to stop, and exits with status 0."""
+    """Calls `ready` when it has started and `stopping` when it begins to stop, and exits with status 0."""
 
     def __init__(
         self, config: uvicorn.Config, ready: Callable[[], None], stopping: Callable[[], None]
@@ -144,24 +148,6 @@ class BoundedProtocol(H11Protocol):
         else:
             self._stop_timer()
 
-    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn returns None
-        """Keeps a connection whose client sends no more but waits for its answer, as after shutdown(SHUT_WR)."""
-        complete = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE)
-        if self.conn.our_state is not h11.SEND_RESPONSE or not complete:
-            return False
-        if self.conn.their_http_version != b"1.1":
-            return False
-        self.cycle.keep_alive = False
-        self._probe()
-        return True
-
-    def _probe(self) -> None:
-        # A client that has closed its socket looks the same until something is sent: its system then resets the
-        # connection, and its request is cancelled. Clients must skip 100 Continue, asked for or not (RFC 9110).
-        if self.conn.our_state is h11.SEND_RESPONSE and not self.transport.is_closing():
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self.loop.call_later(_PROBE_SECONDS, self._probe)
-
     def _drop(self) -> None:
         self._stop_timer()
         self.connections.discard(self)
@@ -175,17 +161,6 @@ class BoundedProtocol(H11Protocol):
         timer = self.incomplete.pop(self, None)
         if timer is not None:
             timer.cancel()
-
-
-def bounded_protocol(connections: int, receive_seconds: float) -> type[BoundedProtocol]:
-    """The protocol class of a server: uvicorn takes no instance, so limits and time-outs are class variables."""
-
-    class Bounded(BoundedProtocol):
-        max_connections = connections
-        seconds = receive_seconds
-        incomplete: ClassVar[dict[BoundedProtocol, asyncio.TimerHandle]] = {}
-
-    return Bounded
 
 
 def _affordable_connections(wanted: int) -> int:

@@ -6,8 +6,7 @@ import math
 import re
 import time
 from codecs import BOM_UTF8
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -16,8 +15,9 @@ from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from longrm.reading import short_name
 from longrm.serving.settings import ServeSettings
-from longrm.serving.wire import Failure, Format, Route, ScoreRequest, ScoreResult
+from longrm.serving.wire import Failure, Route, ScoreRequest, ScoreResult
 from longrm.serving.worker import Worker
 
 _log = logging.getLogger(__name__)
@@ -31,6 +31,9 @@ MAX_RESPONSES = 256
 MAX_WAITING_BYTES = 2**28
 """Bytes of all requests in work. As many again may be arriving."""
 
+BODY_BYTES = 2**20, 2**25
+"""Bytes of one body: at least and at most; between them 4 for each token of the context and of each response."""
+
 DRAIN_SECONDS = 60.0
 """How long requests in work are waited for when the server stops."""
 
@@ -43,18 +46,19 @@ class ScoringService:
     """Answers requests in any wire format with the scores of one model.
 
     Attributes:
+        name: The model's name in answers, without the folders of a path.
         draining: Whether the server is stopping and refuses new requests.
         registry: The metrics, under vLLM's names.
         body_bytes: The limit of one body.
     """
 
     def __init__(self, settings: ServeSettings, worker: Worker) -> None:
-        self.name, self.worker, self.draining = settings.served_name, worker, False
-        self._limits, self._access_log = settings.limits, settings.access_log
+        self.name, self.worker, self.draining = short_name(settings.model), worker, False
+        self._seconds = settings.limits.seconds
         context: int | None = getattr(worker.model, "limit", None)
         # Most texts have 4 bytes per token; one of 8 characters per token is rare.
-        bytes_needed = 2**25 if context is None else 4 * context * MAX_RESPONSES
-        self.body_bytes = settings.limits.body_bytes or min(max(bytes_needed, 2**20), 2**25)
+        least, most = BODY_BYTES
+        self.body_bytes = most if context is None else min(max(4 * context * MAX_RESPONSES, least), most)
         self._max_characters = math.inf if context is None else 8 * _MAX_CONTEXTS * context
         self._bytes_in_work = 0
         self._deadlines: set[asyncio.Timeout] = set()
@@ -100,18 +104,25 @@ class ScoringService:
             if not deadline.expired():
                 deadline.reschedule(min(deadline.when() or end, end))
 
-    async def answer(self, request: Request, ways: Sequence[tuple[Format, Route]]) -> Response:
-        """The response to a request, whose body has not been read; `ways` are the formats with a route of its path."""
+    async def answer(self, request: Request, routes: Sequence[Route]) -> Response:
+        """The response to a request, whose body has not been read; `routes` are those of its path."""
         start = time.monotonic()
-        wire_format, route = ways[0]
+        status, tokens, size = 200, 0, 0
         content: Any = None
         headers = None
-        status, tokens = 200, 0
+        deadline = asyncio.timeout(self._seconds)
         try:
-            async with self._deadline(), self._parsed_body(request) as value:
+            async with deadline:
+                self._deadlines.add(deadline)
+                raw = await self._receive(request)
+                if self._bytes_in_work and self._bytes_in_work + len(raw) > MAX_WAITING_BYTES:
+                    raise Failure("full", "the requests in work are too large together; try again later")
+                size = len(raw)
+                self._bytes_in_work += size
+                # In threads, because a large body would keep the event loop from other clients.
+                value = await asyncio.to_thread(_parse, raw)
                 fields = value.keys() if isinstance(value, dict) else set()
-                wire_format, route = next((way for way in ways if way[1].fields & fields), ways[0])
-                # Validation of a large body would keep the event loop from other clients.
+                route = next((one for one in routes if one.fields & fields), routes[0])
                 body, requests = await asyncio.to_thread(self._validated, route, value)
                 results = await self._scores(request, requests)
                 content = route.answer(body, results, self.name)
@@ -119,61 +130,38 @@ class ScoringService:
             status = 499  # only seen in the log
         except (Failure, TimeoutError) as error:
             failure = error if isinstance(error, Failure) else self._timed_out()
-            status, content = failure.status, wire_format.error(failure)
+            status, content = failure.status, failure.body
             self._failures.labels(failure.kind).inc()
             if failure.kind in _RETRY_AFTER:
                 headers = {"Retry-After": str(_RETRY_AFTER[failure.kind])}
         else:
             tokens = sum(result.total_tokens for result in results)
-            self._count(results, tokens, time.monotonic() - start)
-        if self._access_log:
-            seconds = time.monotonic() - start
-            _log.info("%s %d %d tokens %.3f s", request.url.path, status, tokens, seconds)
+            cached = sum(result.cached_tokens for result in results)
+            self._read.inc(tokens)
+            self._cached.inc(cached)
+            self._queries.inc(sum(result.prompt_tokens for result in results))
+            self._hits.inc(cached)
+            self._success.inc()
+            self._sizes.observe(tokens)
+            self._latency.observe(time.monotonic() - start)
+            self._queue.observe(max(result.queue_seconds for result in results))
+        finally:
+            self._deadlines.discard(deadline)
+            self._bytes_in_work -= size
+        # Shown by --verbose. Nothing that the client sent: neither texts nor the query of the URL.
+        _log.debug("%s %d %d tokens %.3f s", request.url.path, status, tokens, time.monotonic() - start)
         return JSONResponse(content, status, headers)
-
-    def _count(self, results: Sequence[ScoreResult], tokens: int, seconds: float) -> None:
-        cached = sum(result.cached_tokens for result in results)
-        self._read.inc(tokens)
-        self._cached.inc(cached)
-        self._queries.inc(sum(result.prompt_tokens for result in results))
-        self._hits.inc(cached)
-        self._success.inc()
-        self._sizes.observe(tokens)
-        self._latency.observe(seconds)
-        self._queue.observe(max(result.queue_seconds for result in results))
-
-    @asynccontextmanager
-    async def _deadline(self) -> AsyncIterator[None]:
-        async with asyncio.timeout(self._limits.seconds) as deadline:
-            self._deadlines.add(deadline)
-            try:
-                yield
-            finally:
-                self._deadlines.discard(deadline)
 
     def _timed_out(self) -> Failure:
         if self.draining:
             return Failure("stopping", "the server is stopping")
-        return Failure("timeout", f"no scores within {self._limits.seconds:g} seconds")
-
-    @asynccontextmanager
-    async def _parsed_body(self, request: Request) -> AsyncIterator[Any]:
-        """The JSON of a body, which counts as work within the block."""
-        raw = await self._receive(request)
-        if self._bytes_in_work and self._bytes_in_work + len(raw) > MAX_WAITING_BYTES:
-            raise Failure("full", "the requests in work are too large together; try again later")
-        self._bytes_in_work += len(raw)
-        try:
-            # A large body would keep the event loop from other clients.
-            yield await asyncio.to_thread(_parse, raw)
-        finally:
-            self._bytes_in_work -= len(raw)
+        return Failure("timeout", f"no scores within {self._seconds:g} seconds")
 
     async def _receive(self, request: Request) -> bytes:
         """The bytes of a body.
 
         If all bodies that are arriving are too large together, the one that started first is given up, so that clients
-        that send slowly keep no others out.
+        that send slowly do not keep others out.
         """
         if self.draining:
             raise self._timed_out()
@@ -212,18 +200,13 @@ class ScoringService:
         requests = route.requests(body)
         if not requests or not all(request.count for request in requests):
             raise Failure("invalid", "there is nothing to score: send at least one text or response")
-        advice = "send several requests"
-        if len(requests) > MAX_PROMPTS:
-            raise Failure("too_large", f"{len(requests)} prompts, more than {MAX_PROMPTS}: {advice}")
-        responses = max(request.count for request in requests)
-        if responses > MAX_RESPONSES:
-            raise Failure("too_large", f"{responses} responses, more than {MAX_RESPONSES}: {advice}")
-        characters = max(map(_characters, requests))
-        if characters > self._max_characters:
-            raise Failure(
-                "too_large",
-                f"responses of {characters:,} characters, more than {self._max_characters:,}: {advice}",
-            )
+        for count, most, what in (
+            (len(requests), MAX_PROMPTS, "prompts"),
+            (max(request.count for request in requests), MAX_RESPONSES, "responses to a prompt"),
+            (max(map(_characters, requests)), self._max_characters, "characters of responses to a prompt"),
+        ):
+            if count > most:
+                raise Failure("too_large", f"{count:,} {what}, more than {most:,}: send several requests")
         return body, requests
 
     async def _scores(self, request: Request, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
@@ -235,13 +218,12 @@ class ScoringService:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not together.done():
                 raise ClientDisconnect
-            results = together.result()
+            return _checked(together.result())
         finally:
-            # The model does not read what it has not started when the client goes away or the time is over.
+            # The model skips what it has not started when the client goes away or the time is over.
             gone.cancel()
             for future in futures:
                 future.cancel()
-        return _checked(results)
 
 
 def _parse(raw: bytes) -> Any:
@@ -277,13 +259,13 @@ def _invalid(error: ValidationError) -> Failure:
     Of a value that may be of several types, the deepest errors are those of the type that the client meant.
     """
     found: dict[tuple[int | str, ...], list[str]] = {}
-    for fault in error.errors(include_url=False, include_input=False):
-        location = fault["loc"]
-        unknown = location[-1:] if fault["type"] == "extra_forbidden" else ()
+    for problem in error.errors(include_url=False, include_input=False):
+        location = problem["loc"]
+        unknown = location[-1:] if problem["type"] == "extra_forbidden" else ()
         known = location[: len(location) - len(unknown)]
         place = [part for part in known if not _UNION_MEMBER.fullmatch(str(part))]
         place += [re.sub("[^ -~]", "?", str(part)[:40]) for part in unknown]
-        found.setdefault(tuple(place), []).append(fault["msg"].removeprefix("Value error, "))
+        found.setdefault(tuple(place), []).append(problem["msg"].removeprefix("Value error, "))
     deepest = max(found, key=len)
     where = "".join(f"{part}." for part in deepest).removesuffix(".")
     message = ", or: ".join(dict.fromkeys(found[deepest]))
@@ -293,8 +275,8 @@ def _invalid(error: ValidationError) -> Failure:
 def _checked(results: Sequence[ScoreResult | BaseException]) -> list[ScoreResult]:
     """The results of all prompts, if there are any scores.
 
-    A failure that the client can avoid, such as a prompt that is too long, fails the whole request: nothing is scored
-    by halves. A score that the model could not give is missing for its prompt alone, unless there is no other.
+    A failure that the client can avoid, such as a prompt that is too long, fails the whole request, so that a trainer
+    notices it. A score that the model could not give is missing for its prompt alone, unless there is no other.
     """
     scored: list[ScoreResult] = []
     for index, result in enumerate(results):

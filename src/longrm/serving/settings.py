@@ -8,7 +8,6 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from longrm.clients.remote_settings import Remote
 from longrm.config import Config
 from longrm.errors import ConfigError
-from longrm.reading import short_name
 from longrm.reward_models.kinds import Compress, JudgeSettings
 
 
@@ -17,14 +16,11 @@ class ServerLimits(Config):
 
     Attributes:
         waiting: Prompts, each with its responses, that may wait for the model; further requests get 429.
-        body_bytes: Bytes of one request body; by default 4 for each token of the model's context and each of 256
-            responses, between 1 MiB and 32 MiB.
         seconds: Time-out of a request, from its first byte to its answer.
         prefix_cache_bytes: Memory for the keys and values of prompts that may be sent again; 0 disables the cache.
     """
 
     waiting: int = Field(4096, ge=1)
-    body_bytes: int | None = Field(None, ge=1)
     seconds: float = Field(600.0, gt=0)
     prefix_cache_bytes: int = Field(2**30, ge=0)
 
@@ -34,14 +30,13 @@ class ServeSettings(Config):
 
     Attributes:
         model: A model, as `longrm.load` takes it.
-        host: The address to listen at.
+        host: The address to listen on.
         port: The port; 0 takes a free one.
-        api_key: The key that every request must carry, except those to `/`, `/health` and `/ready`.
-        without_key: Whether the server may listen beyond this machine without a key.
+        api_key: The key that every request must have, except those to `/`, `/health` and `/ready`.
+        without_key: Whether the server may be open to other machines without a key.
         allowed_hosts: Host names that requests without a key may use, in addition to `host`, loopback addresses and, if
             `host` is 0.0.0.0 or ::, any IP address.
         allow_origins: Origins of web pages that may use the server from a browser, such as `http://127.0.0.1:8000`.
-        access_log: Whether every scoring request is logged: path, status, tokens and time, never its contents.
     """
 
     model: str
@@ -51,16 +46,10 @@ class ServeSettings(Config):
     without_key: bool = False
     allowed_hosts: tuple[str, ...] = ()
     allow_origins: tuple[str, ...] = ()
-    access_log: bool = False
     limits: ServerLimits = ServerLimits()
     judge: JudgeSettings = JudgeSettings()
     remote: Remote = Remote()
     compress: Compress = Compress()
-
-    @property
-    def served_name(self) -> str:
-        """The model's name in answers, without the folders of a path."""
-        return short_name(self.model)
 
     def accepts_host(self, host: str) -> bool:
         """Whether a server without a key answers requests whose Host header has this host."""

@@ -1,7 +1,7 @@
-"""What a client asks, what the model answers, and what wire formats are made of.
+"""Requests, results, and the parts of wire formats.
 
 A body in a client's format becomes one or several `ScoreRequest`s; the model's thread turns each into a `ScoreResult`;
-the wire format writes the results as its client expects them.
+the route writes the results as its client expects them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,10 +37,10 @@ class Failure(Exception):  # noqa: N818 - it is also a result, and not always ra
         super().__init__(message)
         self.kind, self.message, self.status = kind, message, STATUSES[kind]
 
-
-def error_body(failure: Failure) -> dict[str, Any]:
-    """A failure as OpenAI and vLLM write it."""
-    return {"error": {"message": failure.message, "type": failure.kind, "code": failure.status}}
+    @property
+    def body(self) -> dict[str, Any]:
+        """The body of the answer, as OpenAI, vLLM and SGLang write it."""
+        return {"error": {"message": self.message, "type": self.kind, "code": self.status}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,12 @@ class ScoreRequest:
 
     prompt: str | Sequence[Message] = ""  # messages, the text of a user's message, or a rendered text
     responses: Sequence[str | Sequence[Message]] = ()
-    rendered: str | Sequence[int] | None = None  # in place of both: one rendered text, or its token ids
-    add_bos: bool = True  # whether a rendered text that lacks BOS gets it
+    rendered: str | Sequence[int] | None = None  # instead of both: one rendered text, or its token ids
+    add_bos: bool = True  # whether a rendered text without BOS gets it
     strip_end: bool = False  # whether special tokens at the end of a response are removed
-    cut: Literal["middle", "left", "right"] | None = (
-        None  # what may be cut out of the context if it does not fit
-    )
-    context: str | None = None  # the part of the prompt that may be cut
+    # What may be cut out of the context if it does not fit, and the part of the prompt that is the context.
+    cut: Literal["middle", "left", "right"] | None = None
+    context: str | None = None
     cache_salt: str = ""  # cached prefixes are shared only between requests of the same salt
     tools: Sequence[Tool] = ()
 
@@ -108,21 +107,14 @@ class Route:
 
     path: str
     body: type[BaseModel]
-    requests: Callable[[Any], list[ScoreRequest]]  # of a body; raises `Failure` where the body makes no sense
+    requests: Callable[
+        [Any], list[ScoreRequest]
+    ]  # of a body; raises `Failure` for a body that makes no sense
     answer: Callable[[Any, Sequence[ScoreResult], str], Any]  # JSON of body, results and the model's name
     example: Any  # a body, for the OpenAPI document
     fields: frozenset[str] = (
         frozenset()
-    )  # formats that share a path are told apart by these fields of the body
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """An entry of `WIRE_FORMATS`."""
-
-    client: str  # who uses it, for the OpenAPI document
-    routes: Sequence[Route]
-    error: Callable[[Failure], Any] = error_body  # the body of an answer without scores
+    )  # of routes with the same path, the one with a field of the body answers
 
 
 _Item = TypeVar("_Item")
@@ -156,7 +148,7 @@ class StrictBody(BaseModel):
 
 
 class ClientBody(BaseModel):
-    """The body of a third party's client: unknown fields are ignored, except for chat templates."""
+    """The body of another project's client: unknown fields are ignored, except for chat templates."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -203,7 +195,7 @@ def text_or_messages(given: str | Sequence[ChatMessage]) -> str | tuple[Message,
 
 
 def tools_in(given: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
-    """The tools of a body; raises `Failure` where they are not functions."""
+    """The tools of a body; raises `Failure` if they are not functions."""
     try:
         return tools_of(given)
     except FieldError:
@@ -213,7 +205,15 @@ def tools_in(given: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
         ) from None
 
 
-def texts_or_ids(given: Any) -> list[str | list[int]]:
-    """One text, one list of token ids, or a list of either, as a list."""
-    single = isinstance(given, str) or (given and isinstance(given[0], int))
-    return [given] if single else list(given)
+def is_single(given: Any) -> bool:
+    """Whether a field of texts or token ids has one text, or the ids of one, and not a list of them."""
+    return isinstance(given, str) or bool(given and isinstance(given[0], int))
+
+
+def rendered_requests(given: Any, **options: Any) -> list[ScoreRequest]:
+    """A request for each rendered text, or its token ids, in a field of one or several."""
+    texts = [given] if is_single(given) else given
+    return [ScoreRequest(rendered=text, **options) for text in texts]
+
+
+RENDERED_EXAMPLE = "<|im_start|>user\nCapital of France?<|im_end|>\n<|im_start|>assistant\nParis.<|im_end|>\n"

@@ -24,17 +24,9 @@ _log = logging.getLogger(__name__)
 _CANDIDATES = 256
 
 
-def chooses_batches(model: RewardModel) -> bool:
-    """Whether a model on this machine chooses its own batches and caches prefixes, as `PackedRewardModel` does.
-
-    Asked by attribute, so that a server of a remote model or a baseline starts without torch.
-    """
-    return hasattr(model, "choose")
-
-
 @dataclass(eq=False)
 class _Job:
-    """A request that waits, with one judgment for each order in which its responses are shown."""
+    """A request that waits, with one judgment for each order in which its responses are presented."""
 
     request: ScoreRequest
     result: "Future[ScoreResult]"
@@ -50,9 +42,9 @@ _Waiting = tuple[_Job, int, Any]
 
 
 class Worker:
-    """Loads a model on a thread of its own, and answers requests there until `stop`.
+    """Loads a model on its own thread, and answers requests there until `stop`.
 
-    The model is loaded on the same thread because each thread that computes gets a team of OpenMP threads. Where two
+    The model is loaded on the same thread because each thread that computes gets a team of OpenMP threads: if two
     teams have more threads than there are processors, short forward passes take half as long again.
 
     Args:
@@ -120,10 +112,10 @@ class Worker:
         except BaseException as error:
             loaded.set_exception(error)
             return
-        self._batching: Any = model if chooses_batches(model) else None
-        tokenizer = getattr(self._batching, "tokenizer", None)
-        self._template = (tokenizer and tokenizer.chat_template) or ""
-        self._queries = QueryMaker(tokenizer)
+        # A `PackedRewardModel` chooses its batches. By attribute, so that a server of a remote model or a baseline
+        # starts without torch.
+        self._batching: Any = model if hasattr(model, "choose") else None
+        self._queries = QueryMaker(getattr(self._batching, "tokenizer", None))
         loaded.set_result(model)
         while True:
             with self._changed:
@@ -144,10 +136,10 @@ class Worker:
             _settle(job, Failure("stopping", "the server is stopping"))
 
     def _guard(self, jobs: Sequence[_Job], work: Callable[..., None], *arguments: Any) -> None:
-        """Works; an unexpected error fails these jobs, and the thread goes on with the others."""
+        """Calls `work`; an unexpected error fails these jobs, and the thread continues with the others."""
         try:
             work(*arguments)
-        except BaseException as error:  # panics of the Rust tokenizers are no `Exception`
+        except BaseException as error:  # a panic of the Rust tokenizers is not an `Exception`
             if isinstance(error, LongRMError):
                 _log.warning("the model gave no scores: %s", error)
             else:
@@ -156,7 +148,7 @@ class Worker:
                 _settle(job, Failure("internal", "the model gave no scores; see the log of the server"))
 
     def _open(self, model: RewardModel, job: _Job) -> None:
-        """Tokenizes a job's query in each order that the model must see, and lets it wait."""
+        """Tokenizes a job's query in each order that the model must see, and queues it."""
         if job.result.done():
             return
         try:
@@ -182,7 +174,7 @@ class Worker:
                 self._waiting.append((job, number, opened))
 
     def _read(self, model: RewardModel, candidates: Sequence[_Waiting]) -> None:
-        """Has the model judge its next batch. Models that do not batch get everything that waits."""
+        """Judges the model's next batch. Models that do not choose one get everything that waits."""
         if self._batching is None:
             batch = list(candidates)
         else:
@@ -205,12 +197,24 @@ class Worker:
             self.running = 0
 
     def _judged(self, job: _Job, number: int, judgment: Judgment) -> None:
+        """Stores the judgment of one order; the last one completes the job."""
         job.judgments[number] = judgment
         if len(job.judgments) < len(job.orders):
             return
         judgments = [job.judgments[order] for order in range(len(job.orders))]
+        scores: tuple[float | None, ...] = (None,) * job.request.count
+        failed = next((one for one in judgments if one.outcome is not Outcome.ANSWERED), None)
+        if failed is not None:
+            failure: Failure | None = _failure(failed)
+        else:
+            if len(judgments) == 1 and judgments[0].scores:
+                # JSON has no NaN; a missing score of one response leaves those of the others.
+                scores = tuple(score if math.isfinite(score) else None for score in judgments[0].scores)
+            else:
+                trials = [trial_of(one, order) for one, order in zip(judgments, job.orders, strict=True)]
+                scores = points(together(trials)) or scores
+            failure = Failure("unscored", "a score is not a finite number") if None in scores else None
         first, now = judgments[0], time.monotonic()
-        scores, failure = self._scores(judgments, job.orders)
         result = ScoreResult(
             scores,
             explanation="\n\n".join(filter(None, (one.explanation for one in judgments))),
@@ -224,36 +228,15 @@ class Worker:
         )
         _settle(job, result)
 
-    def _scores(
-        self, judgments: Sequence[Judgment], orders: Sequence[tuple[int, ...]]
-    ) -> tuple[tuple[float | None, ...], Failure | None]:
-        """The scores of the responses in the order of the request, and why some are missing."""
-        none: tuple[float | None, ...] = (None,) * len(orders[0])
-        failed = next((one for one in judgments if one.outcome is not Outcome.ANSWERED), None)
-        if failed is not None:
-            return none, self._failure(failed)
-        if len(judgments) == 1 and judgments[0].scores:
-            # JSON has no NaN; a missing score of one response leaves those of the others.
-            scores = tuple(score if math.isfinite(score) else None for score in judgments[0].scores)
-        else:
-            trials = [trial_of(one, order) for one, order in zip(judgments, orders, strict=True)]
-            scores = points(together(trials)) or none
-        return scores, Failure("unscored", "a score is not a finite number") if None in scores else None
 
-    def _failure(self, judgment: Judgment) -> Failure:
-        """Why there is no judgment, without a word of the request.
-
-        A detail may quote the request after a colon or a semicolon. That part is only reported where it is a text of
-        the model's own chat template, such as the reason of `raise_exception`.
-        """
-        what, _, reason = judgment.detail.partition(": ")
-        ours = reason.strip() and reason in self._template
-        detail = judgment.detail if ours else what.partition("; ")[0]
-        if judgment.outcome is Outcome.TOO_LONG:
-            return Failure("too_long", f"{detail}, more than the model reads")
-        if judgment.outcome is Outcome.ERROR:
-            return Failure("unscored", f"the model could not be asked: {detail}")
-        return Failure("unscored", f"the model gave no verdict ({judgment.outcome})")
+def _failure(judgment: Judgment) -> Failure:
+    """Why there is no judgment; without the part of the detail after a colon, which may quote the request."""
+    detail = judgment.detail.partition(": ")[0].partition("; ")[0]
+    if judgment.outcome is Outcome.TOO_LONG:
+        return Failure("too_long", f"{detail}, more than the model reads")
+    if judgment.outcome is Outcome.ERROR:
+        return Failure("unscored", f"the model could not be asked: {detail}")
+    return Failure("unscored", f"the model gave no verdict ({judgment.outcome})")
 
 
 def _settle(job: _Job, result: ScoreResult | Failure) -> None:

@@ -1,6 +1,6 @@
 """The formats in which clients ask for scores, one file per client."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from longrm.serving import wire
 from longrm.serving.wire_formats.llama_factory import LLAMA_FACTORY
@@ -11,7 +11,7 @@ from longrm.serving.wire_formats.sglang import SGLANG
 from longrm.serving.wire_formats.slime import SLIME
 from longrm.serving.wire_formats.vllm import VLLM
 
-WIRE_FORMATS: Mapping[str, wire.Format] = {
+WIRE_FORMATS: Mapping[str, Sequence[wire.Route]] = {
     "native": NATIVE,
     "vllm": VLLM,
     "sglang": SGLANG,
@@ -20,4 +20,4 @@ WIRE_FORMATS: Mapping[str, wire.Format] = {
     "llama-factory": LLAMA_FACTORY,
     "nemo-gym": NEMO_GYM,
 }
-"""The registry of wire formats: a new one is one file and one entry."""
+"""The registry of wire formats: a new one is one file of routes and one entry."""

@@ -12,22 +12,17 @@ class EvaluationBody(wire.ClientBody):
     messages: wire.Several[str]
 
 
-_TEXT = "<|im_start|>user\nCapital of France?<|im_end|>\n<|im_start|>assistant\nParis.<|im_end|>\n"
-
-LLAMA_FACTORY = wire.Format(
-    "LLaMA-Factory",
-    (
-        wire.Route(
-            "/v1/score/evaluation",
-            EvaluationBody,
-            lambda body: [wire.ScoreRequest(rendered=text) for text in body.messages],
-            lambda body, results, model: {
-                "id": f"scoreval-{uuid.uuid4().hex}",
-                "object": "score.evaluation",
-                "model": model,
-                "scores": wire.all_scores(results),
-            },
-            {"model": "model", "messages": [_TEXT]},
-        ),
+LLAMA_FACTORY = (
+    wire.Route(
+        "/v1/score/evaluation",
+        EvaluationBody,
+        lambda body: wire.rendered_requests(body.messages),
+        lambda body, results, model: {
+            "id": f"scoreval-{uuid.uuid4().hex}",
+            "object": "score.evaluation",
+            "model": model,
+            "scores": wire.all_scores(results),
+        },
+        {"model": "model", "messages": [wire.RENDERED_EXAMPLE]},
     ),
 )

@@ -17,7 +17,7 @@ class PromptToScore(wire.StrictBody):
         responses: At least one, each a text or messages.
         model: Ignored: the server has one model.
         explanations: Whether the answer has what a generative reward model wrote.
-        cut: What may be cut out of `context` where the prompt does not fit; by default nothing is.
+        cut: What may be cut out of `context` if the prompt does not fit; by default nothing is.
         context: The part of the prompt that may be cut, word for word.
         cache_salt: Cached prefixes are shared only between requests of the same salt.
         tools: The tools that the prompt offers, as `{"type": "function", "function": {...}}`.
@@ -36,10 +36,9 @@ class PromptToScore(wire.StrictBody):
 class ScoreBody(RootModel[PromptToScore | wire.Several[PromptToScore]]):
     """One prompt, or a list of them."""
 
-    @property
-    def prompts(self) -> list[PromptToScore]:
-        """All prompts."""
-        return self.root if isinstance(self.root, list) else [self.root]
+
+def _prompts(body: ScoreBody) -> list[PromptToScore]:
+    return body.root if isinstance(body.root, list) else [body.root]
 
 
 def _requests(body: ScoreBody) -> list[wire.ScoreRequest]:
@@ -52,13 +51,13 @@ def _requests(body: ScoreBody) -> list[wire.ScoreRequest]:
             cache_salt=item.cache_salt,
             tools=wire.tools_in(item.tools),
         )
-        for item in body.prompts
+        for item in _prompts(body)
     ]
 
 
 def _answer(body: ScoreBody, results: Sequence[wire.ScoreResult], model: str) -> Any:
     answers = []
-    for item, result in zip(body.prompts, results, strict=True):
+    for item, result in zip(_prompts(body), results, strict=True):
         answer: dict[str, Any] = {
             "model": model,
             "scores": list(result.scores),
@@ -82,6 +81,4 @@ def _answer(body: ScoreBody, results: Sequence[wire.ScoreResult], model: str) ->
 
 _EXAMPLE = {"prompt": "What is the capital of France?", "responses": ["Paris.", "Rome, I think."]}
 
-NATIVE = wire.Format(
-    "everybody else: curl, httpx", (wire.Route("/v1/scores", ScoreBody, _requests, _answer, _EXAMPLE),)
-)
+NATIVE = (wire.Route("/v1/scores", ScoreBody, _requests, _answer, _EXAMPLE),)

@@ -1,6 +1,6 @@
 """NeMo Gym's resources server: `/verify` for one rollout, `/compare` for several of one prompt."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ConfigDict
@@ -49,11 +49,6 @@ def _verify_requests(body: VerifyBody) -> list[wire.ScoreRequest]:
     return [wire.ScoreRequest(messages, [response])]
 
 
-def _compare_requests(body: CompareBody) -> list[wire.ScoreRequest]:
-    responses = [_response_text(response) for response in body.response_objs]
-    return [wire.ScoreRequest(wire.messages_in(body.conversation_history), responses)]
-
-
 def _response_text(response: Mapping[str, Any]) -> str:
     """The text of all messages of a response, without its reasoning and its tool calls."""
     output = response.get("output")
@@ -62,33 +57,33 @@ def _response_text(response: Mapping[str, Any]) -> str:
     return "".join(message_text(item) for item in output if item.get("type", "message") == "message")
 
 
-def _verify_answer(body: VerifyBody, results: Sequence[wire.ScoreResult], model: str) -> dict[str, Any]:
-    return {**body.model_dump(exclude_unset=True), "reward": results[0].scores[0]}
-
-
-def _compare_answer(body: CompareBody, results: Sequence[wire.ScoreResult], model: str) -> dict[str, Any]:
-    return {"rewards": wire.all_scores(results), "comparison_results": None, "metrics": None}
-
-
 _QUESTION = {"role": "user", "content": "Capital of France?"}
 _MESSAGE = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Paris."}]}
 
-NEMO_GYM = wire.Format(
-    "NeMo Gym",
-    (
-        wire.Route(
-            "/verify",
-            VerifyBody,
-            _verify_requests,
-            _verify_answer,
-            {"responses_create_params": {"input": [_QUESTION]}, "response": {"output": [_MESSAGE]}},
-        ),
-        wire.Route(
-            "/compare",
-            CompareBody,
-            _compare_requests,
-            _compare_answer,
-            {"conversation_history": [_QUESTION], "response_objs": [{"output": [_MESSAGE]}]},
-        ),
+NEMO_GYM = (
+    wire.Route(
+        "/verify",
+        VerifyBody,
+        _verify_requests,
+        lambda body, results, model: {
+            **body.model_dump(exclude_unset=True),
+            "reward": results[0].scores[0],
+        },
+        {"responses_create_params": {"input": [_QUESTION]}, "response": {"output": [_MESSAGE]}},
+    ),
+    wire.Route(
+        "/compare",
+        CompareBody,
+        lambda body: [
+            wire.ScoreRequest(
+                wire.messages_in(body.conversation_history), list(map(_response_text, body.response_objs))
+            )
+        ],
+        lambda body, results, model: {
+            "rewards": wire.all_scores(results),
+            "comparison_results": None,
+            "metrics": None,
+        },
+        {"conversation_history": [_QUESTION], "response_objs": [{"output": [_MESSAGE]}]},
     ),
 )

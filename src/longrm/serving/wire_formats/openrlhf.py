@@ -43,15 +43,12 @@ def _answer(body: RewardBody, results: Sequence[wire.ScoreResult], model: str) -
 
 _PROMPT = "<|im_start|>user\nCapital of France?<|im_end|>\n<|im_start|>assistant\n"
 
-OPENRLHF = wire.Format(
-    "OpenRLHF",
-    (
-        wire.Route(
-            "/get_reward",
-            RewardBody,
-            _requests,
-            _answer,
-            {"query": [f"{_PROMPT}Paris.<|im_end|>"], "prompts": [_PROMPT], "labels": ["Paris"]},
-        ),
+OPENRLHF = (
+    wire.Route(
+        "/get_reward",
+        RewardBody,
+        _requests,
+        _answer,
+        {"query": [f"{_PROMPT}Paris.<|im_end|>"], "prompts": [_PROMPT], "labels": ["Paris"]},
     ),
 )

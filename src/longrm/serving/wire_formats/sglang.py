@@ -24,8 +24,7 @@ class EmbeddingBody(wire.ClientBody):
 def _classify_requests(body: TextBody) -> list[wire.ScoreRequest]:
     if (body.text is None) == (body.input_ids is None):
         raise wire.Failure("invalid", "the body must have either text or input_ids")
-    given = body.input_ids if body.text is None else body.text
-    return [wire.ScoreRequest(rendered=text) for text in wire.texts_or_ids(given)]
+    return wire.rendered_requests(body.input_ids if body.text is None else body.text)
 
 
 def _classify_answer(body: TextBody, results: Sequence[wire.ScoreResult], model: str) -> Any:
@@ -43,9 +42,7 @@ def _classify_answer(body: TextBody, results: Sequence[wire.ScoreResult], model:
         }
         for index, result in enumerate(results)
     ]
-    given = body.input_ids if body.text is None else body.text
-    single = isinstance(given, str) or (given and isinstance(given[0], int))
-    return answers[0] if single else answers
+    return answers[0] if wire.is_single(body.input_ids if body.text is None else body.text) else answers
 
 
 def _embedding_answer(body: EmbeddingBody, results: Sequence[wire.ScoreResult], model: str) -> dict[str, Any]:
@@ -60,26 +57,20 @@ def _embedding_answer(body: EmbeddingBody, results: Sequence[wire.ScoreResult], 
     }
 
 
-_TEXT = "<|im_start|>user\nCapital of France?<|im_end|>\n<|im_start|>assistant\nParis.<|im_end|>\n"
-
-SGLANG = wire.Format(
-    "SGLang's clients",
-    (
-        wire.Route(
-            "/classify",
-            TextBody,
-            _classify_requests,
-            _classify_answer,
-            {"text": [_TEXT]},
-            frozenset({"text", "input_ids"}),
-        ),
-        wire.Route(
-            "/v1/embeddings",
-            EmbeddingBody,
-            lambda body: [wire.ScoreRequest(rendered=text) for text in wire.texts_or_ids(body.input)],
-            _embedding_answer,
-            {"model": "any", "input": _TEXT},
-        ),
+SGLANG = (
+    wire.Route(
+        "/classify",
+        TextBody,
+        _classify_requests,
+        _classify_answer,
+        {"text": [wire.RENDERED_EXAMPLE]},
+        frozenset({"text", "input_ids"}),
     ),
-    lambda failure: {"error": {"message": failure.message}},
+    wire.Route(
+        "/v1/embeddings",
+        EmbeddingBody,
+        lambda body: wire.rendered_requests(body.input),
+        _embedding_answer,
+        {"model": "any", "input": wire.RENDERED_EXAMPLE},
+    ),
 )

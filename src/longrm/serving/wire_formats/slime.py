@@ -13,21 +13,16 @@ class SampleBody(wire.ClientBody):
     label: Any = None
 
 
-_EXAMPLE = {
-    "prompt": [{"role": "user", "content": "Capital of France?"}],
-    "response": "Paris.",
-    "label": "Paris",
-}
-
-SLIME = wire.Format(
-    "slime",
-    (
-        wire.Route(
-            "/rm",
-            SampleBody,
-            lambda body: [wire.ScoreRequest(wire.text_or_messages(body.prompt), [body.response])],
-            lambda body, results, model: results[0].scores[0],
-            _EXAMPLE,
-        ),
+SLIME = (
+    wire.Route(
+        "/rm",
+        SampleBody,
+        lambda body: [wire.ScoreRequest(wire.text_or_messages(body.prompt), [body.response])],
+        lambda body, results, model: results[0].scores[0],
+        {
+            "prompt": [{"role": "user", "content": "Capital of France?"}],
+            "response": "Paris.",
+            "label": "Paris",
+        },
     ),
 )

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from longrm.serving import wire
@@ -46,10 +46,7 @@ def _classify_requests(body: ClassifyBody) -> list[wire.ScoreRequest]:
     if (body.messages is None) == (body.input is None):
         raise wire.Failure("invalid", "the body must have either messages or input")
     if body.messages is None:
-        return [
-            wire.ScoreRequest(rendered=text, add_bos=body.add_special_tokens, cache_salt=body.cache_salt)
-            for text in wire.texts_or_ids(body.input)
-        ]
+        return wire.rendered_requests(body.input, add_bos=body.add_special_tokens, cache_salt=body.cache_salt)
     *prompt, last = wire.messages_in(body.messages) or [{}]
     if not prompt or last.get("role") != "assistant":
         raise wire.Failure(
@@ -64,20 +61,31 @@ def _rerank_requests(body: RerankBody) -> list[wire.ScoreRequest]:
     return [wire.ScoreRequest(body.query, body.documents)]
 
 
-def _list_answer(
-    kind: str, item: Callable[[int, float | None], dict[str, Any]]
-) -> Callable[[ClassifyBody, Sequence[wire.ScoreResult], str], dict[str, Any]]:
-    def answer(body: ClassifyBody, results: Sequence[wire.ScoreResult], model: str) -> dict[str, Any]:
-        return {
-            "id": f"{kind}-{uuid.uuid4().hex}",
-            "object": "list",
-            "created": int(time.time()),
-            "model": model,
-            "data": [item(index, result.scores[0]) for index, result in enumerate(results)],
-            "usage": wire.usage(results),
-        }
+def _list_answer(kind: str, results: Sequence[wire.ScoreResult], model: str, data: Any) -> dict[str, Any]:
+    return {
+        "id": f"{kind}-{uuid.uuid4().hex}",
+        "object": "list",
+        "created": int(time.time()),
+        "model": model,
+        "data": data,
+        "usage": wire.usage(results),
+    }
 
-    return answer
+
+def _classify_answer(body: ClassifyBody, results: Sequence[wire.ScoreResult], model: str) -> dict[str, Any]:
+    data = [
+        {"index": index, "label": "LABEL_0", "probs": [result.scores[0]], "num_classes": 1}
+        for index, result in enumerate(results)
+    ]
+    return _list_answer("classify", results, model, data)
+
+
+def _pooling_answer(body: ClassifyBody, results: Sequence[wire.ScoreResult], model: str) -> dict[str, Any]:
+    data = [
+        {"index": index, "object": "pooling", "data": [result.scores[0]]}
+        for index, result in enumerate(results)
+    ]
+    return _list_answer("pool", results, model, data)
 
 
 def _rerank_answer(body: RerankBody, results: Sequence[wire.ScoreResult], model: str) -> dict[str, Any]:
@@ -97,38 +105,24 @@ def _rerank_answer(body: RerankBody, results: Sequence[wire.ScoreResult], model:
     }
 
 
-_TEXT = "<|im_start|>user\nCapital of France?<|im_end|>\n<|im_start|>assistant\nParis.<|im_end|>\n"
 _RERANK = {"query": "Capital of France?", "documents": ["Paris.", "Rome."]}
 
-VLLM = wire.Format(
-    "vLLM's clients and verl",
-    (
-        wire.Route(
-            "/classify",
-            ClassifyBody,
-            _classify_requests,
-            _list_answer(
-                "classify",
-                lambda index, score: {
-                    "index": index,
-                    "label": "LABEL_0",
-                    "probs": [score],
-                    "num_classes": 1,
-                },
-            ),
-            {"model": "any", "input": _TEXT, "use_activation": False},
-            frozenset({"input", "messages"}),
-        ),
-        wire.Route(
-            "/pooling",
-            ClassifyBody,
-            _classify_requests,
-            _list_answer("pool", lambda index, score: {"index": index, "object": "pooling", "data": [score]}),
-            {"model": "any", "input": [_TEXT]},
-        ),
-        wire.Route(
-            "/rerank", RerankBody, _rerank_requests, _rerank_answer, _RERANK, frozenset({"documents"})
-        ),
-        wire.Route("/v1/rerank", RerankBody, _rerank_requests, _rerank_answer, _RERANK),
+VLLM = (
+    wire.Route(
+        "/classify",
+        ClassifyBody,
+        _classify_requests,
+        _classify_answer,
+        {"model": "any", "input": wire.RENDERED_EXAMPLE, "use_activation": False},
+        frozenset({"input", "messages"}),
     ),
+    wire.Route(
+        "/pooling",
+        ClassifyBody,
+        _classify_requests,
+        _pooling_answer,
+        {"model": "any", "input": [wire.RENDERED_EXAMPLE]},
+    ),
+    wire.Route("/rerank", RerankBody, _rerank_requests, _rerank_answer, _RERANK),
+    wire.Route("/v1/rerank", RerankBody, _rerank_requests, _rerank_answer, _RERANK),
 )

@@ -11,7 +11,7 @@ from longrm.auditing import AuditSettings, as_html, as_text, audit, duplicates
 from longrm.auditing.rendering import tables
 from longrm.data import write, write_rows
 from longrm.errors import DataError
-from longrm.report.formatting import FEW, FEW_NOTE
+from longrm.report.formatting import FEW
 from longrm.worlds import WorldPlan, generate
 from longrm.worlds.words_tokenizer import load_tokenizer
 
@@ -48,7 +48,7 @@ def test_clean_rows_are_clean(put):
     assert "nothing odd found" in as_text(found)
 
 
-def test_exact_and_near_duplicates_are_counted_apart(put):
+def test_exact_and_near_duplicates_are_counted_separately(put):
     long, other = text(1, 400), text(2, 400)
     near = long + " and a few more words"
     question = f"What is {text(3, 80)}?"
@@ -58,9 +58,7 @@ def test_exact_and_near_duplicates_are_counted_apart(put):
         comparison(2, long, question, "nay", "yes"),  # the same responses the other way round
         comparison(3, near, f"{question} Tell"),
         comparison(4, other, question),
-        comparison(
-            5, long, f"Who is {text(4, 20)}?"
-        ),  # another question about the same context: no duplicate
+        comparison(5, long, f"Who is {text(4, 20)}?"),  # another question about one context: no duplicate
     )
     found = audit(path)
     assert counts(found) == {
@@ -76,36 +74,24 @@ def test_exact_and_near_duplicates_are_counted_apart(put):
     assert found.groups == 3
 
 
-@pytest.mark.parametrize(("share", "found"), [(0.01, True), (0.4, False)])
-def test_near_is_near_and_far_is_not(put, share, found):
-    random_ = random.Random(0)
-    words = text(1, 1000).split()
-    for place in random_.sample(range(1000), int(share * 1000)):
-        words[place] = "changed"
-    rows = [comparison(1, text(1, 1000)), comparison(2, " ".join(words), "Who?", "me", "you")]
-    assert audit(put("a.jsonl", *rows)).findings["near_contexts"].count == int(found)
-
-
 def test_leakage_against_a_named_benchmark(put):
     document, question = text(1, 2000), f"Where is {text(9, 15)}?"
     bench = put("bench.jsonl", comparison(1, document, question, text(5, 40), text(6, 40)))
     part = " ".join(document.split()[:600])
     rows = put(
         "rows.jsonl",
-        comparison(
-            1, f"{text(11, 1500)} {document} {text(12, 1500)}"
-        ),  # padded: most of it is not the benchmark's
-        comparison(2, part),  # a part: most of the benchmark's is not there
+        comparison(1, f"{text(11, 1500)} {document} {text(12, 1500)}"),  # the benchmark's text, padded
+        comparison(2, part),  # a part of the benchmark's text
         comparison(3, text(13, 2000), question.upper()),
         comparison(4, text(14, 2000), better=f"I say: {text(6, 40)}"),
         comparison(5, text(15, 2000)),
         comparison(6, f"{text(16, 2000)} {' '.join(document.split()[:100])}"),  # a twentieth
     )
     found = audit(rows, AuditSettings(against=(f"file:{bench}",))).findings
-    told = {kind: [example.partition(":")[0] for example in found[kind].examples] for kind in found}
-    assert told["leaked_contexts"] == ["row 1", "row 2"]
-    assert told["leaked_questions"] == ["row 3"]
-    assert told["leaked_responses"] == ["row 4"]
+    leaked = {kind: [example.partition(":")[0] for example in found[kind].examples] for kind in found}
+    assert leaked["leaked_contexts"] == ["row 1", "row 2"]
+    assert leaked["leaked_questions"] == ["row 3"]
+    assert leaked["leaked_responses"] == ["row 4"]
     assert "of which 100% is here" in found["leaked_contexts"].examples[0]
     assert "100% of it is in" in found["leaked_contexts"].examples[1]
     # What was not looked for is not reported as clean.
@@ -118,10 +104,7 @@ def test_depths_of_worlds_are_where_they_were_drawn(tmp_path):
     found = audit(tmp_path / "end.jsonl").depths
     assert found.known >= 12
     assert found.tenths[9] >= 12
-    write(
-        tmp_path / "any.jsonl",
-        generate(replace(plan, depth="uniform"), 200, load_tokenizer("words")),
-    )
+    write(tmp_path / "any.jsonl", generate(replace(plan, depth="uniform"), 200, load_tokenizer("words")))
     even = audit(tmp_path / "any.jsonl", AuditSettings(tokenizers=("words",)))
     assert even.depths.even > 0.001
     assert even.depths.mean == pytest.approx(0.5, abs=0.1)
@@ -133,11 +116,9 @@ def test_depths_of_worlds_are_where_they_were_drawn(tmp_path):
 
 def test_position_and_length_biases_are_measured(put):
     rows = []
-    for number in range(40):
-        row = comparison(
-            number, text(number), f"Q {text(number + 50, 9)}", f"a longer one {number}", f"no {number}"
-        )
-        if number % 4 == 0:
+    for n in range(40):
+        row = comparison(n, text(n), f"Q {text(n + 50, 9)}", f"a longer one {n}", f"no {n}")
+        if n % 4 == 0:
             row["responses"].reverse()
             row["ranks"].reverse()
         rows.append(row)
@@ -150,7 +131,6 @@ def test_position_and_length_biases_are_measured(put):
     for one, marked in ((found, False), (few, True)):
         (biases,) = (table for table in tables(one) if table.title.startswith("The better response"))
         assert [FEW in row[2] for row in biases.rows] == [marked, marked]
-        assert (FEW_NOTE in biases.note) is marked
     chosen = [{"prompt": f"q {n}", "chosen": f"yes {n}", "rejected": f"no {n}"} for n in range(4)]
     assert audit(put("b.jsonl", *chosen)).first.value is None  # this format lists it first by rule
 
@@ -195,41 +175,26 @@ def test_unreadable_rows_are_counted_and_the_rest_is_audited(put):
     documents = put("b.jsonl", {"context": "c", "question": "q", "answer": "a"}, {"context": 3})
     assert audit(documents, AuditSettings(format="documents")).findings["unreadable_rows"].count == 1
     path.write_text('{"prompt": "q", "responses": ["one"]}\n')
-    with pytest.raises(DataError):
-        audit(path)
-    with pytest.raises(DataError, match="unknown format"):
-        audit(put("c.jsonl", {"color": "red"}))
+    for nothing in (path, put("c.jsonl", {"color": "red"})):
+        with pytest.raises(DataError, match=nothing.name):
+            audit(nothing)
 
 
 def test_a_benchmark_is_audited_by_its_name(put):
-    pair = {
-        "id": 1,
-        "task": "Summ",
-        "tasktype": "PairWise",
-        "subtype": "same",
-        "question": "Why so?",
-        "source": "x",
-    }
-    pair |= {
-        "prompt_template": [{"role": "user", "content": f"{text(1)} Why so?"}],
-        "ctx_length_for_length": "4k",
-    }
-    best_of = pair | {
-        "id": 2,
-        "tasktype": "BestOfN",
-        "subtype": "3",
-        "candidates": [text(n, 9) for n in (5, 6, 7)],
-    }
-    best_of["prompt_template"] = [{"role": "user", "content": f"{text(2)} Why so?"}]
-    path = put("bench/Summ.jsonl", pair | {"chosen": "yes", "rejected": "no"}, best_of, {"id": 3})
+    shared = {"tasktype": "PairWise", "subtype": "same", "question": "Why so?", "ctx_length_for_length": "4k"}
+    shared |= {"task": "Summ", "source": "x"}
+    pair = {"id": 1, "chosen": "yes", "rejected": "no"}
+    best_of = {"id": 2, "tasktype": "BestOfN", "subtype": "3", "candidates": [text(n, 9) for n in (5, 6, 7)]}
+    rows = [
+        shared | {"prompt_template": [{"role": "user", "content": f"{text(n)} Why so?"}]} | row
+        for n, row in enumerate((pair, best_of))
+    ]
+    path = put("bench/Summ.jsonl", *rows, {"id": 3})
     found = audit(f"long-rewardbench:{path.parent}")
     assert (found.format, found.rows) == ("long-rewardbench", 2)
     assert found.counts["number of responses"] == {"2": 1, "3": 1}
     assert found.findings["unreadable_rows"].count == 1
-    assert found.findings["missing_tasks"].count == 6  # what the benchmark's own audit found is told too
-    assert audit(path.parent).as_dict() == found.as_dict() | {
-        "path": str(path.parent)
-    }  # known by its files' names
+    assert found.findings["missing_tasks"].count == 6  # from the benchmark's own audit
 
 
 def test_odd_rows_are_counted(put):
@@ -241,11 +206,12 @@ def test_odd_rows_are_counted(put):
     assert counts(audit(put("a.jsonl", *rows))) == {"ties": 1, "unknown_order": 1, "lengths_off": 1}
 
 
-@pytest.mark.parametrize(("stated", "off"), [(16, 1), (64, 0), (1024, 0), (4096, 1)])
-def test_a_stated_length_may_include_the_longest_response(put, stated, off):
+def test_a_stated_length_may_include_the_longest_response(put):
     prompt, longest = " ".join(map(str, range(100))), " ".join(map(str, range(900)))
-    row = comparison(1, prompt, "Why?", longest, "b", length=stated)
-    assert counts(audit(put("a.jsonl", row))).get("lengths_off", 0) == off
+    stated = (16, 64, 1024, 4096)
+    rows = [comparison(n, f"{n} {prompt}", f"Q {text(n, 9)}?", longest, "b", length=n) for n in stated]
+    off = audit(put("a.jsonl", *rows)).findings["lengths_off"]
+    assert [example.partition(":")[0] for example in off.examples] == ["row 16", "row 4096"]
 
 
 def test_json_text_and_page_agree(put):
@@ -305,26 +271,18 @@ def test_votes_are_counted_again(tmp_path):
     assert votes.alpha.value == pytest.approx(
         krippendorff.alpha([[8, 8], [8, 8], [2, 2]], level_of_measurement="interval")
     )
-    text = as_text(found, 80)
-    assert re.search(r"clusters of the recorded sizes +1 of 2", text)
-    assert json.loads(json.dumps(found.as_dict()))["votes"]["rejected_outside"] == 1
+    assert re.search(r"clusters of the recorded sizes +1 of 2", as_text(found, 80))
 
 
 def demonstration(number, depth, size=40, filler=4000, **more):
-    """Judges what a context says; its evidence stands at a depth."""
+    """Judges what a context says; its evidence is at this depth."""
     before = int(depth * (filler - size))
     context = "x" * before + "e" * size + "x" * (filler - size - before)
     prompt = f"<context>\n{context}\n</context>\n\n<question>\nWhat?\n</question>\n\n<response>\n{number}"
     start = prompt.index("e" * size)
     spans = [{"message": 0, "start": start, "end": start + size}]
-    told = {"evidence": spans, "depths": [depth], "document": f"d{number}"}
-    return {
-        "id": f"r{number}",
-        "prompt": [{"role": "user", "content": prompt}],
-        "completion": "[[8]]",
-        **told,
-        **more,
-    }
+    row = {"id": f"r{number}", "prompt": [{"role": "user", "content": prompt}], "completion": "[[8]]"}
+    return row | {"evidence": spans, "depths": [depth], "document": f"d{number}"} | more
 
 
 def test_evidence_spans_decide_depths(put):
@@ -333,7 +291,7 @@ def test_evidence_spans_decide_depths(put):
     assert (found.depths.known, found.findings["evidence_not_found"].count) == (60, 0)
     assert found.depths.tenths == (6,) * 10
     assert found.depths.even > 0.99
-    # Depths that were written down are not believed: the spans say that all of it stands at the start.
+    # Spans, here all at the start, take precedence over recorded depths.
     wrong = [demonstration(number, 0.0, depths=[number / 59]) for number in range(60)]
     found = audit(put("wrong.jsonl", *wrong))
     assert found.depths.tenths == (60, *(0,) * 9)
@@ -343,8 +301,8 @@ def test_evidence_spans_decide_depths(put):
     moved = [demonstration(91, 0.5, evidence=far), demonstration(92, 0.5, evidence=broken)]
     found = audit(put("moved.jsonl", *moved, *spread))
     assert (found.depths.known, found.findings["evidence_not_found"].count) == (60, 2)
-    # Without spans they are all there is.
-    found = audit(put("told.jsonl", *(row | {"evidence": None} for row in spread)))
+    # Without spans the recorded depths count.
+    found = audit(put("recorded.jsonl", *(row | {"evidence": None} for row in spread)))
     assert (found.depths.known, found.depths.even) == (60, None)
 
 
@@ -377,20 +335,19 @@ def test_votes_are_counted_by_the_rules_of_their_run(tmp_path):
         voted(1, {"a": 8, "b": 7, "c": 2}, [2, 1], "a", contrast="score"),
         voted(2, {"a": 8, "b": 7, "c": 8}, [3], "a", contrast="none"),
     ]
-    for name, told in (("run", "[voting]\ntolerance = 1.0\n"), ("silent", "")):
+    for name, config in (("run", "[voting]\ntolerance = 1.0\n"), ("default", "")):
         write_rows(tmp_path / name / "rows" / "rows-00000.jsonl", rows)
         (tmp_path / name / "manifest.json").write_text(json.dumps(CLAIM))
-        (tmp_path / name / "config.toml").write_text(told)
+        (tmp_path / name / "config.toml").write_text(config)
     found = audit(tmp_path / "run")
     assert (found.votes.recorded, found.votes.same_clusters, found.votes.chosen_inside) == (2, 2, 2)
     assert found.findings["without_contrast"].count == 1
-    assert "these votes are a selection" in " ".join(as_text(found, 400).split())
-    assert audit(tmp_path / "silent").votes.same_clusters == 0  # equal scores only, as in released rows
+    assert audit(tmp_path / "default").votes.same_clusters == 0  # equal scores only, as in released rows
 
 
 @pytest.mark.real
 @pytest.mark.skipif(
-    not (SHARED / "longrm-sample").is_dir(), reason="the real sample does not lie beside the checkout"
+    not (SHARED / "longrm-sample").is_dir(), reason="the real sample is not next to the checkout"
 )
 def test_the_released_sample():
     found = audit(SHARED / "longrm-sample" / "simpo" / "train")
@@ -398,21 +355,12 @@ def test_the_released_sample():
     assert counts(found) == {"without_contrast": 5, "contrast_of_form_only": 2}
     votes = found.votes
     assert (votes.rows, votes.recorded, votes.same_clusters, votes.chosen_inside) == (16, 16, 16, 16)
-    assert (
-        votes.chosen_agrees < votes.chosen_inside
-    )  # a fixed order of the judges chose, not their explanations
+    # A fixed order of the judges chose, not their explanations.
+    assert votes.chosen_agrees < votes.chosen_inside
     assert 2 * votes.rejected_outside < votes.rejected  # most of what was rejected says the chosen score
     assert votes.alpha.low < 0.72 < votes.alpha.high
     assert audit(SHARED / "longrm-sample" / "sft" / "eval").votes is None
     assert audit(SHARED / "longrm-sample" / "sft" / "eval").labels == {"8": 1, "10": 1}
-
-
-def answers(count, better, worse, groups=None):
-    """Comparisons with these answers, of as many texts as there are groups."""
-    return [
-        comparison(n, text(n % (groups or count)), f"Q {text(n + 999, 9)}", better(n), worse(n))
-        for n in range(count)
-    ]
 
 
 def long_word(n):
@@ -438,7 +386,8 @@ def test_the_length_shortcut_equals_the_accuracy_of_the_baseline(better, worse, 
     from longrm.reward_models.baselines import Baseline
     from longrm.types import query_of
 
-    path = put("rows.jsonl", *answers(80, better, worse))
+    rows = [comparison(n, text(n), f"Q {text(n + 999, 9)}", better(n), worse(n)) for n in range(80)]
+    path = put("rows.jsonl", *rows)
     found = audit(path)
     rows = load(f"file:{path}", source=BenchmarkSource(), probe=Probe(), leval=Leval()).comparisons
     judged = [(row, Baseline("longest").judge([query_of(row, range(2))])[0].scores) for row in rows]
@@ -452,7 +401,3 @@ def test_the_length_shortcut_equals_the_accuracy_of_the_baseline(better, worse, 
     assert shortcut.count == (round(80 * right) if right else 0)
     if right:
         assert f"baseline:{rule} is right on {right:.1%} of 80 pairs [" in shortcut.examples[0]
-        assert "! length shortcut" in as_text(found)
-    else:
-        _, _, absent = " ".join(as_text(found).split()).partition("Looked for and not found")
-        assert "length shortcut" in absent.partition(".")[0]

@@ -45,17 +45,6 @@ def test_near_texts_are_those_of_an_exhaustive_search():
     assert missed == 0
 
 
-def test_two_texts_are_compared_by_number():
-    near = NearTexts(0.8)
-    text = " ".join(map(str, range(100)))
-    for one in (text, f"{text} 100", "something else altogether", "..."):
-        near.see(one)
-    assert near.are_near(0, 1)
-    assert not near.are_near(0, 2)
-    assert not near.are_near(0, 3)
-    assert near.are_near(3, 3)
-
-
 def runs(text, size):
     words = words_of(text)
     size = min(size, len(words))

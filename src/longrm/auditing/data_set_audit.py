@@ -1,8 +1,11 @@
 """One pass over a data set of any size: only small things are kept of each row."""
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +14,16 @@ from pydantic import Field
 from longrm.auditing.duplicates import Duplicates, Leakage
 from longrm.auditing.measures import (
     Bias,
-    BiasMeasure,
-    DepthMeasure,
     Depths,
-    LengthMeasure,
     Lengths,
     VoteMeasure,
     Votes,
+    bias_of,
+    depths_of,
+    lengths_of,
 )
-from longrm.auditing.rows import AuditedRow, AuditedRows
-from longrm.benchmarks.benchmark import AuditFinding, FindingCounter, bucket
+from longrm.auditing.rows import AuditedRow, AuditedRows, Evidence
+from longrm.benchmarks.benchmark import AuditFinding, FindingCounter, bucket, measure_with
 from longrm.column_names import ColumnNames
 from longrm.config import Config
 from longrm.errors import DataError
@@ -62,13 +65,9 @@ class AuditSettings(Config):
         tokenizers: What measures lengths: "words", or files, folders or Hub ids of tokenizers; by default words and
             punctuation marks are counted, which approximates tokens.
         format: The rows' format; by default recognized from the columns.
-        columns: The names in the file of columns that longrm calls otherwise, as `prompt = "question"`.
+        columns: longrm's column names with those of the file, as `prompt = "question"`.
         similarity_threshold: Jaccard similarity of word 5-grams from which on two texts are near duplicates.
         against: Benchmarks that the rows must not share text with, by name, such as `leval:PATH`.
-        ngram: Words of the n-grams by which leakage is measured: longer than what two texts share by chance.
-        leakage_threshold: A row has leaked if this share of its n-grams is in benchmark texts, or this share of the
-            n-grams of one benchmark text is in the row.
-        seed: Seed of the bootstrap.
     """
 
     tokenizers: tuple[str, ...] = ()
@@ -76,9 +75,6 @@ class AuditSettings(Config):
     columns: ColumnNames | None = None
     similarity_threshold: float = Field(0.8, gt=0, lt=1)
     against: tuple[str, ...] = ()
-    ngram: int = Field(13, ge=1)
-    leakage_threshold: float = Field(0.5, gt=0, le=1)
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +132,8 @@ def audit(
     """Audits a data set: counts, lengths, biases, duplicates, leakage and unreadable rows.
 
     Args:
-        path: A file or folder of comparisons, judgments, demonstrations or documents, L-Eval's or Long-RewardBench's
-            folder, a run folder of `longrm synthesize`, or a benchmark's name with its path, such as
-            `long-rewardbench:PATH`.
+        path: A file or folder of comparisons, judgments, demonstrations or documents, L-Eval's folder, a run folder of
+            `longrm synthesize`, or a benchmark's name with its path, such as `long-rewardbench:PATH`.
         settings: Thresholds, tokenizers, and the benchmarks to compare with.
         progress: Called with the number of rows so far.
 
@@ -146,73 +141,95 @@ def audit(
         ConfigError: An unknown benchmark, or a package that is not installed.
         DataError: There is nothing to read, or no row can be read.
         ModelError: There is no such tokenizer.
-        RunError: The manifest of the run folder is damaged.
     """
     settings = settings or AuditSettings()
     rows = AuditedRows(path, settings.format, settings.columns)
-    lengths = [LengthMeasure(name) for name in settings.tokenizers or (None,)]
-    leakage = (
-        Leakage(settings.against, settings.ngram, settings.leakage_threshold) if settings.against else None
-    )
-    duplicates = Duplicates(settings.similarity_threshold)
-    # Formats other than longrm's own list the best response first.
-    depths, biases, votes = DepthMeasure(), BiasMeasure(listed=rows.format == "longrm"), VoteMeasure()
-    kinds: Counter[str] = Counter()
-    labels: Counter[str] = Counter()
-    counts: dict[str, Counter[str]] = {
-        name: Counter() for name in ("task", "source", "stated length", "number of responses")
+    # Rows about one context usually follow each other: the cache spares counting its tokens again.
+    counters = {
+        name or "approximate tokens": lru_cache(maxsize=64)(measure_with(name))
+        for name in settings.tokenizers or (None,)
     }
+    tokens = {name: {part: array("Q") for part in ("prompts", "contexts", "responses")} for name in counters}
+    leakage = Leakage(settings.against) if settings.against else None
+    duplicates, votes = Duplicates(settings.similarity_threshold), VoteMeasure()
+    kinds, labels, places = Counter[str](), Counter[str](), Counter[int]()
+    counts = {name: Counter[str]() for name in ("task", "source", "stated length", "number of responses")}
     groups: set[str] = set()
-    any_question = False
+    # By context, since many rows may be about the same evidence; a dict keeps the order, and so the rounding of sums.
+    evidence: dict[tuple[str, Evidence], None] = {}
+    group_codes: dict[str, int] = {}
+    best_is_first: list[tuple[int, float, float]] = []
+    better_is_longer: list[tuple[int, float, float]] = []
+    any_votes = any_question = False
     found = FindingCounter({kind: what for kind, what in FINDINGS.items() if kind not in _OF_THE_WHOLE})
 
     for number, row in enumerate(rows, start=1):
-        facts = row.facts or {}
         kinds[row.kind] += 1
         groups.add(row.group)
         for fact in ("task", "source"):
-            if fact in facts:
-                counts[fact][str(facts[fact])] += 1
-        if row.ranks:
-            counts["number of responses"][str(len(row.responses))] += 1
+            if fact in row.facts:
+                counts[fact][str(row.facts[fact])] += 1
         if row.label:
             labels[row.label] += 1
         any_question |= bool(row.question)
-        depths.see(row)
-        biases.see(row)
-        votes.see(row)
-        (prompt, responses), *_ = [measure.see(row) for measure in lengths]
-        for kind, example in _oddities(row):
-            found.note(kind, example)
-        for kind, example in duplicates.see(row):
-            found.note(kind, example)
-        if leakage is not None:
-            for kind, example in leakage.see(row):
-                found.note(kind, example)
-        stated = facts.get("length")
-        if isinstance(stated, int):
+        if row.evidence.pieces:
+            evidence[row.group, row.evidence] = None
+        if row.votes is not None:
+            any_votes = True
+            votes.see(row.votes, row.group)
+
+        if row.ranks:
+            counts["number of responses"][str(len(row.responses))] += 1
+            group = group_codes.setdefault(row.group, len(group_codes))
+            # Formats other than longrm's own list the best response first by rule.
+            if rows.format == "longrm" and row.ranks.count(min(row.ranks)) == 1:
+                place = row.ranks.index(min(row.ranks)) + 1
+                places[place] += 1
+                best_is_first.append((group, place == 1, 1 / len(row.ranks)))
+            for one, other in combinations(range(len(row.ranks)), 2):
+                better = row.ranks[other] - row.ranks[one]
+                # In characters, as `baseline:longest` measures.
+                characters = len(row.responses[one]) - len(row.responses[other])
+                if better:
+                    better_is_longer.append(
+                        (group, 0.5 if not characters else (better > 0) == (characters > 0), 0.5)
+                    )
+
+        for name, count in counters.items():
+            tokens[name]["prompts"].append(count(row.prompt))
+            if row.context != row.prompt:
+                tokens[name]["contexts"].append(count(row.context))
+            tokens[name]["responses"].extend(map(count, row.responses))
+        stated = row.facts.get("length")
+        if stated is not None:
             counts["stated length"][str(bucket(stated))] += 1
+            count = next(iter(counters.values()))
+            prompt, longest = count(row.prompt), max(map(count, row.responses), default=0)
             # A stated length may be that of the prompt, or include the longest response.
-            if prompt + max(responses, default=0) < stated / 2 or prompt > 2 * stated:
+            if prompt + longest < stated / 2 or prompt > 2 * stated:
                 found.note("lengths_off", f"{row.id}: {stated} stated, {prompt} measured")
+
+        leaks = leakage.see(row) if leakage is not None else ()
+        for kind, example in chain(_row_findings(row), duplicates.see(row), leaks):
+            found.note(kind, example)
         progress("rows", number, 0)
 
-    unreadable, messages = rows.unreadable
+    unreadable = AuditFinding(FINDINGS["unreadable_rows"], rows.skipped.count, rows.skipped.messages)
     if not kinds:
-        raise DataError(f"{path}: no row can be read{f'; the first: {messages[0]}' if messages else ''}")
-    first, longer = biases.result(settings.seed)
-    spread = depths.result()
+        first = f"; the first: {unreadable.examples[0]}" if unreadable.examples else ""
+        raise DataError(f"{path}: no row can be read{first}")
+    depths, longer = depths_of(one for _, one in evidence), bias_of(better_is_longer)
     # A count of 0 would say nothing where no row has what is needed to find this.
     comparisons = bool(kinds["comparison"] + kinds["judgment"])
     looked_for = {
         "ties": comparisons,
         "unknown_order": comparisons,
-        "without_contrast": bool(votes.rows),
-        "contrast_of_form_only": bool(votes.rows),
+        "without_contrast": any_votes,
+        "contrast_of_form_only": any_votes,
         "leaked_contexts": leakage is not None,
         "leaked_questions": leakage is not None and any_question,
         "leaked_responses": leakage is not None,
-        "evidence_not_found": bool(spread.known),
+        "evidence_not_found": bool(depths.known),
         "lengths_off": bool(counts["stated length"]),
     }
     findings = {
@@ -220,34 +237,43 @@ def audit(
         for kind, finding in found.findings.items()
         if finding.count or looked_for.get(kind, True)
     }
-    findings["unreadable_rows"] = AuditFinding(FINDINGS["unreadable_rows"], unreadable, messages)
+    findings["unreadable_rows"] = unreadable
     if longer.value is not None:
         findings["length_shortcut"] = _length_shortcut(longer)
+    # What the benchmark's own audit found, unless it is looked for here under the same or another name.
     findings |= {
         kind: one for kind, one in rows.noted.items() if one.count and kind not in (*FINDINGS, "duplicates")
     }
-    findings |= _of_run(rows.origin, kinds.total() + unreadable)
+    findings |= _run_findings(rows.origin, kinds.total() + unreadable.count)
+    in_order = ("stated length", "number of responses")
     return DataSetAudit(
         path=str(path),
         format=rows.format,
         kinds=dict(kinds),
         groups=len(groups),
-        counts={name: _sorted_counts(name, some) for name, some in counts.items() if some},
+        counts={
+            name: dict(sorted(some.items(), key=_numbers_first) if name in in_order else some.most_common())
+            for name, some in counts.items()
+            if some
+        },
         labels=dict(sorted(labels.items(), key=_numbers_first)),
-        lengths={measure.name: measure.result() for measure in lengths},
-        depths=spread,
-        places=dict(sorted(biases.places.items())),
-        first=first,
+        lengths={
+            name: {part: lengths_of(some) for part, some in parts.items() if some}
+            for name, parts in tokens.items()
+        },
+        depths=depths,
+        places=dict(sorted(places.items())),
+        first=bias_of(best_is_first),
         longer=longer,
-        votes=votes.result(settings.seed),
+        votes=votes.result(),
         findings=findings,
         settings=settings.to_dict(),
         origin=rows.origin,
     )
 
 
-def _oddities(row: AuditedRow) -> Iterator[tuple[str, str]]:
-    """What is odd about one row alone."""
+def _row_findings(row: AuditedRow) -> Iterator[tuple[str, str]]:
+    """What is odd about one row alone: kinds of findings and examples."""
     if row.kind in ("comparison", "judgment"):
         if not row.ranks:
             yield "unknown_order", row.id
@@ -255,12 +281,11 @@ def _oddities(row: AuditedRow) -> Iterator[tuple[str, str]]:
             yield "ties", row.id
     if not all(response.strip() for response in row.responses):
         yield "empty_responses", row.id
-    contrast = "" if row.votes is None else row.votes.contrast
-    if contrast == "none":
+    if row.votes is not None and row.votes.contrast == "none":
         yield "without_contrast", row.id
-    if contrast == "format":
+    if row.votes is not None and row.votes.contrast == "format":
         yield "contrast_of_form_only", row.id
-    if row.evidence_missing:
+    if row.evidence.missing:
         yield "evidence_not_found", row.id
 
 
@@ -277,30 +302,24 @@ def _length_shortcut(longer: Bias) -> AuditFinding:
     return AuditFinding(what, round(value * longer.n), (example,))
 
 
-def _of_run(origin: Mapping[str, Any], rows: int) -> dict[str, AuditFinding]:
-    """Whether a run folder has the rows that its manifest counts."""
+def _run_findings(origin: Mapping[str, Any], rows: int) -> dict[str, AuditFinding]:
+    """Whether a run folder is finished and has the rows that its manifest counts."""
     if not origin:
         return {}
-    counts = origin.get("counts") or {}
-    advice = () if counts else ("rerun the same command to continue it",)
-    findings = {"unfinished_run": AuditFinding(FINDINGS["unfinished_run"], int(not counts), advice)}
-    counted = counts.get("rows")
-    if isinstance(counted, int):
-        example = (f"{counted} counted, {rows} found",) if counted != rows else ()
-        findings["rows_not_as_counted"] = AuditFinding(
-            FINDINGS["rows_not_as_counted"], abs(counted - rows), example
-        )
-    return findings
-
-
-def _sorted_counts(name: str, counts: Counter[str]) -> dict[str, int]:
-    """Numbers ascend; of names the most frequent come first."""
-    if name in ("stated length", "number of responses"):
-        return dict(sorted(counts.items(), key=lambda item: int(item[0])))
-    return dict(counts.most_common())
+    counts = origin.get("counts")
+    if not counts:  # the last thing that a run writes
+        example = "rerun the same command to continue it"
+        return {"unfinished_run": AuditFinding(FINDINGS["unfinished_run"], 1, (example,))}
+    counted = counts["rows"]
+    examples = (f"{counted} counted, {rows} found",) if counted != rows else ()
+    return {
+        "unfinished_run": AuditFinding(FINDINGS["unfinished_run"]),
+        "rows_not_as_counted": AuditFinding(FINDINGS["rows_not_as_counted"], abs(counted - rows), examples),
+    }
 
 
 def _numbers_first(item: tuple[str, int]) -> tuple[bool, float, str]:
-    label = item[0]
-    number = label.replace(".", "", 1).isdecimal()
-    return not number, float(label) if number else 0.0, label
+    """Sorts counts by their names: numbers ascend, other names follow."""
+    name = item[0]
+    number = name.replace(".", "", 1).isdecimal()
+    return not number, float(name) if number else 0.0, name

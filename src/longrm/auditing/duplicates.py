@@ -6,7 +6,7 @@ of words.
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -24,6 +24,12 @@ SHINGLE_WORDS = 5
 
 PERMUTATIONS = 128
 """Of a MinHash: the standard error of a similarity of 0.8 is 0.035."""
+
+LEAKAGE_WORDS = 13
+"""Words of the n-grams by which leakage is measured, as for GPT-3: longer than what two texts share by chance."""
+
+LEAKAGE_SHARE = 0.5
+"""A row has leaked if this share of its n-grams is in benchmark texts, or of one benchmark text's in the row."""
 
 NGRAM_SAMPLING = 4
 """One in so many n-grams of contexts is looked up, the same ones everywhere. Questions and responses are short."""
@@ -60,13 +66,9 @@ def _word_hash(word: str) -> int:
 
 
 class NearTexts:
-    """Finds texts that nearly repeat earlier ones; texts are numbered from 0 as they come.
+    """Finds texts that nearly repeat earlier ones: their Jaccard similarity of word n-grams reaches the threshold.
 
-    Args:
-        threshold: Jaccard similarity of word n-grams from which on texts are near.
-
-    Raises:
-        MissingPackageError: The package `datasketch` is not installed.
+    Texts are numbered from 0 as they come.
     """
 
     def __init__(self, threshold: float) -> None:
@@ -75,7 +77,9 @@ class NearTexts:
         self._threshold, self._datasketch = threshold, datasketch
         # A false candidate costs a comparison of two sketches; a missed one is lost.
         self._index = datasketch.MinHashLSH(threshold, PERMUTATIONS, weights=(0.05, 0.95))
-        self._sketches: list[npt.NDArray[np.uint32] | None] = []  # None for a text without words
+        self._sketches: list[
+            npt.NDArray[np.uint32] | None
+        ] = []  # [permutations]; None for a text without words
 
     def see(self, text: str) -> list[tuple[int, float]]:
         """Takes in a text; returns numbers of earlier texts that it nearly repeats and similarities, nearest first."""
@@ -104,11 +108,7 @@ class NearTexts:
 
 
 class Duplicates:
-    """Looks for rows and contexts that repeat earlier ones.
-
-    Args:
-        threshold: As for `NearTexts`.
-    """
+    """Looks for rows and contexts that repeat earlier ones; `threshold` as for `NearTexts`."""
 
     def __init__(self, threshold: float) -> None:
         self._exact: dict[bytes, str] = {}
@@ -147,23 +147,15 @@ def _digest(*texts: str) -> bytes:
 
 
 class TextIndex:
-    """Which of the named texts have an n-gram, at 12 bytes for each.
+    """Which of the named texts have an n-gram: sorted hashes and the number of the text of each, 12 bytes together."""
 
-    Args:
-        texts: Names and n-grams.
-    """
-
-    def __init__(self, texts: Iterable[tuple[str, Numbers]]) -> None:
-        self._names: list[str] = []
-        pieces, owners = [np.empty(0, np.uint64)], [np.empty(0, np.int32)]
-        for name, numbers in texts:
-            pieces.append(numbers)
-            owners.append(np.full(len(numbers), len(self._names), np.int32))
-            self._names.append(name)
-        numbers, owner = np.concatenate(pieces), np.concatenate(owners)
+    def __init__(self, texts: Mapping[str, Numbers]) -> None:
+        self._names = list(texts)
+        self._sizes = np.array([len(one) for one in texts.values()], np.int64)
+        numbers = np.concatenate([np.empty(0, np.uint64), *texts.values()])
+        owner = np.repeat(np.arange(len(texts), dtype=np.int32), self._sizes)
         order = np.argsort(numbers, kind="stable")
         self._numbers, self._owner = numbers[order], owner[order]
-        self._sizes = np.array([len(piece) for piece in pieces[1:]], np.int64)
 
     def shared(self, numbers: Numbers) -> tuple[float, float, str] | None:
         """What texts share with these n-grams; None where none shares any.
@@ -177,7 +169,8 @@ class TextIndex:
         counts = high - low
         if not counts.any():
             return None
-        places = np.repeat(high - np.cumsum(counts), counts) + np.arange(counts.sum())  # low .. high of each
+        # All of low .. high of every n-gram, in one vector: the places of the texts that have it.
+        places = np.repeat(high - np.cumsum(counts), counts) + np.arange(counts.sum())
         found = np.bincount(self._owner[places], minlength=len(self._names))
         best = int(np.argmax(np.maximum(found / len(numbers), found / np.maximum(self._sizes, 1))))
         of_row = float(np.count_nonzero(counts) / len(numbers))
@@ -185,16 +178,9 @@ class TextIndex:
 
 
 class Leakage:
-    """Compares rows with benchmarks: contexts and responses by n-grams, questions word for word.
+    """Compares rows with the named benchmarks: contexts and responses by n-grams, questions word for word."""
 
-    Args:
-        names: Names of benchmarks, such as `leval:PATH`.
-        ngram: Words of an n-gram.
-        threshold: The share from which on a row has leaked.
-    """
-
-    def __init__(self, names: Sequence[str], ngram: int, threshold: float) -> None:
-        self._ngram, self._threshold = ngram, threshold
+    def __init__(self, names: Sequence[str]) -> None:
         self._questions: dict[str, str] = {}
         contexts: dict[str, Numbers] = {}
         responses: dict[str, Numbers] = {}
@@ -206,46 +192,40 @@ class Leakage:
                 where = f"{name} {row.id}"
                 if row.group not in groups:
                     groups.add(row.group)
-                    contexts[where] = self._context_ngrams(row)
-                if question := _words(row.question):
+                    contexts[where] = _context_ngrams(row)
+                if question := " ".join(words_of(row.question)):
                     self._questions.setdefault(question, where)
                 for place, response in enumerate(row.responses, start=1):
-                    if self._long_enough(response) and response not in known:
+                    if _long_enough(response) and response not in known:
                         known.add(response)
-                        responses[f"{where}, response {place}"] = ngrams(response, ngram)
-        self._contexts, self._responses = TextIndex(contexts.items()), TextIndex(responses.items())
+                        responses[f"{where}, response {place}"] = ngrams(response, LEAKAGE_WORDS)
+        self._contexts, self._responses = TextIndex(contexts), TextIndex(responses)
 
     def see(self, row: AuditedRow) -> Iterator[tuple[str, str]]:
         """What a row shares: yields the kind of each finding and an example."""
-        if self._long_enough(row.context):
-            yield from self._leaks("leaked_contexts", row, self._contexts, [self._context_ngrams(row)])
-        where = self._questions.get(_words(row.question))
+        contexts = [_context_ngrams(row)] if _long_enough(row.context) else []
+        responses = [ngrams(text, LEAKAGE_WORDS) for text in row.responses if _long_enough(text)]
+        where = self._questions.get(" ".join(words_of(row.question)))
         if where is not None:
             yield "leaked_questions", f"{row.id}: {where}"
-        texts = [ngrams(text, self._ngram) for text in row.responses if self._long_enough(text)]
-        yield from self._leaks("leaked_responses", row, self._responses, texts)
-
-    def _leaks(
-        self, kind: str, row: AuditedRow, index: TextIndex, texts: Sequence[Numbers]
-    ) -> Iterator[tuple[str, str]]:
-        found = [shared for numbers in texts if (shared := index.shared(numbers)) is not None]
-        # A short text within a long one is shared as well, whichever of the two is the row's.
-        of_row, of_benchmark, name = max(found, key=lambda one: max(one[:2]), default=(0.0, 0.0, ""))
-        if max(of_row, of_benchmark) >= self._threshold:
-            yield (
-                kind,
-                f"{row.id}: {of_row:.0%} of it is in benchmarks, mostly in {name}, of which {of_benchmark:.0%} is here",
-            )
-
-    def _context_ngrams(self, row: AuditedRow) -> Numbers:
-        numbers = ngrams(row.context, self._ngram)
-        sampled: Numbers = numbers[numbers % np.uint64(NGRAM_SAMPLING) == 0]
-        return sampled
-
-    def _long_enough(self, text: str) -> bool:
-        """Whether a text has an n-gram at all: shorter texts are shared by chance."""
-        return len(words_of(text)) >= self._ngram
+        for kind, index, texts in (
+            ("leaked_contexts", self._contexts, contexts),
+            ("leaked_responses", self._responses, responses),
+        ):
+            found = [shared for numbers in texts if (shared := index.shared(numbers)) is not None]
+            # A short text within a long one is shared as well, whichever of the two is the row's.
+            of_row, of_benchmark, name = max(found, key=lambda one: max(one[:2]), default=(0.0, 0.0, ""))
+            if max(of_row, of_benchmark) >= LEAKAGE_SHARE:
+                share = f"{of_row:.0%} of it is in benchmarks, mostly in {name}, of which {of_benchmark:.0%} is here"
+                yield kind, f"{row.id}: {share}"
 
 
-def _words(text: str) -> str:
-    return " ".join(words_of(text))
+def _context_ngrams(row: AuditedRow) -> Numbers:
+    numbers = ngrams(row.context, LEAKAGE_WORDS)
+    sampled: Numbers = numbers[numbers % np.uint64(NGRAM_SAMPLING) == 0]
+    return sampled
+
+
+def _long_enough(text: str) -> bool:
+    """Whether a text has an n-gram at all: shorter texts are shared by chance."""
+    return len(words_of(text)) >= LEAKAGE_WORDS

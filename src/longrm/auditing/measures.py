@@ -1,22 +1,21 @@
-"""What is measured while rows stream by: a few numbers per row are kept, and no text."""
+"""Summaries of the numbers that an audit keeps of each row: lengths, depths of evidence, biases and votes."""
 
-from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations, zip_longest
 
 import numpy as np
 from scipy import stats
 
-from longrm.auditing.rows import AuditedRow
-from longrm.benchmarks.benchmark import bucket, measure_with
+from longrm.auditing.rows import Evidence
+from longrm.benchmarks.benchmark import bucket
 from longrm.evaluation.estimates import ratio
+from longrm.evaluation.table import Bootstrap
 from longrm.runs.records import Estimate
-from longrm.synthesis.voting import Agreement
+from longrm.synthesis.voting import Agreement, VoteVerification
 
-RESAMPLES = 1000
-"""Of the bootstrap."""
+# Of the bootstrap. The seed is fixed: another one would only move the intervals by their sampling error.
+_BOOTSTRAP = Bootstrap(resamples=1000, seed=0)
 
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
@@ -31,42 +30,15 @@ class Lengths:
     buckets: Mapping[int, int]  # texts by the power of two that their length is rounded up to
 
 
-class LengthMeasure:
-    """Lengths by one tokenizer, or by words and punctuation marks."""
-
-    def __init__(self, tokenizer: str | None) -> None:
-        self.name = tokenizer or "approximate tokens"
-        self._count: Callable[[str], int] = measure_with(tokenizer)
-        self._lengths = {part: array("Q") for part in ("prompts", "contexts", "responses")}
-        self._last_context = ("", 0)
-
-    def see(self, row: AuditedRow) -> tuple[int, tuple[int, ...]]:
-        """Measures a row: the tokens of its prompt, and of each response."""
-        if row.context != self._last_context[0]:  # rows about one context usually follow each other
-            self._last_context = (row.context, self._count(row.context))
-        context = self._last_context[1]
-        prompt = context if row.prompt == row.context else self._count(row.prompt)
-        responses = tuple(map(self._count, row.responses))
-        self._lengths["prompts"].append(prompt)
-        if row.context != row.prompt:
-            self._lengths["contexts"].append(context)
-        self._lengths["responses"].extend(responses)
-        return prompt, responses
-
-    def result(self) -> dict[str, Lengths]:
-        """Lengths of prompts, contexts and responses, where there were any."""
-        found = {}
-        for part, lengths in self._lengths.items():
-            if lengths:
-                values = np.array(lengths)
-                quantiles = zip(_QUANTILES, np.quantile(values, _QUANTILES), strict=True)
-                found[part] = Lengths(
-                    len(lengths),
-                    int(values.sum()),
-                    {f"{share:g}": float(value) for share, value in quantiles},
-                    dict(sorted(Counter(map(bucket, lengths)).items())),
-                )
-        return found
+def lengths_of(tokens: Sequence[int]) -> Lengths:
+    """Summarizes lengths; there must be one at least."""
+    values = np.array(tokens)
+    return Lengths(
+        texts=len(values),
+        total=int(values.sum()),
+        quantiles={f"{share:g}": float(np.quantile(values, share)) for share in _QUANTILES},
+        buckets=dict(sorted(Counter(map(bucket, tokens)).items())),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,32 +53,21 @@ class Depths:
     even: float | None
 
 
-class DepthMeasure:
-    """Depths of the evidence of all contexts."""
-
-    def __init__(self) -> None:
-        self._tenths, self._small = [0] * 10, [0] * 10
-        self._sum = 0.0
-        self._seen: set[int] = set()
-
-    def see(self, row: AuditedRow) -> None:
-        """Takes in a row's evidence, unless an earlier row has the same context."""
-        key = hash((row.group, row.depths, row.shares, row.evidence_missing))
-        if not row.depths or key in self._seen:
-            return
-        self._seen.add(key)
-        for depth, share in zip_longest(row.depths, row.shares, fillvalue=1.0):
-            tenth = min(9, int(depth * 10))
-            self._tenths[tenth] += 1
-            self._small[tenth] += share <= 0.05
-            self._sum += depth
-
-    def result(self) -> Depths:
-        """The distribution of the depths."""
-        known = sum(self._tenths)
+def depths_of(evidence: Iterable[Evidence]) -> Depths:
+    """Summarizes the evidence of different contexts."""
+    pieces = [piece for one in evidence for piece in one.pieces]
+    tenths, small = [0] * 10, [0] * 10
+    for depth, share in pieces:
+        tenth = min(9, int(depth * 10))
+        tenths[tenth] += 1
+        small[tenth] += share <= 0.05
+    return Depths(
+        known=len(pieces),
+        tenths=tuple(tenths),
+        mean=sum(depth for depth, _ in pieces) / len(pieces) if pieces else None,
         # Fewer than five expected in each tenth would make the test unreliable.
-        even = float(stats.chisquare(self._small).pvalue) if sum(self._small) >= 50 else None
-        return Depths(known, tuple(self._tenths), self._sum / known if known else None, even)
+        even=float(stats.chisquare(small).pvalue) if sum(small) >= 50 else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,58 +77,13 @@ class Bias(Estimate):
     chance: float | None
 
 
-class _Shares:
-    """For each observation: its group, whether it holds (a half at a tie), and the probability by chance."""
-
-    def __init__(self) -> None:
-        self._groups, self._found, self._chance = array("q"), array("d"), array("d")
-
-    def add(self, group: int, found: float, chance: float) -> None:
-        self._groups.append(group)
-        self._found.append(found)
-        self._chance.append(chance)
-
-    def bias(self, seed: int) -> Bias:
-        if not self._groups:
-            return Bias(None, None, None, 0, 0, None)
-        group, found = np.array(self._groups, np.int64), np.array(self._found)
-        estimate = ratio(found, np.ones(len(found)), group, seed=seed, resamples=RESAMPLES)
-        return Bias(**asdict(estimate), chance=float(np.array(self._chance).mean()))
-
-
-class BiasMeasure:
-    """Whether the place or the length of a response gives away how good it is.
-
-    Args:
-        listed: Whether the format leaves the order of responses to the data.
-    """
-
-    def __init__(self, *, listed: bool) -> None:
-        self._listed = listed
-        self.places: Counter[int] = Counter()
-        self._groups: dict[str, int] = {}
-        self._first, self._longer = _Shares(), _Shares()
-
-    def see(self, row: AuditedRow) -> None:
-        """Takes in a row, if it is a comparison."""
-        if row.kind not in ("comparison", "judgment") or not row.ranks:
-            return
-        group = self._groups.setdefault(row.group, len(self._groups))
-        if self._listed and row.ranks.count(min(row.ranks)) == 1:
-            place = row.ranks.index(min(row.ranks)) + 1
-            self.places[place] += 1
-            self._first.add(group, place == 1, 1 / len(row.ranks))
-        for one, other in combinations(range(len(row.ranks)), 2):
-            better = row.ranks[other] - row.ranks[one]
-            longer = len(row.responses[one]) - len(
-                row.responses[other]
-            )  # in characters, as the baselines measure
-            if better:
-                self._longer.add(group, 0.5 if not longer else (better > 0) == (longer > 0), 0.5)
-
-    def result(self, seed: int) -> tuple[Bias, Bias]:
-        """How often the best response is listed first, and the better one is the longer one."""
-        return self._first.bias(seed), self._longer.bias(seed)
+def bias_of(observations: Sequence[tuple[int, float, float]]) -> Bias:
+    """The bias by its observations: a group's code, whether the feature holds (0.5 at a tie), and the chance of it."""
+    if not observations:
+        return Bias(None, None, None, 0, 0, None)
+    groups, held, chance = map(np.array, zip(*observations, strict=True))
+    estimate = ratio(held.astype(float), np.ones(len(held)), groups, **_BOOTSTRAP)
+    return Bias(**asdict(estimate), chance=float(chance.mean()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,21 +106,17 @@ class Votes:
 
 
 class VoteMeasure:
-    """Counts the votes of judgment rows again; `rows` is how many have votes."""
+    """Counts the votes of judgment rows; their texts are not kept."""
 
     def __init__(self) -> None:
-        self.rows = 0
         self._counts = Counter[str]()
         self._agreement = Agreement()
 
-    def see(self, row: AuditedRow) -> None:
-        """Takes in a row, if it has votes."""
-        found = row.votes
-        if found is None:
-            return
-        self.rows += 1
-        self._agreement.see({vote.judge: vote.score for vote in found.votes}, row.group)
+    def see(self, found: VoteVerification, group: str) -> None:
+        """Counts one row's votes."""
+        self._agreement.see({vote.judge: vote.score for vote in found.votes}, group)
         self._counts.update(
+            rows=1,
             recorded=bool(found.conf),
             same_clusters=bool(found.conf) and found.same_conf,
             chosen_inside=found.same_consensus,
@@ -213,10 +125,9 @@ class VoteMeasure:
             rejected_outside=len(found.outside),
         )
 
-    def result(self, seed: int) -> Votes | None:
-        """The counts, and how far the judges agree."""
-        if not self.rows:
+    def result(self) -> Votes | None:
+        """The counts, and how far the judges agree; None without votes."""
+        if not self._counts:
             return None
-        alpha = self._agreement.alpha(resamples=RESAMPLES, seed=seed)
-        pairwise = self._agreement.pairwise(resamples=RESAMPLES, seed=seed)
-        return Votes(rows=self.rows, **self._counts, alpha=alpha, pairwise=pairwise)
+        alpha, pairwise = self._agreement.alpha(**_BOOTSTRAP), self._agreement.pairwise(**_BOOTSTRAP)
+        return Votes(**self._counts, alpha=alpha, pairwise=pairwise)

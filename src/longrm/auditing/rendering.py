@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from longrm.auditing.data_set_audit import DataSetAudit
-from longrm.auditing.measures import Depths, Lengths, Votes
 from longrm.auditing.rows import NOT_READ
 from longrm.reading import visible
 from longrm.report.formatting import count as tokens
-from longrm.report.formatting import few, few_note, html_page, plural
-from longrm.runs.records import Estimate
+from longrm.report.formatting import decimal, few_note, html_page, interval, plural
 from longrm.text_tables import fact_lines, table_lines, wrapped
 
 _MAX_ROWS = 21  # of a count; the rest is summed up, and listed in the JSON
@@ -114,30 +112,77 @@ def not_found(audit: DataSetAudit) -> str:
     return f"Looked for and not found: {', '.join(names)}." if names else ""
 
 
-def tables(audit: DataSetAudit) -> tuple[AuditTable, ...]:
+def tables(audit: DataSetAudit) -> list[AuditTable]:
     """All tables of an audit that have rows."""
-    every = [_lengths(name, measured) for name, measured in audit.lengths.items()]
-    for name, measured in audit.lengths.items():
-        buckets = {f"up to {tokens(size)}": count for size, count in measured["prompts"].buckets.items()}
-        every.append(_count_table(f"Prompts by length ({name})", ("tokens", "rows"), buckets))
+    found = []
+    for name, parts in audit.lengths.items():
+        rows = [
+            ("texts", *(tokens(part.texts) for part in parts.values())),
+            ("tokens", *(tokens(part.total) for part in parts.values())),
+        ]
+        for head, share in _QUANTILES.items():
+            rows.append((head, *(tokens(part.quantiles[share]) for part in parts.values())))
+        note = "Without the chat template."
+        found.append(AuditTable(f"Lengths in tokens ({name})", ("", *parts), tuple(rows), note))
+    for name, parts in audit.lengths.items():
+        buckets = {f"up to {tokens(size)}": count for size, count in parts["prompts"].buckets.items()}
+        found.append(_count_table(f"Prompts by length ({name})", ("tokens", "rows"), buckets))
+
+    biases = [
+        (name, decimal(bias.value), interval(bias, decimal), decimal(bias.chance), tokens(bias.n))
+        for name, bias in (("listed first", audit.first), ("the longer one", audit.longer))
+        if bias.value is not None
+    ]
+    note = (
+        "95% intervals (bootstrap over texts). If chance is outside, a judge can gain from this without reading. "
+        "Length is in characters; equal lengths count half."
+    )
+    heads = ("", "share", "95% interval", "chance", "n")
+    found.append(AuditTable("The better response is …", heads, tuple(biases), note))
     places = {str(place): count for place, count in audit.places.items()}
-    every += [
-        _biases(audit),
-        _count_table("Best response by its place in the list", ("place", "rows"), places),
-    ]
-    every += [_depths(audit.depths)] if audit.depths.known else []
-    every += [_votes(audit.votes)] if audit.votes is not None else []
-    every += [
-        _count_table(f"Rows by {name}", (name, "rows"), some)
-        for name, some in audit.counts.items()
-        if len(some) > 1
-    ]
-    if [*audit.labels] != [NOT_READ]:
-        if [*audit.kinds] == ["document"]:
-            every.append(_count_table("Rows by metric of the gold answer", ("metric", "rows"), audit.labels))
-        else:
-            every.append(_count_table("Scores of the judgments to learn", ("score", "rows"), audit.labels))
-    # What the run that made the rows read, kept and dropped.
+    found.append(_count_table("Best response by its place in the list", ("place", "rows"), places))
+
+    depths = audit.depths
+    if depths.known:
+        tenths = {f"{at / 10:.1f} to {(at + 1) / 10:.1f}": count for at, count in enumerate(depths.tenths)}
+        note = (
+            "0 is the start and 1 the end of the context; rows with the same context count once. "
+            f"{plural(depths.known, 'piece')} known, mean {depths.mean:.2f}."
+        )
+        if depths.even is not None:
+            p = "p < 0.001" if depths.even < 0.001 else f"p = {depths.even:.3f}"
+            note += f" Chi-squared test against uniform depths: {p}."
+        found.append(_count_table("Evidence by depth", ("depth", "pieces"), tenths, note))
+
+    if (votes := audit.votes) is not None:
+        shares = {
+            "clusters of the recorded sizes": (votes.same_clusters, votes.recorded),
+            "chosen is in the only largest cluster": (votes.chosen_inside, votes.rows),
+            "and agrees best with the rest of it": (votes.chosen_agrees, votes.chosen_inside),
+            "rejected judgments outside it": (votes.rejected_outside, votes.rejected),
+        }
+        counted = [("rows with votes", tokens(votes.rows))]
+        counted += [(name, f"{part:,} of {total:,}") for name, (part, total) in shares.items() if total]
+        for name, one in (("alpha", votes.alpha), ("equal scores", votes.pairwise)):
+            if one.value is not None:
+                counted.append((name, f"{decimal(one.value)} {interval(one, decimal)}".rstrip()))
+        note = (
+            "By the rules of the run that wrote the rows; otherwise judges with equal scores form a cluster. Rows "
+            "without a decision were not kept, so these votes are a selection and agree more than all did. "
+            "Alpha is Krippendorff's for interval data (1 is agreement, 0 chance); equal scores is the share of "
+            "pairs of judges. 95% intervals over texts."
+        )
+        found.append(AuditTable("Votes of the judges, counted again", ("", "found"), tuple(counted), note))
+
+    for name, some in audit.counts.items():
+        if len(some) > 1:
+            found.append(_count_table(f"Rows by {name}", (name, "rows"), some))
+    if [*audit.kinds] == ["document"]:
+        found.append(_count_table("Rows by metric of the gold answer", ("metric", "rows"), audit.labels))
+    elif [*audit.labels] != [NOT_READ]:
+        found.append(_count_table("Scores of the judgments to learn", ("score", "rows"), audit.labels))
+
+    # What the run that wrote the rows read, kept and dropped.
     steps = (audit.origin.get("counts") or {}).get("steps") or {}
     kept = [(name, tokens(step["in"]), tokens(step["kept"])) for name, step in steps.items()]
     dropped = [
@@ -145,90 +190,19 @@ def tables(audit: DataSetAudit) -> tuple[AuditTable, ...]:
         for name, step in steps.items()
         for reason, count in step["dropped"].items()
     ]
-    every += [
-        AuditTable("Steps of the run that made it, by its manifest", ("step", "in", "kept"), tuple(kept)),
-        AuditTable("Dropped on the way, by its manifest", ("step and reason", "dropped"), tuple(dropped)),
-    ]
-    shown = []
-    for table in every:
-        if table.rows:
-            mark = few_note(cell for row in table.rows for cell in row)
-            shown.append(replace(table, note=f"{table.note} {mark}".strip()) if mark else table)
-    return tuple(shown)
+    found.append(AuditTable("Steps of the run, by its manifest", ("step", "in", "kept"), tuple(kept)))
+    title = "Dropped by the run, by its manifest"
+    found.append(AuditTable(title, ("step and reason", "dropped"), tuple(dropped)))
+
+    shown = [table for table in found if table.rows]
+    for place, table in enumerate(shown):
+        if mark := few_note(cell for row in table.rows for cell in row):
+            shown[place] = replace(table, note=f"{table.note} {mark}".strip())
+    return shown
 
 
 def _name(kind: str) -> str:
     return kind.replace("_", " ")
-
-
-def _lengths(name: str, measured: Mapping[str, Lengths]) -> AuditTable:
-    rows = [
-        ("texts", *(tokens(lengths.texts) for lengths in measured.values())),
-        ("tokens", *(tokens(lengths.total) for lengths in measured.values())),
-    ]
-    for head, share in _QUANTILES.items():
-        rows.append((head, *(tokens(lengths.quantiles[share]) for lengths in measured.values())))
-    note = "Without the chat template."
-    return AuditTable(f"Lengths in tokens ({name})", ("", *measured), tuple(rows), note)
-
-
-def _biases(audit: DataSetAudit) -> AuditTable:
-    rows = []
-    for name, bias in (("listed first", audit.first), ("the longer one", audit.longer)):
-        if bias.value is not None and bias.chance is not None:
-            interval = ""
-            if bias.low is not None and bias.high is not None:
-                interval = f"{bias.low:.2f} to {bias.high:.2f}{few(bias.groups)}"
-            rows.append((name, f"{bias.value:.2f}", interval, f"{bias.chance:.2f}", tokens(bias.n)))
-    return AuditTable(
-        "The better response is …",
-        ("", "share", "95% interval", "chance", "n"),
-        tuple(rows),
-        "95% intervals (bootstrap over texts). If chance is outside, a judge can gain from this without reading. "
-        "Length is in characters; equal lengths count half.",
-    )
-
-
-def _depths(depths: Depths) -> AuditTable:
-    tenths = {
-        f"{place / 10:.1f} to {(place + 1) / 10:.1f}": count for place, count in enumerate(depths.tenths)
-    }
-    note = (
-        "0 is the start and 1 the end of the context; rows with the same context count once. "
-        f"{plural(depths.known, 'piece')} known, mean {depths.mean:.2f}."
-    )
-    if depths.even is not None:
-        p = "p < 0.001" if depths.even < 0.001 else f"p = {depths.even:.3f}"
-        note += f" Chi-squared test against uniform depths: {p}."
-    return _count_table("Evidence by depth", ("depth", "pieces"), tenths, note)
-
-
-def _votes(votes: Votes) -> AuditTable:
-    rows = [
-        ("rows with votes", tokens(votes.rows)),
-        ("clusters of the recorded sizes", f"{votes.same_clusters:,} of {votes.recorded:,}"),
-        ("chosen is in the only largest cluster", f"{votes.chosen_inside:,} of {votes.rows:,}"),
-        ("and agrees best with the rest of it", f"{votes.chosen_agrees:,} of {votes.chosen_inside:,}"),
-        ("rejected judgments outside it", f"{votes.rejected_outside:,} of {votes.rejected:,}"),
-        ("alpha", _estimate(votes.alpha)),
-        ("equal scores", _estimate(votes.pairwise)),
-    ]
-    note = (
-        "By the rules of the run that wrote the rows; otherwise judges with equal scores form a cluster. Rows "
-        "without a decision were not kept, so these votes are a selection and agree more than all did. "
-        "Alpha is Krippendorff's for interval data (1 is agreement, 0 chance); equal scores is the share of pairs of "
-        "judges. 95% intervals over texts."
-    )
-    known = tuple(row for row in rows if row[1] and not row[1].endswith(" of 0"))
-    return AuditTable("Votes of the judges, counted again", ("", "found"), known, note)
-
-
-def _estimate(one: Estimate) -> str:
-    if one.value is None:
-        return ""
-    if one.low is None or one.high is None:
-        return f"{one.value:.2f}"
-    return f"{one.value:.2f} [{one.low:.2f}, {one.high:.2f}]{few(one.groups)}"
 
 
 def _count_table(

@@ -3,21 +3,20 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from longrm.benchmarks import BENCHMARKS, BenchmarkSource, Leval, LoadedBenchmark, Probe, leval, load
 from longrm.benchmarks.benchmark import AuditFinding, Auditor
-from longrm.benchmarks.long_rewardbench import TASKS
 from longrm.data import read, read_demonstrations
 from longrm.data.fields import group_of, whole_length
 from longrm.data.files import find_files, raw_rows
 from longrm.data.formats import recognize
 from longrm.data.readers import Skipped
 from longrm.errors import ConfigError, DataError
-from longrm.reading import FieldError, cut, is_number, located, read_toml, reading
+from longrm.reading import FieldError, cut, is_number, located, read_toml
 from longrm.runs.folder import CONFIG, MANIFEST, read_manifest
 from longrm.synthesis.documents import Document, document_of, is_leval, read_documents
 from longrm.synthesis.voting import VoteVerification, VotingSettings, verify_votes
@@ -36,6 +35,15 @@ _KINDS_WITHOUT_ROWS = ("evaluation", "training", "scoring", "demo")
 _FREE_METRICS = {"rouge_l", "chrf", "right_choices", "math_equality", "edit_similarity"}
 
 
+class Evidence(NamedTuple):
+    """The evidence that a row names: where it is in the context, and whether some of it is not there."""
+
+    # By piece: its depth (the share of the rest of the context before it) and its share of the context. A piece of
+    # unknown size counts as all of it.
+    pieces: tuple[tuple[float, float], ...] = ()
+    missing: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class AuditedRow:
     """One row of any kind."""
@@ -46,17 +54,13 @@ class AuditedRow:
     prompt: str
     context: str  # the prompt where the context is not known
     rest: str  # what distinguishes rows about one context: question (or prompt) and responses
-    question: str = ""
-    responses: tuple[str, ...] = ()  # to choose from, or to learn
+    question: str
+    responses: tuple[str, ...]  # to choose from, or to learn
+    evidence: Evidence
+    label: str  # what is learned: the score of a judgment, or the metric of a document's answer
+    facts: dict[str, Any]  # task, source and stated length, where the row has them
     ranks: tuple[int, ...] = ()  # empty without a gold order
-    depths: tuple[
-        float, ...
-    ] = ()  # of each piece of evidence found, the share of the rest of the context before it
-    shares: tuple[float, ...] = ()  # the share of the context that each piece takes; empty where unknown
-    evidence_missing: bool = False  # whether the row names evidence that its context does not contain
-    label: str = ""  # what is learned: the score of a judgment, or the metric of a document's answer
     votes: VoteVerification | None = None  # the votes of the row's judges, counted again
-    facts: Mapping[str, Any] | None = None  # task, source and stated length, where the row has them
 
 
 class AuditedRows:
@@ -69,8 +73,8 @@ class AuditedRows:
 
     Attributes:
         format: The format.
-        origin: The manifest of the run that made the rows; empty outside of its folder.
-        unreadable: How many rows the latest iteration could not read, and messages about the first ones.
+        origin: The manifest of the run that wrote the rows; empty outside of its folder.
+        skipped: The rows that the latest iteration could not read.
         noted: What only the reader of a benchmark can find, such as L-Eval's repeated documents.
     """
 
@@ -78,26 +82,21 @@ class AuditedRows:
         self, path: str | Path, format: str | None = None, columns: Mapping[str, str] | None = None
     ) -> None:
         name, _, place = str(path).partition(":")
-        is_benchmark = bool(place) and name in BENCHMARKS
-        self._path = Path(place) if is_benchmark else Path(path)
-        with reading(self._path, DataError):
-            self.origin = read_manifest(self._path) if (self._path / MANIFEST).is_file() else {}
-            settings = read_toml(self._path / CONFIG, ConfigError) if (self._path / CONFIG).is_file() else {}
-            if (kind := self.origin.get("kind")) in _KINDS_WITHOUT_ROWS:
-                source = f"; audit what it judged: {settings['bench']}" if "bench" in settings else ""
-                raise DataError(located(self._path, f"a folder of kind '{kind}' has no rows{source}"))
-            if not is_benchmark and format is None and _is_long_rewardbench(self._path):
-                is_benchmark, name, path = True, "long-rewardbench", f"long-rewardbench:{path}"
-        self._benchmark = str(path) if is_benchmark else ""
-        self._given_format, self._columns = format, columns
-        # Votes are counted by the rules of the run that wrote the rows, if its folder has them.
+        self._benchmark = str(path) if place and name in BENCHMARKS else ""
+        self._path = Path(place) if self._benchmark else Path(path)
+        self.origin = read_manifest(self._path) if (self._path / MANIFEST).is_file() else {}
+        if (kind := self.origin.get("kind")) in _KINDS_WITHOUT_ROWS:
+            raise DataError(f"{self._path}: a run of kind '{kind}' has no rows; audit the data that it read")
         self._voting = _RELEASED_RULES
-        if self.origin and "voting" in settings:
-            self._voting = VotingSettings.resolve(None, settings["voting"])
-        self.format = name if is_benchmark else format or _recognized(self._path, columns)
+        if self.origin and (self._path / CONFIG).is_file():
+            settings = read_toml(self._path / CONFIG, ConfigError)
+            if "voting" in settings:
+                self._voting = VotingSettings.resolve(None, settings["voting"])
+        self._given_format, self._columns = format, columns
+        self.format = name if self._benchmark else format or _recognized(self._path, columns)
         if columns and self.format == "leval":
             raise ConfigError("--columns is not supported for L-Eval")
-        self.unreadable: tuple[int, tuple[str, ...]] = (0, ())
+        self.skipped = Skipped()
         self.noted: dict[str, AuditFinding] = {}
 
     def __iter__(self) -> Iterator[AuditedRow]:
@@ -105,52 +104,44 @@ class AuditedRows:
             bench = benchmark(self._benchmark, self._columns)
             for comparison in bench.comparisons:
                 row = of_comparison(comparison)
-                if not bench.states_length:
-                    row = replace(
-                        row, facts={key: one for key, one in (row.facts or {}).items() if key != "length"}
-                    )
+                if not bench.states_length:  # then its reader has measured the length itself
+                    row.facts.pop("length", None)
                 yield row
-            self._note(bench.audit)
+            self._take_findings(bench.audit)
         elif self.format == "leval":
             auditor = Auditor(leval.FINDINGS)
             yield from map(_of_document, read_documents(self._path, "leval", auditor))
-            self._note(auditor)
+            self._take_findings(auditor)
         elif self.format == "documents":
             yield from self._documents()
         elif self.format == "demonstrations":
             demonstrations = read_demonstrations(self._path, on_bad_row="skip", columns=self._columns)
             for demonstration in demonstrations:
                 yield _of_demonstration(demonstration.demonstration)
-            self._skip(demonstrations.skipped)
+            self.skipped = demonstrations.skipped
         else:
             rows = read(self._path, format=self._given_format, on_bad_row="skip", columns=self._columns)
             for one in rows:
                 yield of_comparison(one.comparison, self._voting)
-            self._skip(rows.skipped)
+            self.skipped = rows.skipped
 
     def _documents(self) -> Iterator[AuditedRow]:
-        skipped = Skipped()
+        self.skipped = Skipped()
         for raw in raw_rows(find_files(self._path), columns=self._columns):
-            if raw.value is None:
-                skipped = skipped.with_one_more(raw.message)
-                continue
             try:
+                if raw.value is None:
+                    raise DataError(raw.message)
                 document = document_of(raw.value, raw.number, raw.place)
             except DataError as error:
-                skipped = skipped.with_one_more(str(error))
-                continue
-            yield _of_document(document)
-        self._skip(skipped)
+                self.skipped = self.skipped.with_one_more(str(error))
+            else:
+                yield _of_document(document)
 
-    def _skip(self, skipped: Skipped) -> None:
-        self.unreadable = skipped.count, skipped.messages
-
-    def _note(self, auditor: Auditor | None) -> None:
+    def _take_findings(self, auditor: Auditor | None) -> None:
         """Takes over what a benchmark's own audit found."""
         self.noted = {} if auditor is None else dict(auditor.findings)
-        unreadable = self.noted.pop("unreadable_rows", None)
-        if unreadable is not None:
-            self.unreadable = unreadable.count, unreadable.examples
+        if unreadable := self.noted.pop("unreadable_rows", None):
+            self.skipped = Skipped(unreadable.count, unreadable.examples)
 
 
 def benchmark(name: str, columns: Mapping[str, str] | None = None) -> LoadedBenchmark:
@@ -159,26 +150,16 @@ def benchmark(name: str, columns: Mapping[str, str] | None = None) -> LoadedBenc
     return load(name, source=source, probe=Probe(), leval=Leval())
 
 
-def _is_long_rewardbench(folder: Path) -> bool:
-    """Whether all files of a folder are named after that benchmark's tasks."""
-    try:
-        return folder.is_dir() and all(file.name.split(".")[0] in TASKS for file in find_files(folder))
-    except DataError:
-        return False
-
-
 def _recognized(path: Path, columns: Mapping[str, str] | None) -> str:
     """The format, by the columns of the first row that can be read."""
     if is_leval(path):
         return "leval"
-    first_message = ""
-    for row in raw_rows(find_files(path), columns=columns):
-        if row.value is not None:
-            break
-        first_message = first_message or f"; the first: {row.message}"
-    else:
-        raise DataError(located(path, f"no row can be read{first_message}"))
-    assert row.value is not None
+    rows = raw_rows(find_files(path), columns=columns)
+    row = first = next(rows, None)
+    while row is not None and row.value is None:
+        row = next(rows, None)
+    if row is None or row.value is None:
+        raise DataError(f"{path}: no row can be read{f'; the first: {first.message}' if first else ''}")
     filled = {name for name, value in row.value.items() if value is not None}
     if filled & {"golden", "completion"} and not filled & {"chosen", "responses", "candidates"}:
         return "demonstrations"
@@ -196,14 +177,15 @@ def of_comparison(row: Comparison, voting: VotingSettings = _RELEASED_RULES) -> 
     """The row of a comparison, or of judgments, whose votes are counted again by these rules."""
     prompt, responses = text_of(row.prompt), tuple(map(text_of, row.responses))
     question = _span_text(row.prompt, row.question)
-    depths, shares, missing = _places(row.evidence, row.context or _region(row.prompt))
+    evidence = _locate(row.evidence, row.context or _region(row.prompt))
     label, is_judgment = "", row.role == "judgment"
     if is_judgment:
         label = _score_of(row.metadata, responses[row.best_first()[0]] if row.ranks else "")
         if not row.evidence:
-            depths, shares, missing = _recorded_places(row.metadata, row.prompt)
+            evidence = _recorded_evidence(row.metadata, row.prompt)
             # Released rows name their critical chunk as "context".
-            missing = missing or (not depths and "context" in row.metadata)
+            if not evidence.pieces and "context" in row.metadata:
+                evidence = Evidence(missing=True)
     return AuditedRow(
         id=row.id,
         kind="judgment" if is_judgment else "comparison",
@@ -213,13 +195,11 @@ def of_comparison(row: Comparison, voting: VotingSettings = _RELEASED_RULES) -> 
         rest="\n".join([question if row.context and question else prompt, *sorted(responses)]),
         question=question,
         responses=responses,
-        ranks=row.ranks or (),
-        depths=depths,
-        shares=shares,
-        evidence_missing=missing,
+        evidence=evidence,
         label=label,
-        votes=verify_votes(row, voting),
         facts=_facts(row.metadata),
+        ranks=row.ranks or (),
+        votes=verify_votes(row, voting),
     )
 
 
@@ -228,7 +208,6 @@ def _of_demonstration(row: Demonstration) -> AuditedRow:
     group = row.metadata.get("group") or row.metadata.get("document") or group_of({}, row.prompt, (), None)
     question = row.metadata.get("question")
     question = question if isinstance(question, str) else ""
-    depths, shares, missing = _recorded_places(row.metadata, row.prompt)
     return AuditedRow(
         id=row.id,
         kind="demonstration",
@@ -238,9 +217,7 @@ def _of_demonstration(row: Demonstration) -> AuditedRow:
         rest=f"{question or prompt}\n{completion}",
         question=question,
         responses=(completion,),
-        depths=depths,
-        shares=shares,
-        evidence_missing=missing,
+        evidence=_recorded_evidence(row.metadata, row.prompt),
         label=_score_of(row.metadata, completion),
         facts=_facts(row.metadata),
     )
@@ -253,14 +230,13 @@ def _of_document(document: Document) -> AuditedRow:
     mean anything. It is only missing where the metric compares words, not choices, numbers or summaries.
     """
     answer, text = document.answer.strip(), document.text
-    depths: tuple[float, ...] = ()
-    missing = False
+    evidence = Evidence()
     if answer and document.metric not in _FREE_METRICS:
         words = rf"(?<![A-Za-z0-9]){re.escape(answer)}(?![A-Za-z0-9])"
         found = [match.start() for match in islice(re.finditer(words, text, re.IGNORECASE), 2)]
-        missing = not found
+        evidence = Evidence(missing=not found)
         if len(found) == 1 and len(text) > len(answer):
-            depths = (found[0] / (len(text) - len(answer)),)
+            evidence = Evidence(((found[0] / (len(text) - len(answer)), len(answer) / len(text)),))
     return AuditedRow(
         id=document.id,
         kind="document",
@@ -270,23 +246,17 @@ def _of_document(document: Document) -> AuditedRow:
         rest=f"{document.question}\n{document.answer}",
         question=document.question,
         responses=(document.answer,),
-        depths=depths,
-        shares=(len(answer) / len(text),) if depths else (),
-        evidence_missing=missing,
+        evidence=evidence,
         label=document.metric or "a judge only",
         facts=_facts({"task": document.task, **document.metadata}),
     )
 
 
-_Places = tuple[tuple[float, ...], tuple[float, ...], bool]
-"""The depths and shares of the evidence that was found, and whether some was not."""
-
-
-def _places(spans: Sequence[Span | None], regions: Sequence[Span]) -> _Places:
+def _locate(spans: Sequence[Span | None], regions: Sequence[Span]) -> Evidence:
     """Locates spans of evidence, None for a malformed one, within the regions of a context in reading order."""
     sizes = [region.end - region.start for region in regions]
     total = sum(sizes)
-    depths, shares, missing = [], [], False
+    pieces, missing = [], False
     for span in spans:
         before = None  # characters of the context before the evidence
         for region, earlier in zip(regions, accumulate(sizes, initial=0), strict=False):
@@ -302,19 +272,18 @@ def _places(spans: Sequence[Span | None], regions: Sequence[Span]) -> _Places:
             continue
         size = span.end - span.start
         if size < total:  # evidence that is all of the context has no depth
-            depths.append(before / (total - size))
-            shares.append(size / total)
-    return tuple(depths), tuple(shares), missing
+            pieces.append((before / (total - size), size / total))
+    return Evidence(tuple(pieces), missing)
 
 
-def _recorded_places(metadata: Mapping[str, Any], prompt: Sequence[Message]) -> _Places:
-    """The places of a synthesized row: from the spans in its `evidence`, or else its `depths`."""
+def _recorded_evidence(metadata: Mapping[str, Any], prompt: Sequence[Message]) -> Evidence:
+    """The evidence of a synthesized row: from the spans in its `evidence`, or else its `depths`."""
     spans = metadata.get("evidence")
     if isinstance(spans, list) and spans:
-        return _places([_span_of(value) for value in spans], _region(prompt))
+        return _locate([_span_of(value) for value in spans], _region(prompt))
     recorded = metadata.get("depths")
     depths = [one for one in recorded if isinstance(one, int | float)] if isinstance(recorded, list) else []
-    return tuple(depth for depth in depths if 0 <= depth <= 1), (), False
+    return Evidence(tuple((depth, 1.0) for depth in depths if 0 <= depth <= 1))
 
 
 def _region(prompt: Sequence[Message]) -> tuple[Span, ...]:

@@ -51,7 +51,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
 )
 SPECIALS = ("<|pad|>", "<|start|>", "<|end|>")
-SHAPE = {"layers": 2, "hidden": 64, "heads": 4, "head_dim": 32}
+SHAPE = {"layers": 2, "hidden": 64}
 
 
 def texts(path: Path, objective: str) -> Iterator[str]:
@@ -180,7 +180,7 @@ def timed_training(recipe: TrainingSettings, out: Path) -> dict[str, Any]:
 
 def make_recipe(options: argparse.Namespace, scratch: Path) -> TrainingSettings:
     named, own, _ = TRAINED[options.objective]
-    model = {**SHAPE, "tokenizer": str(scratch / "tokenizer"), "init_std": 0.1}
+    model = {**SHAPE, "tokenizer": str(scratch / "tokenizer")}
     data = {
         "path": str(options.data),
         "max_tokens": options.max_tokens,

@@ -25,13 +25,12 @@ from longrm.benchmarks import LoadedBenchmark, Probe, ProbeCell
 from longrm.benchmarks.probe import comparisons
 from longrm.config import Config
 from longrm.data.training_rows import context_digest
-from longrm.errors import ConfigError, require
+from longrm.errors import require
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.estimates import paired_difference
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1
 from longrm.evaluation.summaries import read_summary
-from longrm.reading import read_toml
 from longrm.report.load import STAGES
 from longrm.reward_models import JudgeSettings
 from longrm.runs.folder import SCHEMA_VERSION, RunFolder
@@ -56,47 +55,41 @@ class DemoSettings(Config):
 
     Attributes:
         seed: Seed of the training data, the evaluation data and the initial models.
-        generative: Also train a generative judge. The training from an unstructured start then counts as a control,
-            because of the time it takes.
-        controls: Also run the trainings that show the cause of the gain.
+        generative: Also train a generative judge, in place of the training from an unstructured start.
     """
 
     seed: int = 0
     generative: bool = False
-    controls: bool = False
 
 
 class DemoTraining(NamedTuple):
-    """A training: the stage that it makes, its recipe, the stage it starts from, and changes to the recipe."""
+    """A training: the stage that it makes, its recipe, the stage it starts from, and the seed of its data.
+
+    With 10 times the demo's seed added, no two trainings of any demos read the same contexts.
+    """
 
     stage: str
     recipe: str
     start: str | None
-    changes: dict[str, Any]
+    data_seed: int
 
 
+UNSTRUCTURED = DemoTraining("unstructured", "short", None, 1)
 DISCRIMINATIVE = (
-    DemoTraining("short", "short", None, {}),
-    DemoTraining("unstructured", "short", None, {"model.new.structured": False, "plateau_steps": 0}),
-    DemoTraining("long", "long", "short", {}),
-    DemoTraining("control", "control", "short", {}),
-)
-CONTROLS = (
-    DemoTraining("long_without_rescale", "long", "short", {"model.rope_theta": None}),
-    DemoTraining("shuffled_labels", "short", None, {"data.world.shuffle_labels": True, "plateau_steps": 0}),
+    DemoTraining("short", "short", None, 0),
+    UNSTRUCTURED,
+    DemoTraining("long", "long", "short", 2),
+    DemoTraining("control", "control", "short", 3),
 )
 GENERATIVE = (
-    DemoTraining("generative_base", "generative_base", None, {}),
-    DemoTraining("generative_short", "generative_short", "generative_base", {}),
-    DemoTraining("generative_long", "generative_long", "generative_short", {}),
-    DemoTraining("generative_logo", "generative_logo", "generative_long", {}),
-    DemoTraining("generative_long_alone", "generative_long_alone", "generative_short", {}),
+    DemoTraining("generative_base", "generative_base", None, 6),
+    DemoTraining("generative_short", "generative_short", "generative_base", 7),
+    DemoTraining("generative_long", "generative_long", "generative_short", 8),
+    DemoTraining("generative_logo", "generative_logo", "generative_long", 9),
+    DemoTraining("generative_long_alone", "generative_long_alone", "generative_short", 10),
 )
-RESCALED_STAGES = {
-    "rescale_only": ("short", "long"),
-    "generative_rescale_only": ("generative_short", "generative_long"),
-}
-"""Stages without training: another stage with the rotary base of a recipe, to separate that from the training."""
+RESCALED = "generative_rescale_only"
+"""A stage without training: `generative_short` with the rotary base of `generative_long`, which separates the two."""
 UNRELATED = {"unrelated_context": "long", "judge_unrelated_context": "generative_logo"}
 """Controls: the stage that is evaluated on contexts that have nothing to do with the answers."""
 CONTRASTS = (
@@ -145,23 +138,16 @@ def run_demo(settings: DemoSettings, out: Path, *, progress: Progress = no_progr
 
 def trainings_of(settings: DemoSettings) -> list[DemoTraining]:
     """The trainings of a demo. The longest chain comes first, so that nothing waits for it at the end."""
-    chosen = [
-        *(GENERATIVE if settings.generative else ()),
-        *DISCRIMINATIVE,
-        *(CONTROLS if settings.controls else ()),
-    ]
-    if settings.generative and not settings.controls:
-        return [training for training in chosen if training.stage != "unstructured"]
-    return chosen
+    if not settings.generative:
+        return list(DISCRIMINATIVE)
+    return [*GENERATIVE, *(training for training in DISCRIMINATIVE if training is not UNSTRUCTURED)]
 
 
 def stages_of(settings: DemoSettings) -> list[str]:
     """The stages that are evaluated, in reading order; not the judge's base, which writes no verdicts yet."""
     stages = {training.stage for training in trainings_of(settings)} - {"generative_base"} | {"untrained"}
-    if settings.controls:
-        stages.add("rescale_only")
     if settings.generative:
-        stages.add("generative_rescale_only")
+        stages.add(RESCALED)
     return [stage for stage in STAGES if stage in stages]
 
 
@@ -172,18 +158,19 @@ def is_generative(stage: str) -> bool:
 
 def model_of(stage: str, out: Path) -> Path:
     """The folder of the model of a stage."""
-    if stage == "untrained" or stage in RESCALED_STAGES:
+    if stage in ("untrained", RESCALED):
         return (out / "models" / stage).resolve()
     return (out / "training" / stage / "model").resolve()
 
 
 def recipe_of(training: DemoTraining, seed: int, out: Path) -> TrainingSettings:
-    """The settings of a training; every training has data of its own."""
-    number = (*DISCRIMINATIVE, *CONTROLS, *GENERATIVE).index(training)
-    changes: dict[str, Any] = {"seed": seed, "data.world.seed": 10 * seed + number}
+    """The settings of a training."""
+    changes: dict[str, Any] = {"seed": seed, "data.world.seed": 10 * seed + training.data_seed}
     if training.start is not None:
         changes["model.path"] = str(model_of(training.start, out))
-    return TrainingSettings.resolve(RECIPES / f"{training.recipe}.toml", changes | training.changes)
+    if training is UNSTRUCTURED:
+        changes |= {"model.new.structured": False, "plateau_steps": 0}  # it stays at chance
+    return TrainingSettings.resolve(RECIPES / f"{training.recipe}.toml", changes)
 
 
 def train_stage(training: DemoTraining, settings: DemoSettings, out: Path) -> None:
@@ -198,19 +185,20 @@ def train_stage(training: DemoTraining, settings: DemoSettings, out: Path) -> No
     train(recipe, out / "training" / training.stage)
 
 
-def rescale_stage(stage: str, out: Path) -> None:
-    """Saves the model of a stage that differs from another one only in its rotary base."""
-    from longrm.modeling.loading import load_language_model, load_scorer, rescale_rope
+def rescale(out: Path) -> None:
+    """Saves the model of the stage that differs from another one only in its rotary base."""
+    from longrm.modeling.loading import load_language_model, rescale_rope
     from longrm.modeling.saving import save
 
-    if model_of(stage, out).exists():
+    if model_of(RESCALED, out).exists():
         return
-    start, recipe = RESCALED_STAGES[stage]
-    load = load_language_model if is_generative(stage) else load_scorer
-    model = load(model_of(start, out))
-    theta = read_toml(RECIPES / f"{recipe}.toml", ConfigError)["model"]["rope_theta"]
-    rescale_rope(model.model, float(theta))
-    save(model, model_of(stage, out))
+    model = load_language_model(model_of("generative_short", out))
+    theta = TrainingSettings.resolve(
+        RECIPES / "generative_long.toml", {"model.path": "unused"}
+    ).model.rope_theta
+    assert theta is not None, "the recipe has it"
+    rescale_rope(model.model, theta)
+    save(model, model_of(RESCALED, out))
 
 
 # --- Evaluations -----------------------------------------------------------------------------------------------------
@@ -380,11 +368,9 @@ def tasks_of(settings: DemoSettings, out: Path) -> list[DemoTask]:
         tasks.append(DemoTask(made_by[training.stage], train_stage, (training, settings, out), after))
     tasks.append(DemoTask("check contexts", assert_unseen, (settings, out), tuple(made_by.values())))
     made_by["untrained"] = made_by["short"]
-    for stage in stages:
-        if stage in RESCALED_STAGES:
-            before = made_by[RESCALED_STAGES[stage][0]]
-            made_by[stage] = f"rescale {stage}"
-            tasks.append(DemoTask(made_by[stage], rescale_stage, (stage, out), (before,)))
+    if RESCALED in stages:
+        made_by[RESCALED] = "rescale the judge"
+        tasks.append(DemoTask(made_by[RESCALED], rescale, (out,), (made_by["generative_short"],)))
     for stage in stages:
         for evaluation in evaluations_of(stage):
             probe, folder = probe_of(stage, evaluation, settings), out / "stages" / stage / evaluation

@@ -89,7 +89,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "my-base/README.md").write_text("---\nlicense: llama3.1\n---\n# Base\n")
     common = {
         "data": {
-            "sources": [{"path": str(place / "private-rows.jsonl"), "name": "acme/rows"}],
+            "path": str(place / "private-rows.jsonl"),
         },
         "optimizer": {"steps": 2, "learning_rate": 1e-2},
     }
@@ -163,7 +163,6 @@ def test_the_card_has_the_results_of_the_evaluations(place: Path, hub: FakeHub):
         "llama3.1",
     )
     assert {"reward-model", "longrm"} <= set(data.tags)
-    assert data.datasets == ["acme/rows"]
     assert data.base_model is None, "the Hub knows no folder of ours"
     assert data.model_name == "judge"
     own, later = read_summary(place / "full/evaluations/2"), read_summary(place / "later")

@@ -18,8 +18,6 @@ objective = "{objective}"
 [model.new]
 layers = 2
 hidden = 16
-heads = 2
-head_dim = 8
 [data]
 path = "{data}"
 per_step = 4

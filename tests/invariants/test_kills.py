@@ -174,8 +174,6 @@ NEW = """
 [model.new]
 layers = 2
 hidden = 16
-heads = 2
-head_dim = 8
 """
 ADAPTERS = """
 [model]

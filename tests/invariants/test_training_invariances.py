@@ -80,7 +80,7 @@ OBJECTIVES: dict[str, tuple[Callable[..., Objective], dict[str, Any]]] = {
     "simpo": (preference, {"kind": "simpo", "label_smoothing": 0.1}),
     "dpo": (preference, {"kind": "dpo"}),
     "bradley_terry": (ranking, {}),
-    "ties_centered": (ranking, {"ties": True, "centering": 0.1}),
+    "centered": (ranking, {"centering": 0.1}),
     "hardest": (ranking, {"kind": "hardest"}),
     "mean_inside": (ranking, {"kind": "mean_inside"}),
     "plackett_luce": (ranking, {"kind": "plackett_luce"}),

@@ -17,7 +17,7 @@ from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 from longrm.worlds import words_tokenizer
 
-NEW = {"layers": 1, "hidden": 16, "heads": 2, "head_dim": 8, "init_std": 0.1}
+NEW = {"layers": 1, "hidden": 16}
 SHAPE = ModelShape(layers=1, hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.3)
 TEXT = "The access code of Corimo is"
 

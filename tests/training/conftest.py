@@ -14,7 +14,7 @@ from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
-TINY = {"layers": 2, "hidden": 16, "heads": 2, "head_dim": 8, "init_std": 0.1}
+TINY = {"layers": 2, "hidden": 16}
 
 
 class Stop(Exception):

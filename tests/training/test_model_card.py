@@ -118,15 +118,13 @@ def test_the_front_matter_is_what_the_hub_takes(scorer: Path):
 
 
 def test_the_settings_repeat_the_run_and_the_data_is_accounted_for(scorer: Path):
-    mixed = recipe(
-        data={"sources": [{"path": "long.jsonl"}, {"path": "short.jsonl", "weight": 0.3, "name": "short"}]}
-    )
+    mixed = recipe(data={"sources": [{"path": "long.jsonl"}, {"path": "short.jsonl", "weight": 0.3}]})
     text = card(scorer, mixed, SUMMARY, origin=HUB)
     (scorer / "config.toml").write_text(code(text, "toml")[0])
     assert TrainingSettings.model_validate(read_toml(scorer / "config.toml", ConfigError)) == mixed
     data = sections(text)["Data"]
     assert "`long.jsonl`\n" in data
-    assert "`short`, 0.3 passes per epoch" in data
+    assert "`short.jsonl`, 0.3 passes per epoch" in data
     assert "| 12 | rows read |" in data
     assert "| 2 | omitted: too long |" in data
 

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ from longrm.training.losses import (
 TOLERANCE = 1e-12
 KINDS = {
     "bradley_terry": bradley_terry,
-    "ties": partial(bradley_terry, ties=True),
     "hardest": hardest,
     "mean_inside": mean_inside,
     "plackett_luce": plackett_luce,
@@ -46,11 +44,6 @@ def closed_form(kind, scores, ranks, margins=None, probabilities=None):
         match kind:
             case "bradley_terry":
                 terms = [cost(r[i] - r[j] - margin, p) for i, j in ordered]
-            case "ties":
-                terms = [cost(r[i] - r[j] - margin, p) for i, j in ordered]
-                terms += [
-                    cost(r[i] - r[j], 0.5) for i in places for j in places if i < j and own[i] == own[j]
-                ]
             case "hardest":
                 terms = [cost(r[i] - max(worse) - margin, p) for i in best]
             case "mean_inside":
@@ -91,7 +84,7 @@ def test_margins_and_probabilities_are_their_closed_forms(kind):
         assert abs(found - other) > 1e6 * TOLERANCE
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"ties"}))
+@pytest.mark.parametrize("kind", KINDS)
 def test_of_a_pair_all_kinds_are_the_logistic_loss_of_its_margin(kind):
     assert value(KINDS[kind], [0.3, 1.1], [(1, 2)]) == pytest.approx(cost(0.3 - 1.1), rel=TOLERANCE)
     assert value(KINDS[kind], [0.3, 1.1], [(2, 1)]) == pytest.approx(cost(1.1 - 0.3), rel=TOLERANCE)
@@ -111,13 +104,6 @@ def test_probabilities_weigh_the_order_and_its_reverse():
     loss = value(bradley_terry, [0.3, 1.1], [(1, 2)], probabilities=[0.7])
     both = [value(bradley_terry, [0.3, 1.1], [order]) for order in ((1, 2), (2, 1))]
     assert loss == pytest.approx(0.7 * both[0] + 0.3 * both[1], rel=TOLERANCE)
-
-
-def test_tied_responses_are_least_costly_at_equal_scores():
-    at = {lead: value(KINDS["ties"], [lead, 0.0], [(1, 1)]) for lead in (-1.0, 0.0, 1.0)}
-    assert at[0.0] == pytest.approx(math.log(2.0))
-    assert at[1.0] == pytest.approx(at[-1.0])
-    assert at[1.0] > at[0.0] + 0.1
 
 
 def test_centering_is_the_square_of_the_sum_of_a_pair_and_leaves_differences_alone():
@@ -169,7 +155,6 @@ def test_figures_count_ordered_pairs_and_equal_scores_half():
     assert figures["margin"] == pytest.approx(((-0.6 - 1.7 - 0.4 - 1.1 - 1.3) / 5 + 1.0) / 2)
     assert figures["score"] == pytest.approx((1.1 / 4 + 1.5) / 2)
     assert bradley_terry(torch.zeros(2), [(2, 1)])[1]["accuracy"] == 0.5
-    assert KINDS["ties"](double([3.0, 1.0, 0.0]), [(1, 2, 2)])[1]["accuracy"] == pytest.approx(2.5 / 3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -184,7 +169,7 @@ def test_extreme_scores_stay_finite(kind, lead):
     assert loss.item() > 1e3 if lead < 0 else loss.item() < 1.0
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"ties"}))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_comparison_without_order_is_refused(kind):
     with pytest.raises(ValueError, match="all tied"):
         KINDS[kind](torch.zeros(4), [(1, 2), (1, 1)])

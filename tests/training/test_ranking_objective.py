@@ -53,9 +53,9 @@ def test_label_smoothing_holds_where_a_row_has_no_probability(kind, loss):
     assert len({of(0.8), of(0.6), of(1.0)}) == 3
 
 
-def test_margins_ties_and_centering_are_passed_on(loss):
-    found = loss(LossSettings(kind="bradley_terry", ties=True, centering=0.3), margin=0.5)
-    truth = losses.bradley_terry(SCORES, RANKS, margins=[0.5] * 2, ties=True)[0]
+def test_margins_and_centering_reach_the_loss(loss):
+    found = loss(LossSettings(kind="bradley_terry", centering=0.3), margin=0.5)
+    truth = losses.bradley_terry(SCORES, RANKS, margins=[0.5] * 2)[0]
     assert found == (truth + 0.3 * losses.centering(SCORES, RANKS)).item()
 
 
@@ -68,6 +68,6 @@ def test_a_row_that_the_whole_ranking_cannot_read_is_refused_by_name(told):
 
 def test_a_coin_is_known_only_where_equal_scores_cost_log_two():
     assert BradleyTerry(LossSettings(kind="bradley_terry")).chance == pytest.approx(math.log(2.0))
-    for told in ({"kind": "plackett_luce"}, {"centering": 0.1}, {"label_smoothing": 0.1}, {"ties": True}):
+    for told in ({"kind": "plackett_luce"}, {"centering": 0.1}, {"label_smoothing": 0.1}):
         assert BradleyTerry(LossSettings(**{"kind": "bradley_terry"} | told)).chance is None
     assert BradleyTerry(LossSettings(kind="bradley_terry"), graded=True).chance is None

@@ -17,7 +17,7 @@ from longrm.worlds import words_tokenizer
 def test_a_completion_is_learned_and_written_by_plain_transformers(
     tmp_path, recipe, demonstrations, steps_of
 ):
-    settings = recipe("sft", optimizer={"steps": 60, "learning_rate": 1e-2})
+    settings = recipe("sft", optimizer={"steps": 90, "learning_rate": 1e-2})
     summary = train(settings, tmp_path / "run")
     first = steps_of(tmp_path / "run")[0].loss
     assert summary["objective"] == "sft"

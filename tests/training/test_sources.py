@@ -256,19 +256,17 @@ def test_margins_and_probabilities_reach_the_examples(put, opened):
     assert (source.counts["margin"], source.counts["probability"]) == (1, 1)
 
 
-def test_several_sources_keep_their_names_apart(put, pairs, opened):
+def test_examples_of_several_sources_have_the_path_in_their_ids(put, pairs, opened):
     row = {"id": "x", "prompt": "the access code ?", "chosen": "copper", "rejected": "walnut"}
     short = put("short.jsonl", row, row | {"id": "y"})
-    sources = [{"path": str(pairs)}, {"path": str(short), "weight": 2.0, "name": "short"}]
+    sources = [{"path": str(pairs)}, {"path": str(short), "weight": 2.0}]
     source = opened(sources=sources, per_step=4)
     assert source.epoch_steps() == 3
     epoch = [example for step in range(3) for example in source.batch(step, None)]
-    assert Counter(example.source for example in epoch) == {str(pairs): 7, "short": 4}
-    assert Counter(example.id for example in epoch if example.source == "short") == {
-        "short/x": 2,
-        "short/y": 2,
-    }
-    assert [example.id for example in source.examples()][-2:] == ["short/x", "short/y"]
+    assert Counter(example.source for example in epoch) == {str(pairs): 7, str(short): 4}
+    ids = Counter(example.id for example in epoch if example.source == str(short))
+    assert ids == {f"{short}/x": 2, f"{short}/y": 2}
+    assert [example.id for example in source.examples()][-2:] == [f"{short}/x", f"{short}/y"]
     assert (source.counts["read"], source.counts["used"]) == (9, 9)
 
 
@@ -304,16 +302,6 @@ def test_the_best_responses_of_a_world_are_its_demonstrations(opened):
         assert demonstration.ranks == (1,)
         best = comparison.tokens.responses[comparison.ranks.index(1)]
         assert demonstration.tokens.responses == [best]
-
-
-def test_shuffled_labels_keep_the_responses(opened):
-    plain, shuffled = (
-        [example for step in range(4) for example in opened(world={**WORLD, **change}).batch(step, 160)]
-        for change in ({}, {"shuffle_labels": True})
-    )
-    assert [example.tokens for example in plain] == [example.tokens for example in shuffled]
-    assert [sorted(example.ranks) for example in plain] == [sorted(example.ranks) for example in shuffled]
-    assert [example.ranks for example in plain] != [example.ranks for example in shuffled]
 
 
 def by_words(texts) -> Tokenizer:

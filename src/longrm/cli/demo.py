@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 @OUT_FOLDER
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--generative", is_flag=True, help="Also train a generative reward model: SFT, then LOGO.")
-@click.option("--controls", is_flag=True, help="Also run the controls that show what causes the gain.")
 @JSON
-def command(out: Path, seed: int, generative: bool, controls: bool, as_json: bool) -> None:
+def command(out: Path, seed: int, generative: bool, as_json: bool) -> None:
     """Trains a tiny reward model on short contexts, then continues it on short or on growing ones.
 
     Every stage is evaluated on the same unseen contexts of 128 to 4096 tokens; the report shows the boundary before
@@ -31,7 +30,7 @@ def command(out: Path, seed: int, generative: bool, controls: bool, as_json: boo
         from longrm.demo import DemoSettings, run_demo
         from longrm.evaluation.summaries import DemoSummary, parse_summary
 
-        settings = DemoSettings(seed=seed, generative=generative, controls=controls)
+        settings = DemoSettings(seed=seed, generative=generative)
         found = run_demo(settings, out, progress=report)
     if as_json:
         print_json(found)

@@ -114,8 +114,10 @@ class Run:
         if words is None:
             return "the command that started it"
         if self.kind == "demo":
-            flags = "".join(f" --{name}" for name in ("generative", "controls") if self.settings.get(name))
-            return f"{words} --out {target} --seed {shlex.quote(str(self.settings.get('seed', 0)))}{flags}"
+            generative = " --generative" if self.settings.get("generative") else ""
+            return (
+                f"{words} --out {target} --seed {shlex.quote(str(self.settings.get('seed', 0)))}{generative}"
+            )
         if self.kind == "training":
             words += " " + str(self.settings.get("objective", "bradley_terry")).replace("_", "-")
         return f"{words} --config {shlex.quote(str(self.path / CONFIG))} --out {target}"

@@ -25,9 +25,6 @@ STAGES: dict[str, tuple[str, str]] = {
         "short, then more short data, with the same RoPE theta, steps, tokens and optimizer as long",
     ),
     "long": ("long", "short, then short-to-long data"),
-    "rescale_only": ("rescale only", "short, with the RoPE theta of long and no further training"),
-    "long_without_rescale": ("long, no rescale", "as long, with the RoPE theta of short"),
-    "shuffled_labels": ("shuffled labels", "as short, trained on random labels"),
     "generative_base": ("judge: base", "SFT on the text of records, before any judgment was seen"),
     "generative_short": ("judge: short", "judge: base, then SFT on judgments of short contexts"),
     "generative_rescale_only": (

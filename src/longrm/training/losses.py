@@ -156,9 +156,9 @@ def _split(values: Float[Tensor, " S"], counts: Sequence[int]) -> Sequence[Float
 # Scores are laid out as a grid of B rows and N columns. `gold` has the ranks in the same layout, and 0 where a smaller
 # comparison has no response: every mask below excludes these places.
 #
-# `ranks` has the gold ranks of every comparison, 1 = best; equal ranks are ties. All these losses return the metrics
-# `accuracy` (the share of gold-ordered pairs in the right order; equal scores, and tied responses where they are read,
-# count half), `margin` (by how much the better response leads) and `score` (the mean score).
+# `ranks` has the gold ranks of every comparison, 1 = best; tied responses have equal ranks. All these losses return the
+# metrics `accuracy` (the share of gold-ordered pairs in the right order; equal scores count half), `margin` (by how
+# much the better response leads) and `score` (the mean score).
 
 
 def bradley_terry(
@@ -167,7 +167,6 @@ def bradley_terry(
     *,
     margins: Sequence[float] | None = None,
     probabilities: Sequence[float] | None = None,
-    ties: bool = False,
 ) -> LossResult:
     """The mean over the gold-ordered pairs of a comparison of -log sigmoid(r_better - r_worse - margin).
 
@@ -179,22 +178,16 @@ def bradley_terry(
         margins: One per comparison; 0 by default.
         probabilities: That the gold order of a comparison is right; 1 by default. With p the loss is
             -p log sigmoid(x) - (1 - p) log sigmoid(-x), so 1 - p smooths labels.
-        ties: Tied responses form pairs too, half won and half lost, which pulls their scores together. This is the
-            loss at p = 1/2, not a model of ties with a parameter of its own (Rao and Kupper 1967; Davidson 1970).
-            By default they form no pair.
+
+    Tied responses form no pair.
     """
-    if not ties:
-        _check_ordered(ranks)
+    _check_ordered(ranks)
     grid, gold = _grid(scores, ranks)
-    better = _better(gold)
-    # Of two tied responses one pair is enough: triu(1) keeps i < j.
-    tied = ((gold[:, :, None] == gold[:, None, :]) & (gold > 0)[:, :, None]).triu(1)
-    pairs = better | tied if ties else better
     leads = grid[:, :, None] - grid[:, None, :]  # [B, N, N]: score of i minus score of j
     margin = _column(margins, 0.0, leads)[:, :, None]
-    probability = _column(probabilities, 1.0, leads)[:, :, None].where(better, 0.5)
-    losses = _logistic((leads - margin).where(better, leads), probability)
-    return _mean(losses, pairs), _ranking_metrics(grid, gold, pairs)
+    probability = _column(probabilities, 1.0, leads)[:, :, None]
+    better = _better(gold)
+    return _mean(_logistic(leads - margin, probability), better), _ranking_metrics(grid, gold)
 
 
 def hardest(
@@ -246,7 +239,7 @@ def plackett_luce(scores: Float[Tensor, " S"], ranks: Sequence[Sequence[int]]) -
     candidates = better.clone()
     candidates.diagonal(dim1=1, dim2=2).fill_(True)  # a response is a candidate of its own choice
     losses = grid[:, None, :].masked_fill(~candidates, -math.inf).logsumexp(2) - grid
-    return _mean(losses, better.any(2)), _ranking_metrics(grid, gold, better)
+    return _mean(losses, better.any(2)), _ranking_metrics(grid, gold)
 
 
 def centering(scores: Float[Tensor, " S"], ranks: Sequence[Sequence[int]]) -> Float[Tensor, ""]:
@@ -269,7 +262,7 @@ def _best_against(
     leads = grid - rival[:, None] - _column(margins, 0.0, grid)
     losses = _logistic(leads, _column(probabilities, 1.0, grid))
     best = (gold > 0) & ~_beaten(gold)
-    return _mean(losses, best), _ranking_metrics(grid, gold, _better(gold))
+    return _mean(losses, best), _ranking_metrics(grid, gold)
 
 
 def _logistic(leads: Tensor, probability: Tensor) -> Tensor:
@@ -298,16 +291,13 @@ def _mean(values: Float[Tensor, "B ..."], chosen: Bool[Tensor, "B ..."]) -> Floa
     return (values.sum(1) / chosen.sum(1)).mean()
 
 
-def _ranking_metrics(
-    grid: Float[Tensor, "B N"], gold: Int[Tensor, "B N"], pairs: Bool[Tensor, "B N N"]
-) -> dict[str, float]:
-    grid = grid.detach()
-    leads = (grid[:, :, None] - grid[:, None, :]).where(
-        _better(gold), 0.0
-    )  # 0 for ties, which then count half
+def _ranking_metrics(grid: Float[Tensor, "B N"], gold: Int[Tensor, "B N"]) -> dict[str, float]:
+    grid, better = grid.detach(), _better(gold)
+    leads = grid[:, :, None] - grid[:, None, :]
     return {
-        "accuracy": _mean(0.5 * (leads.sign() + 1.0), pairs).item(),
-        "margin": _mean(leads, pairs).item(),
+        # sign() is 0 for equal scores, which count half
+        "accuracy": _mean(0.5 * (leads.sign() + 1.0), better).item(),
+        "margin": _mean(leads, better).item(),
         "score": _mean(grid, gold > 0).item(),
     }
 
@@ -407,7 +397,7 @@ LOSSES: dict[str, Loss] = {
         bradley_terry,
         "Bradley-Terry",
         "every gold-ordered pair (Bradley and Terry 1952)",
-        {**_RANKING, "ties": False},
+        _RANKING,
         chance=math.log(2.0),
     ),
     "hardest": Loss(

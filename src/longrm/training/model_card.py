@@ -27,7 +27,6 @@ from longrm.training.settings import TrainingSettings
 
 CARD, FIGURE = "README.md", "results.png"
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _PATH_SETTINGS = ("path", "cache", "haystack")  # always a path on this machine
 _FILE_NAME = re.compile(r"\.(jsonl?|csv|parquet|txt|md|jinja2?)$")
 _PACKAGES = ("longrm", "torch", "transformers", "peft", "tokenizers")
@@ -139,9 +138,6 @@ def card_text(folder: Path, context: CardContext, *, figure: bool, place: str = 
         # The Hub links base_model, so it accepts only ids of its own.
         metadata |= {"base_model": base, "base_model_relation": "adapter" if adapter else "finetune"}
     metadata |= _license(settings.model.path, base, origin)
-    data_sets = [file.name for file in settings.data.files() if _HUB_ID.fullmatch(file.name)]
-    if data_sets:
-        metadata["datasets"] = data_sets
     results = [
         result for one in context.evaluations for result in _eval_results(one, metadata["pipeline_tag"])
     ]
@@ -167,10 +163,7 @@ def card_text(folder: Path, context: CardContext, *, figure: bool, place: str = 
         loss=settings.loss.loss,
         settings=settings,
         world=settings.data.world,
-        sources=[
-            {"label": file.name or Path(file.path).name, "weight": file.weight}
-            for file in settings.data.files()
-        ],
+        sources=[{"label": Path(file.path).name, "weight": file.weight} for file in settings.data.files()],
         summary={"accuracy": None, **context.summary},
         counts=_COUNTS,
         evaluations=[_evaluation_context(one) for one in context.evaluations],

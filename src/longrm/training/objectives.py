@@ -151,7 +151,7 @@ class BradleyTerry(Objective):
         self, settings: LossSettings, reference: ReferenceLogprobs | None = None, *, graded: bool = False
     ) -> None:
         super().__init__(settings, reference, graded=graded)
-        # Equal scores have the loss at chance only without margins, smoothing, ties and centering.
+        # Equal scores have the loss at chance only without margins, smoothing and centering.
         if graded or settings.options() != settings.loss.options:
             self.chance = None
 

@@ -17,34 +17,26 @@ CompletionForm = Literal["fact", "pairwise", "pointwise"]
 
 
 class NewModelSettings(Config):
-    """A small Llama with random weights, to start without a pretrained model.
+    """A small Llama with random weights, to start without a pretrained model: 4 heads of 32 dimensions.
 
     Attributes:
         tokenizer: "words", the vocabulary of generated worlds; "judge_words", the same with verdicts, for language
             models that judge; or a tokenizer's file, folder or Hub id.
         layers: Decoder layers.
         hidden: Hidden size; the feed-forward layer has twice as much.
-        heads: Attention heads.
-        head_dim: Size of a head.
-        init_std: Standard deviation of the random weights.
         structured: Start with heads that attend to previous tokens and heads that match equal content
-            (`modeling.structured_start`).
+            (`modeling.structured_start`). This needs 2 layers and a hidden size of 32, or more.
     """
 
     tokenizer: str = "words"
     layers: int = Field(2, ge=1)
-    hidden: int = Field(64, ge=1)
-    heads: int = Field(4, ge=1)
-    head_dim: int = Field(32, ge=2, multiple_of=2)
-    init_std: float = Field(0.02, gt=0.0)
+    hidden: int = Field(64, ge=4, multiple_of=4)
     structured: bool = False
 
     @model_validator(mode="after")
-    def _divides(self) -> "NewModelSettings":
-        if self.hidden % self.heads:
-            raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
-        if self.structured and self.layers < 2:
-            raise ValueError("structured needs at least 2 layers")
+    def _is_large_enough(self) -> "NewModelSettings":
+        if self.structured and (self.layers < 2 or self.hidden < 32):
+            raise ValueError("structured needs at least 2 layers and a hidden size of 32")
         return self
 
     def shape(self, rope_theta: float | None = None) -> ModelShape:
@@ -52,12 +44,12 @@ class NewModelSettings(Config):
         return ModelShape(
             layers=self.layers,
             hidden=self.hidden,
-            heads=self.heads,
-            kv_heads=self.heads,
-            head_dim=self.head_dim,
+            heads=4,
+            kv_heads=4,
+            head_dim=32,
             intermediate=2 * self.hidden,
             rope_theta=rope_theta or 10_000.0,
-            init_std=self.init_std,
+            init_std=0.08,  # larger than a large model's 0.02: at 64 dimensions that leaves hidden states near zero
             attention_bias=self.structured,
         )
 
@@ -115,19 +107,12 @@ class SourceFile(Config):
         format: Format of the rows; detected from the columns by default.
         columns: Names of columns in the file that longrm knows under another name, as `prompt = "question"`.
         weight: Passes over the file per epoch: 0.5 reads one half, and the other half in the next epoch.
-        name: Name in logs and in the model card; the path by default.
     """
 
     path: str
     format: str | None = None
     columns: ColumnNames | None = None
     weight: float = Field(1.0, gt=0.0)
-    name: str = ""
-
-    @property
-    def label(self) -> str:
-        """The name, or the path of a file without one."""
-        return self.name or self.path
 
 
 class WorldDataSettings(Config):
@@ -141,7 +126,6 @@ class WorldDataSettings(Config):
         tokens_per_step: Context tokens per optimizer step: as many contexts as fit, at least one.
         responses_per_step: Responses per optimizer step, divided among its contexts.
         seed: Seed of the generated contexts; choose one that no evaluation uses.
-        shuffle_labels: Control: draw the gold order at random, so that there is nothing to learn.
         completions: What a language model learns to write: the fact that answers the question, or a pairwise or
             pointwise judgment of two responses; of several, one is drawn for every question. Preference training reads
             judgments, takes the chosen one by consensus, and omits questions on which all judges agree.
@@ -153,7 +137,6 @@ class WorldDataSettings(Config):
     tokens_per_step: int = Field(4096, ge=1)
     responses_per_step: int = Field(128, ge=2)
     seed: int = 0
-    shuffle_labels: bool = False
     completions: tuple[CompletionForm, ...] = ()
 
     @property
@@ -202,9 +185,9 @@ class DataSettings(Config):
                 raise ValueError(
                     f"data.{name} is only valid with data.path or data.sources, not with data.world"
                 )
-        labels = [source.label for source in self.sources]
-        if len(labels) != len(set(labels)):
-            raise ValueError("data.sources need different names: set the name of each")
+        paths = [source.path for source in self.sources]
+        if len(paths) != len(set(paths)):
+            raise ValueError("data.sources has the same path twice; set the weight of one")
         return self
 
     def files(self) -> tuple[SourceFile, ...]:
@@ -242,7 +225,6 @@ class LossSettings(Config):
         gamma: Preference losses: margin by which the chosen response should lead.
         nll: Preference losses: weight of the negative log-likelihood of the chosen response, per token.
         rejected: Preference losses: V, the number of rejected responses to read, the first ones; all by default.
-        ties: Bradley-Terry: pairs of tied responses count as half won and half lost, which pulls their scores together.
         centering: Ranking losses: weight of (2 x mean score)^2 of a comparison, which keeps scores around zero
             (Eisenstein et al. 2023).
     """
@@ -254,7 +236,6 @@ class LossSettings(Config):
     gamma: float | None = Field(None, ge=0.0)
     nll: float | None = Field(None, ge=0.0)
     rejected: int | None = Field(None, ge=1)
-    ties: bool | None = None
     centering: float | None = Field(None, ge=0.0)
 
     @field_validator("kind")
@@ -296,8 +277,6 @@ class OptimizerSettings(Config):
         min_learning_rate_ratio: The final learning rate of a cosine, as a share of the peak.
         warmup_ratio: Share of the steps over which the learning rate rises.
         weight_decay: Decoupled weight decay, not applied to norms and biases.
-        kind: Precision of AdamW's moments: fp32, or 8 bits (Dettmers et al. 2022; needs bitsandbytes), which "paged"
-            moves to CPU memory while a GPU is full.
     """
 
     steps: int | None = Field(None, ge=1)
@@ -307,7 +286,6 @@ class OptimizerSettings(Config):
     min_learning_rate_ratio: float = Field(0.0, ge=0.0, lt=1.0)
     warmup_ratio: float = Field(0.03, ge=0.0, lt=1.0)
     weight_decay: float = Field(0.0, ge=0.0)
-    kind: Literal["adamw", "adamw_8bit", "paged_adamw_8bit"] = "adamw"
 
     @model_validator(mode="after")
     def _fits(self) -> "OptimizerSettings":
@@ -478,8 +456,6 @@ class TrainingSettings(Config):
             raise ValueError(
                 "curriculum is only valid with data.world; rows of files have lengths of their own"
             )
-        if self.parallel.zero and self.optimizer.kind != "adamw":
-            raise ValueError(f'parallel.zero does not support optimizer.kind = "{self.optimizer.kind}"')
         return self
 
     @property

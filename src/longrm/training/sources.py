@@ -5,7 +5,7 @@ No iterator holds state, so a resumed run draws what an uninterrupted one would 
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from longrm.data.joining import Encoded, encode
@@ -66,8 +66,6 @@ class GeneratedSource:
                 texts=world.texts,
             )
             rows += group(plan, step * world.responses_per_step + index, self._tokenizer)
-        if world.shuffle_labels:
-            rows = [_with_shuffled_ranks(row) for row in rows]
         examples = [example for row in rows if (example := self._example(row)) is not None]
         if not examples:
             raise ConfigError(
@@ -99,13 +97,6 @@ class GeneratedSource:
     def examples(self) -> Iterator[Example]:
         """Not supported: generated data has no end."""
         raise ConfigError("generated data has no end; train on a file (data.path)")
-
-
-def _with_shuffled_ranks(comparison: Comparison) -> Comparison:
-    assert comparison.ranks is not None
-    ranks = list(comparison.ranks)
-    Draws("labels", comparison.id).shuffle(ranks)
-    return replace(comparison, ranks=tuple(ranks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +145,11 @@ class FileSource:
         tokenized = part.tokenized[part.kept[index]]
         row = tokenized.row
         return Example(
-            f"{part.file.label}/{row.id}" if len(self._parts) > 1 else row.id,
+            f"{part.file.path}/{row.id}" if len(self._parts) > 1 else row.id,
             tokenized.tokens,
             row.ranks,
             row.digest,
-            source=part.file.label,
+            source=part.file.path,
             margin=row.margin,
             probability=row.probability,
         )
@@ -174,7 +165,6 @@ def source_of(
         settings.seed,
         kind=OBJECTIVES[settings.objective].reads,
         limit=limit,
-        ties=bool(settings.loss.ties),
         progress=progress,
     )
 
@@ -186,7 +176,6 @@ def open_source(
     *,
     kind: RowKind,
     limit: int,
-    ties: bool = False,
     progress: Progress = no_progress,
 ) -> GeneratedSource | FileSource:
     """Opens the data that the settings name, and logs what is omitted.
@@ -197,7 +186,6 @@ def open_source(
         seed: Seed of the order of the rows.
         kind: What the objective reads. The best responses of a world are its demonstrations.
         limit: The model's context window in tokens.
-        ties: Whether the loss learns from comparisons whose responses are all tied.
         progress: Called while rows are tokenized.
 
     Raises:
@@ -221,18 +209,18 @@ def open_source(
             on_bad_row=data.on_bad_row,
             progress=progress,
         )
-        parts.append(_part(file, rows, data, limit, ties=ties))
+        parts.append(_part(file, rows, data, limit))
     return FileSource(parts, per_step=data.per_step, seed=seed)
 
 
-def _part(file: SourceFile, tokenized: TokenizedRows, data: DataSettings, limit: int, *, ties: bool) -> _Part:
+def _part(file: SourceFile, tokenized: TokenizedRows, data: DataSettings, limit: int) -> _Part:
     """Omits rows as the settings say, and logs how many."""
     rows = tokenized.rows
-    tied = [] if ties else [index for index, row in enumerate(rows) if row.tied]
+    tied = [index for index, row in enumerate(rows) if row.tied]
     if tied and data.on_bad_row == "stop":
         raise DataError(
-            f"{file.path}: '{rows[tied[0]].id}' has no gold order: all its ranks are tied. loss.ties = true "
-            f'(objective = "bradley_terry") learns from ties, data.on_bad_row = "skip" omits such rows ({len(tied)})'
+            f"{file.path}: '{rows[tied[0]].id}' has no gold order: all its ranks are tied; "
+            f'data.on_bad_row = "skip" omits such rows ({len(tied)})'
         )
     longest = min(limit, data.max_tokens or limit)
     too_long = [index for index in range(len(rows)) if tokenized.longest[index] > longest]
@@ -265,7 +253,7 @@ def _part(file: SourceFile, tokenized: TokenizedRows, data: DataSettings, limit:
             )
 
     tokenized.skipped.log()
-    _logger.info("%s: %d rows read, %d used", file.label, counts["read"], counts["used"])
+    _logger.info("%s: %d rows read, %d used", file.path, counts["read"], counts["used"])
     log("omitted, all responses tied", tied)
     log(f"omitted, longer than {longest} tokens", too_long)
     log(f"{'omitted' if skips_these else 'used'}, all judgments give one score", without_contrast)

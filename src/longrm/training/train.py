@@ -7,12 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers.integrations.integration_utils import (
     INTEGRATION_TO_CALLBACK,
     get_available_reporting_integrations,
 )
-from transformers.utils.import_utils import is_bitsandbytes_available
 
 from longrm.errors import ConfigError, RunError, first_line, nearest
 from longrm.evaluation.summaries import read_summary
@@ -69,8 +67,8 @@ def train(
         What `summary.json` holds.
 
     Raises:
-        ConfigError: The processes cannot be laid out as the settings say, a tracker or bitsandbytes is not installed,
-            or the settings ask for evaluations and there is no evaluator.
+        ConfigError: The processes cannot be laid out as the settings say, a tracker is not installed, or
+            the settings ask for evaluations and there is no evaluator.
         ModelError: The initial model cannot be loaded, or is of the wrong kind.
         DataError: The data cannot be read.
         RunError: A checkpoint cannot be read, or a file of a finished model is missing or truncated.
@@ -234,7 +232,7 @@ def _log_layout(settings: TrainingSettings, context: DistributedContext) -> None
 
 
 def _check_available(settings: TrainingSettings) -> None:
-    """Raises `ConfigError` if a tracker or optimizer cannot be used on this machine."""
+    """Raises `ConfigError` if a tracker cannot be used on this machine."""
     available = get_available_reporting_integrations()  # type: ignore[no-untyped-call]  # transformers' own
     for name in settings.report_to:
         if name not in INTEGRATION_TO_CALLBACK:
@@ -243,10 +241,3 @@ def _check_available(settings: TrainingSettings) -> None:
             )
         if name not in available:
             raise ConfigError(f"report_to: the package of '{name}' is not installed: pip install {name}")
-    kind = settings.optimizer.kind
-    if kind != "adamw" and not is_bitsandbytes_available():
-        raise ConfigError(
-            f'optimizer.kind = "{kind}" needs bitsandbytes 0.46.1 or later: pip install -U bitsandbytes'
-        )
-    if kind == "paged_adamw_8bit" and not torch.cuda.is_available():
-        raise ConfigError(f'optimizer.kind = "{kind}" needs a GPU; use "adamw_8bit"')

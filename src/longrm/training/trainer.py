@@ -190,19 +190,7 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim
     ]
     # Adapters have no norms. DeepSpeed drops empty groups, and checkpoints are to fit every layout.
     groups = [group for group in groups if group["params"]]
-    options: dict[str, Any] = {"lr": settings.learning_rate, "betas": BETAS, "eps": 1e-8}
-    if settings.kind == "adamw":
-        return torch.optim.AdamW(groups, fused=True, **options)
-    import bitsandbytes as bnb  # type: ignore[import-not-found]  # optional
-
-    for module in model.modules():
-        # Embeddings have fp32 moments: their gradients are sparse, and unstable in 8 bits (bitsandbytes' own advice).
-        if isinstance(module, nn.Embedding):
-            manager = bnb.optim.GlobalOptimManager.get_instance()
-            manager.register_module_override(module, "weight", {"optim_bits": 32})
-    paged = settings.kind == "paged_adamw_8bit"
-    optimizer: torch.optim.Optimizer = bnb.optim.AdamW(groups, optim_bits=8, is_paged=paged, **options)
-    return optimizer
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=BETAS, eps=1e-8, fused=True)
 
 
 def make_scheduler(optimizer: torch.optim.Optimizer, settings: OptimizerSettings, steps: int) -> Any:

@@ -50,7 +50,7 @@ WAYS = {
     "simpo": ("preference", {"loss__kind": "simpo", "loss__label_smoothing": 0.1}),
     "dpo": ("preference", {"loss__kind": "dpo"}),
     "bradley_terry": ("bradley_terry", {}),
-    "ties, centered": ("bradley_terry", {"loss__ties": True, "loss__centering": 0.1}),
+    "centered": ("bradley_terry", {"loss__centering": 0.1}),
     "hardest": ("bradley_terry", {"loss__kind": "hardest"}),
     "mean_inside": ("bradley_terry", {"loss__kind": "mean_inside"}),
     "plackett_luce": ("bradley_terry", {"loss__kind": "plackett_luce"}),

@@ -71,15 +71,6 @@ def test_what_autograd_keeps_of_tiles(bases, recipe, monkeypatch, precision, lor
     assert heads[1] < 0.9 * heads[0]
 
 
-def test_moments_in_8_bits_are_a_quarter_but_for_embeddings(bases, recipe):
-    settings = recipe(model__path=str(bases["llama"]), optimizer__kind="adamw_8bit")
-    sizes = sizes_of(settings, "scorer")
-    embedding = sizes.vocabulary * sizes.hidden
-    step = moments_of(settings, sizes, READING, "cuda")[3]
-    blocks = (sizes.parameters - embedding) / 256
-    assert step.optimizer == 8 * embedding + 2 * (sizes.parameters - embedding) + 8 * blocks
-
-
 def allocated_at_most(settings):
     """Bytes that a forward and a backward hold at their peak, gradients of weights among them."""
     model = initial_model(settings, "scorer").model.train()
@@ -142,7 +133,6 @@ def test_every_switch_takes_less(bases, recipe):
         {"memory__tiled_mlp": True},
         {"model__precision": "bfloat16"},
         {"memory__activation_offloading": True},
-        {"optimizer__kind": "adamw_8bit"},
         {"model__lora": {"rank": 4}},
     ):
         totals.append(

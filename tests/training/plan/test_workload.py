@@ -1,7 +1,5 @@
 """What a recipe reads: tokens and rows beside those of the training itself."""
 
-from dataclasses import replace
-
 import pytest
 
 from longrm.data import write
@@ -11,7 +9,7 @@ from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
-TINY = {"layers": 1, "hidden": 16, "heads": 2, "head_dim": 8}
+TINY = {"layers": 1, "hidden": 16}
 
 
 @pytest.mark.parametrize("weights", [(0.5, 2.0), (1.0, 1.0)])
@@ -35,21 +33,3 @@ def test_sources_count_as_often_as_they_are_read(tmp_path, weights):
     assert planned.rows == pytest.approx(8 * sum(weights))
     read = sum(count * shape.tokens for shape, count in planned.trees.items())
     assert read == pytest.approx(done["tokens"], rel=0.02)
-
-
-def test_ties_that_the_loss_reads_are_planned(tmp_path):
-    rows = generate(WorldPlan("records", 64), 4, words_tokenizer())
-    path = tmp_path / "tied.jsonl"
-    write(path, [replace(row, ranks=(1, 1)) for row in rows])
-    tree = {
-        "model": {"new": TINY},
-        "data": {"path": str(path)},
-        "optimizer": {"epochs": 1},
-        "loss": {"ties": True},
-    }
-    assert (
-        workload_of(
-            TrainingSettings.model_validate({"objective": "bradley_terry"} | tree), 4096, no_progress
-        ).rows
-        == 4
-    )

@@ -23,7 +23,6 @@ from longrm.training.plan.workload import Workload
 from longrm.training.settings import ParallelSettings, TrainingSettings
 
 _FP32 = 4
-_BLOCK = 256  # weights whose 8-bit moments share a scale
 _BUCKET = 500_000_000  # elements of a bucket of gradients; one is filled while another is sent
 _LIVE = 1_000_000_000  # elements of the weights that stage 3 keeps gathered
 
@@ -161,10 +160,6 @@ def moments_of(
         weight_bytes = float(frozen * (sizes.parameters - head) + _FP32 * trained)
     weights, offloaded_weights = grid.weights(sizes.parameters, weight_bytes)
     optimizer, offloaded_optimizer = grid.optimizer(trained)
-    if settings.optimizer.kind != "adamw":
-        # One byte per moment and a scale for every block; embeddings keep theirs in fp32.
-        in_fp32 = embedding * full
-        optimizer = 2 * (_FP32 * in_fp32 + (1 + _FP32 / _BLOCK) * (trained - in_fp32))
 
     def moment(when: str, gradients: float, activations: float, logits: float, working: float) -> PeakMemory:
         if several and full and working:

@@ -340,12 +340,6 @@ def _options(devices: int, sizes: ModelSizes) -> list[_Option]:
         *several,
         _Option("model", lambda *_: {"precision": "bfloat16"}, "rounding in matrix products", gpu_only=True),
         _Option("memory", lambda *_: {"activation_offloading": True}, "traffic to CPU memory", gpu_only=True),
-        _Option(
-            "optimizer",
-            lambda own, _: {"kind": own.optimizer.kind if own.parallel.zero else "adamw_8bit"},
-            "moments in 8 bits",
-            gpu_only=True,
-        ),
         _Option("parallel", optimizer_on_cpu, "the CPU updates the weights", gpu_only=True),
         _Option("model", adapters, "only adapters are trained"),
     ]

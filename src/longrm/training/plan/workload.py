@@ -198,7 +198,7 @@ def workload_of(settings: TrainingSettings, limit: int | None, progress: Progres
     source = source_of(settings, tokenizer, limit=limit or _UNLIMITED, progress=progress)
     assert isinstance(source, FileSource), "generated data is planned above"
     select = OBJECTIVES[settings.objective](settings.loss).select
-    weights = {file.label: file.weight for file in settings.data.files()}
+    weights = {file.path: file.weight for file in settings.data.files()}
     weighted: dict[TreeShape, float] = {}
     for example in source.examples():
         tokens = select(example).tokens

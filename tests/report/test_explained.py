@@ -67,7 +67,7 @@ def test_a_comparison_opens_with_the_map_of_its_model(runs: tuple[Path, Path], t
         shaded = {text[one["start"] : one["end"]].strip(): one["weight"] for one in told["shaded"]}
         assert shaded["The access code of Edmund is granite."] == "+2.00"
         assert [one["share"] for one in sorted(told["shaded"], key=lambda one: one["rank"])] == [100, -50, 12]
-        assert len(told["bars"]) == len(told["shaded"]) == 3
+        assert len(told["shaded"]) == 3
         assert [one["weight"] for one in told["ranked"]] == ["+2.00", "−1.00", "+0.25"]
     alone = opened([runs[0]])[2]
     assert alone.keys() == details.keys()
@@ -82,7 +82,7 @@ def test_without_trust_nothing_is_shaded_and_the_reason_is_given(
     for detail in details.values():
         (told,) = detail["maps"]
         assert told["reason"] == "predicted & true differ"
-        assert told["shaded"] == told["bars"] == told["evidence"] == told["ranked"] == []
+        assert told["shaded"] == told["evidence"] == told["ranked"] == []
         assert told["trust"], "the trust checks are shown"
 
 
@@ -158,7 +158,7 @@ def test_an_attribution_without_its_evaluation_is_an_error(
 ) -> None:
     synthetic.write_attribution(tmp_path / "stranger", runs[0], model="large")
     for folders in ([runs[1]], [runs[0], tmp_path / "stranger"]):
-        with pytest.raises(RunError, match="name an evaluation of that model") as told:
+        with pytest.raises(RunError, match="add an evaluation of that model") as told:
             build(folders, tmp_path / "report.html")
         assert "\n" not in str(told.value)
         assert f"longrm attribute --config {folders[-1]}/config.toml" in str(told.value)

@@ -19,7 +19,6 @@ from longrm.types import Outcome
     [
         (formatting.percent(0.9734), "97.3%"),
         (formatting.percent(None), "–"),
-        (formatting.percent(float("nan")), "–"),
         (formatting.points(-0.0312), "−3.1"),
         (formatting.points(0.5), "+50.0"),
         (formatting.points(-0.0001), "0.0"),
@@ -102,7 +101,8 @@ def test_a_headline_has_accuracy_chance_boundary_and_missing_answers() -> None:
         JudgmentRecord(id="119", group="119", outcome=Outcome.TOO_LONG, ranks=(1, 2), order=(0, 1))
     )
     summary = parse_summary(summarize(records, model="judge", bench="probe", resamples=100).to_dict())
-    accuracy = formatting.with_interval(summary.accuracy.strict)
+    estimate = summary.accuracy.strict
+    accuracy = f"{formatting.percent(estimate.value)} {formatting.interval(estimate)}"
     assert formatting.headline(summary) == (
         f"pair accuracy {accuracy} on 120 comparisons, chance 50.0%; 1 of 120 not answered"
     )

@@ -262,11 +262,13 @@ def test_every_trial_is_there_with_its_text_and_cut(
     assert {row["judged"]["0"][0] for row in found.rows.values()} >= {"right", "no answer"}
 
 
-def test_links_of_figures_stay_on_the_page_and_out_of_files() -> None:
-    drawn = '<g><a xlink:href="https://x.example/#items?model=a&amp;length=1" target="_top"><path d="M0"/></a></g>'
-    figure = Figure("name", "title", "alt", drawn)
-    assert figure.alone == '<g><path d="M0"/></g>'
-    assert figure.inline == '<g><a href="#items?model=a&amp;length=1" tabindex="-1"><path d="M0"/></a></g>'
+def test_links_of_figures_stay_on_the_page_and_out_of_files(tmp_path: Path) -> None:
+    drawn = '<g><a href="https://x.example/#items?model=a&amp;length=1" target="_top"><path d="M0"/></a></g>'
+    figure = Figure("name", "title", "alt", f'<svg xmlns="http://www.w3.org/2000/svg">{drawn}</svg>')
+    figure.write(tmp_path)
+    assert "<a" not in (tmp_path / "name.svg").read_text()
+    assert '<path d="M0"/>' in (tmp_path / "name.svg").read_text()
+    assert '<a href="#items?model=a&amp;length=1" tabindex="-1"><path d="M0"/></a>' in figure.inline
 
 
 def test_comparisons_that_do_not_fit_are_listed_and_counted(

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from longrm.report.charts import spread
-from longrm.report.formatting import COLORS, HEAT_STEPS, Style, follow_theme, heat_step
+from longrm.report.charts import HEAT_STEPS, Figure, heat_step, spread
+from longrm.report.formatting import COLORS, Style
 
 
 def luminance(color: str) -> float:
@@ -38,14 +38,12 @@ def test_contrast(theme: int) -> None:
 
 def test_light_colors_are_distinct_so_that_figures_can_be_recolored() -> None:
     assert len({light for light, _ in COLORS.values()}) == len(COLORS)
-    assert (
-        follow_theme('<g fill="#ffffff" stroke="#0070b0">')
-        == '<g fill="var(--paper)" stroke="var(--stage-3)">'
-    )
+    drawn = Figure("", "", "", '<g fill="#ffffff" stroke="#0070b0">')
+    assert drawn.inline == '<g fill="var(--paper)" stroke="var(--stage-3)">'
 
 
 def test_any_two_of_forty_stages_differ_in_color_or_dash() -> None:
-    looks = [(Style(index).color, Style(index).dash) for index in range(40)]
+    looks = [(style.color, style.dash) for style in map(Style.number, range(40))]
     assert len(set(looks)) == 40
 
 

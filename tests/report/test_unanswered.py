@@ -51,7 +51,7 @@ def pairs(
 
 
 def stage(records: list[JudgmentRecord], label: str = "one") -> Model:
-    return Model(label, Style(3), summed(records), None)
+    return Model(label, Style.number(3), summed(records), None)
 
 
 def summed(records: list[JudgmentRecord]) -> EvaluationSummary:

@@ -31,7 +31,7 @@ from longrm.types import Outcome
 _logger = logging.getLogger(__name__)
 
 SCRIPTS = ("texts", "context", "attribution", "item", "list", "page", "print")
-"""The parts of the page's one script, which share their names, in order."""
+"""The parts of the page's one script, in order: a later one uses names of earlier ones."""
 _HEADLINES = 8  # models; the tables have all of them
 
 
@@ -54,98 +54,90 @@ def build(runs: Sequence[Path], out: Path) -> None:
     from longrm.report.sections import SECTIONS
 
     data = load_report(runs)
+    models, demo = data.models, data.demo
+    boundaries = [model.summary.boundary for model in models if model.summary.boundary]
     # The metric of the models' boundaries; pair accuracy, which all have, if they differ.
-    metrics = {model.summary.boundary.metric for model in data.models if model.summary.boundary}
+    metrics = {boundary.metric for boundary in boundaries}
     metric = metrics.pop() if len(metrics) == 1 else PAIR_ACCURACY.name
     # A demo's stages belong to families, in the order of the page; other runs to one without a name.
-    of_families = [*(model.family for model in data.models), *(run.family for run in data.trained)]
-    names = list(dict.fromkeys(of_families))
+    names = list(dict.fromkeys([*(model.family for model in models), *(run.family for run in data.trained)]))
     families = [
         _family(data, name, number, metric, named=len(names) > 1) for number, name in enumerate(names)
     ]
-    heat = [charts.heat_map(model, metric, number) for number, model in enumerate(data.models)]
-    sections = {name: found for name, make in SECTIONS.items() if (found := make(data.models))}
-    depths = tables.depth_tables(data.models, metric)
+    heat = [figure for n, model in enumerate(models) if (figure := charts.heat_map(model, metric, n))]
+    sections = {name: found for name, make in SECTIONS.items() if (found := make(models))}
+    figures = [figure for family in families for figure in (*family["accuracy"], *family["training"])]
+    figures += [*heat, *(section.figure for section in sections.values() if section.figure)]
     folder = out.with_name(f"{out.stem}-figures")
-    items = browser([*data.models, *data.best_of])
-    html = html_page(
-        "report/page.html.j2",
-        **_page(data, metric),
-        browser=items,
-        sections=sections,
-        families=families,
-        heat=[figure for figure in heat if figure],
-        heat_note=few_note(table.note for table in depths),
-        depths=depths,
-        points=max((charts.bin_size(len(run.steps)) for run in data.trained), default=1),
-        differences=tables.difference_table(data),
-        figures=folder.name,
-    )
-    drawn = [figure for family in families for figure in (*family["accuracy"], *family["training"])]
-    for figure in (*drawn, *heat, *(section.figure for section in sections.values())):
-        if figure is not None:
-            write_file(folder / f"{figure.name}.svg", figure.alone)
-            write_file(folder / f"{figure.name}.png", figure.png())
-    write_file(out, html)
-    if items is not None and items["left_out"]:
-        _logger.info("%d comparisons do not fit into %s in full", items["left_out"], out)
+    for figure in figures:
+        figure.write(folder)
 
-
-def _page(data: ReportData, metric: str) -> dict[str, Any]:
-    """What the template prints, except figures and what depends on them."""
-    models, demo = data.models, data.demo
-    boundaries = [model.summary.boundary for model in models if model.summary.boundary]
     title = "How far into a context the judgment reaches"
     if demo is not None:
         title += f": the demo, seed {demo.seed}"
     elif not boundaries:
         title = "Accuracy of the judgment" if models else "Training"
-    size = next((model.summary.recommended for model in models if model.summary.recommended), None)
-    script = "\n".join(
-        ['"use strict";\n(() => {', *(asset(f"report/scripts/{name}.js") for name in SCRIPTS), "})();\n"]
-    )
     headlines: list[dict[str, Any]] = []
     for model in models[:_HEADLINES]:
         name, label = short_name(model.summary.model), model.label
         if demo is None and name not in label:  # the label was too long for it
             label = f"{label} · {name}"
         headlines.append({"label": label, "style": model.style, "text": headline(model.summary)})
-    return {
-        "title": title,
-        "headlines": headlines,
-        "more_models": len(models) - _HEADLINES,
-        "trained": plural(len(data.trained), "training run"),
-        "few_note": few_note(line["text"] for line in headlines),
-        "incomplete": _incomplete([*models, *data.best_of, *data.pointwise]),
-        "demo": demo,
-        "metric": metric_of(metric).title,
-        "threshold": " or ".join(map(level, sorted({boundary.tau for boundary in boundaries}))),
-        "few_pairs": any(boundary.headline == "slope" for boundary in boundaries),
-        "recommended": (f"{100 * size.difference:g} points", f"{100 * size.power:g}%") if size else None,
-        "measured": _measured(models),
-        "measured_best_of": _measured(data.best_of),
-        "measured_pointwise": _measured(data.pointwise),
-        "best_of": tables.length_table("Best of 4: top-1 by length", data.best_of, TOP1.name, chance=True),
-        "best_of_overall": tables.overall_table("Best of 4, all lengths together", data.best_of),
-        "pointwise": tables.length_table(
+    size = next((model.summary.recommended for model in models if model.summary.recommended), None)
+    items = browser([*models, *data.best_of])
+    depths = tables.depth_tables(models, metric)
+    script = "\n".join(
+        ['"use strict";\n(() => {', *(asset(f"report/scripts/{name}.js") for name in SCRIPTS), "})();\n"]
+    )
+    html = html_page(
+        "report/page.html.j2",
+        title=title,
+        headlines=headlines,
+        more_models=len(models) - _HEADLINES,
+        trained=plural(len(data.trained), "training run"),
+        few_note=few_note(line["text"] for line in headlines),
+        incomplete=_incomplete([*models, *data.best_of, *data.pointwise]),
+        demo=demo,
+        metric=metric_of(metric).title,
+        threshold=" or ".join(map(level, sorted({boundary.tau for boundary in boundaries}))),
+        few_pairs=any(boundary.headline == "slope" for boundary in boundaries),
+        recommended=(f"{100 * size.difference:g} points", f"{100 * size.power:g}%") if size else None,
+        measured=_measured(models),
+        measured_best_of=_measured(data.best_of),
+        measured_pointwise=_measured(data.pointwise),
+        families=families,
+        heat=heat,
+        heat_note=few_note(table.note for table in depths),
+        depths=depths,
+        differences=tables.difference_table(data),
+        best_of=tables.length_table("Best of 4: top-1 by length", data.best_of, TOP1.name, chance=True),
+        best_of_overall=tables.overall_table("Best of 4, all lengths together", data.best_of),
+        pointwise=tables.length_table(
             "Pair accuracy of scores for single responses, by length", data.pointwise, PAIR_ACCURACY.name
         ),
-        "outcomes": tables.outcome_table(data),
-        "runs": data.runs,
-        "settings": [(run, to_toml(run.settings)) for run in data.runs],
+        sections=sections,
+        points=max((charts.bin_size(len(run.steps)) for run in data.trained), default=1),
+        browser=items,
+        outcomes=tables.outcome_table(data),
+        runs=data.runs,
+        settings=[(run, to_toml(run.settings)) for run in data.runs],
         # Repeating a demo repeats its parts.
-        "repeat": [
+        repeat=[
             run.command("NEW_FOLDER")
             for run in data.runs
             if demo is None or run.kind in ("demo", "attribution")
         ],
-        "seconds": {
+        seconds={
             name.replace("_", " "): seconds(spent) for name, spent in (demo.seconds if demo else {}).items()
         },
-        "script": script,
+        figures=folder.name,
+        script=script,
         # The page's content security policy allows this one script only.
-        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-    }
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+    write_file(out, html)
+    if items is not None and items["left_out"]:
+        _logger.info("%d comparisons do not fit into %s in full", items["left_out"], out)
 
 
 def _family(data: ReportData, family: str, number: int, metric: str, *, named: bool) -> dict[str, Any]:
@@ -161,6 +153,7 @@ def _family(data: ReportData, family: str, number: int, metric: str, *, named: b
     curves = [charts.accuracy(models, metric, width, suffix) for width in (charts.WIDE, charts.NARROW)]
     by_length = tables.length_table(f"{measured} by length in {unit}", models, metric)
     meanings = dict(STAGES.values()) if data.demo is not None else {}
+    training = f"{title}Training; loss and accuracy are means over the last 20 steps"
     return {
         "title": f"{title}{measured} against context length",
         "models": models,
@@ -172,12 +165,8 @@ def _family(data: ReportData, family: str, number: int, metric: str, *, named: b
         "boundary": tables.boundary_table(f"{title}Context boundary, in {unit}, with 95% intervals", models),
         "overall": tables.overall_table(f"{title}All metrics, with 95% intervals, and chance levels", models),
         "trained": trained,
-        "training": charts.training(trained, suffix) if trained else [],
-        "training_table": tables.training_table(
-            f"{title}Training; loss and accuracy are means over the last 20 steps", trained
-        )
-        if trained
-        else None,
+        "training": charts.training(trained, suffix),
+        "training_table": tables.training_table(training, trained),
     }
 
 
@@ -193,15 +182,14 @@ def _incomplete(models: Sequence[Model]) -> list[str]:
     """What is missing from a run: errors that a rerun retries, lengths without an answer, and parts of a benchmark."""
     lines = []
     for model in models:
-        summary = model.summary
-        if errors := summary.counts.outcomes[Outcome.ERROR]:
-            lines.append(f"{model.label}: {plural(errors, 'error')}; the same command retries them")
+        counts, problems = model.summary.counts, []
+        if errors := counts.outcomes[Outcome.ERROR]:
+            problems.append(f"{plural(errors, 'error')}; the same command retries them")
         if silent := model.unanswered:
-            lines.append(
-                f"{model.label}: no answer at {', '.join(f'{length:,}' for length in silent)} tokens"
-            )
-        if summary.counts.sampled_from is not None:
-            lines.append(f"{model.label}: a sample (--limit) of {summary.counts.sampled_from:,} comparisons")
-        if summary.shard is not None:
-            lines.append(f"{model.label}: shard {summary.shard} only")
+            problems.append(f"no answer at {', '.join(f'{length:,}' for length in silent)} tokens")
+        if counts.sampled_from is not None:
+            problems.append(f"a sample (--limit) of {counts.sampled_from:,} comparisons")
+        if model.summary.shard is not None:
+            problems.append(f"shard {model.summary.shard} only")
+        lines += [f"{model.label}: {problem}" for problem in problems]
     return lines

@@ -1,4 +1,4 @@
-"""What is shown of an attribution: shaded sentences, a strip by depth, the strongest sentences, and the trust checks.
+"""How an attribution is shown: shaded sentences, a strip by depth, the strongest sentences, and the trust checks.
 
 `attribution_map` serves the terminal, the report's browser of comparisons, and the page of `longrm attribute --html`,
 which `write_attribution` makes.
@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from longrm.attribution.records import AttributionRecord, SentenceWeight, Trust, is_evidence
+from longrm.attribution.records import AttributionRecord, SentenceWeight, is_evidence
 from longrm.evaluation.attention_table import ATTENTION_MEASURES, AttentionTableRow
 from longrm.evaluation.summaries import AttributionSummary
 from longrm.reading import cut, short_name, visible
@@ -46,22 +46,48 @@ def attribution_map(record: AttributionRecord, texts: Comparison | ExampleRecord
     Returns:
         `reason`: why no map is shown, else empty. `shaded`: sentences with weight in reading order, with `message`,
         `start` and `end` in characters, `share` (percent of the largest weight, negative where it lowers the score),
-        `weight` as text, `rank` among the strongest from 1 (None beyond ten) and `numbered`. `bars`: the same on the
-        strip, with `left`, `width`, `top`, `height` and `raises`. `evidence`: `left` and `width` of the evidence.
-        `ranked`: the strongest, with `text`, `weight`, `raises`, `depth` and `evidence`. `facts`: names and values.
-        `tops` and `trust`: columns and rows of the table of trust checks. `redundant`: sentences that say
-        the same.
+        `weight` as text, `rank` among the strongest from 1 (None beyond ten), `numbered`, and `left`, `width`, `top`
+        and `height` of its bar on the strip. `evidence`: `left` and `width` of the evidence. `ranked`: the strongest,
+        with `text`, `weight`, `raises`, `depth` and `evidence`. `facts`: names and values. `tops` and `trust`: columns
+        and rows of the table of trust checks. `redundant`: sentences that say the same.
     """
     trust = record.trust
-    shown = trust is not None and trust.shown
+    if trust is None:
+        return {"reason": record.detail, "facts": [], "tops": [], "trust": [], **_no_map()}
+    tops = trust.tops
+    checks = {
+        "facts": [
+            ("Lead", decimal(trust.score)),
+            ("Deviation from random heads", decimal(trust.head_deviation)),
+            ("Fit on fresh prompts (LDS)", decimal(trust.lds)),
+        ],
+        "tops": [top.k for top in tops],
+        "trust": [
+            ("drop without these sentences", [decimal(top.drop) for top in tops]),
+            ("drop without random others", [decimal(top.drop_random) for top in tops]),
+            ("drop without their neighbors", [decimal(top.drop_placebo) for top in tops]),
+            ("lead with these sentences only", [decimal(top.only) for top in tops]),
+        ],
+    }
+    if not trust.shown:
+        return {"reason": trust.reason, **checks, **_no_map()}
+
     sentences = record.sentences
+    total, before = sum(one.end - one.start for one in sentences), 0
+    starts = {}  # of each sentence, as a share of the context's characters
+    for one in sentences:
+        starts[one] = before / total
+        before += one.end - one.start
+
+    def place(one: SentenceWeight) -> dict[str, float]:
+        width = max(1000 * (one.end - one.start) / total, _NARROWEST)
+        return {"left": round(1000 * starts[one], 1), "width": round(width, 1)}
+
     largest = max((abs(one.weight) for one in sentences), default=0.0) or 1.0
-    heavy = [one for one in sentences if abs(one.weight) >= FAINTEST * largest] if shown else []
+    heavy = [one for one in sentences if abs(one.weight) >= FAINTEST * largest]
     strongest = sorted(heavy, key=lambda one: -abs(one.weight))
     ranks = {one: rank for rank, one in enumerate(strongest, 1)}
-    places = _strip_places(sentences)
-
-    shaded, bars = [], []
+    shaded = []
     for one in heavy:
         share, rank = one.weight / largest, ranks[one]
         shaded.append(
@@ -73,76 +99,41 @@ def attribution_map(record: AttributionRecord, texts: Comparison | ExampleRecord
                 "weight": _signed(one.weight),
                 "rank": rank if rank <= _RANKED else None,
                 "numbered": rank <= _NUMBERED,
+                **place(one),
+                "top": round(_MIDDLE - _HIGHEST * max(share, 0.0), 1),
+                "height": round(_HIGHEST * abs(share), 1),
             }
-        )
-        left, width = places[one]
-        top = _MIDDLE - _HIGHEST * max(share, 0.0)
-        bars.append(
-            {"left": left, "width": width, "top": top, "height": _HIGHEST * abs(share), "raises": share > 0}
         )
     ranked = [
         {
             "text": cut(message_text(texts.prompt[one.message])[one.start : one.end].strip()),
             "weight": _signed(one.weight),
             "raises": one.weight > 0,
-            "depth": decimal(places[one][0] / 1000),
+            "depth": decimal(starts[one]),
             "evidence": is_evidence(one.span, texts.evidence),
         }
         for one in strongest[:_RANKED]
     ]
-    evidence = [places[one] for one in sentences if shown and is_evidence(one.span, texts.evidence)]
-    found: dict[str, Any] = {
-        "reason": "" if shown else trust.reason if trust is not None else record.detail,
-        "shaded": shaded,
-        "bars": bars,
-        "evidence": [{"left": left, "width": width} for left, width in evidence],
-        "ranked": ranked,
-        "facts": [],
-        "tops": [],
-        "trust": [],
-        "redundant": "",
-    }
-    if trust is not None:
-        tops = trust.tops
-        found["facts"] = [
-            ("Lead", decimal(trust.score)),
-            ("Deviation from random heads", decimal(trust.head_deviation)),
-            ("Fit on fresh prompts (LDS)", decimal(trust.lds)),
-        ]
-        found["tops"] = [top.k for top in tops]
-        found["trust"] = [
-            ("drop without these sentences", [decimal(top.drop) for top in tops]),
-            ("drop without random others", [decimal(top.drop_random) for top in tops]),
-            ("drop without their neighbors", [decimal(top.drop_placebo) for top in tops]),
-            ("lead with these sentences only", [decimal(top.only) for top in tops]),
-        ]
-        if shown:
-            found["redundant"] = _redundant(sentences, trust, ranks)
-    return found
-
-
-def _strip_places(sentences: Sequence[SentenceWeight]) -> dict[SentenceWeight, tuple[float, float]]:
-    """Left end and width of each sentence on the strip, in thousandths of the context's characters."""
-    total = sum(one.end - one.start for one in sentences)
-    places, before = {}, 0
-    for one in sentences:
-        size = one.end - one.start
-        places[one] = 1000 * before / total, max(1000 * size / total, _NARROWEST)
-        before += size
-    return places
-
-
-def _redundant(sentences: Sequence[SentenceWeight], trust: Trust, ranks: Mapping[SentenceWeight, int]) -> str:
     groups = [
         " with ".join(str(ranks.get(sentences[index], "one without weight")) for index in group)
         for group in trust.redundant
     ]
-    if not groups:
-        return ""
-    return (
+    redundant = (
         f"These say the same: {listed(groups)}. The lead falls only without all of them, so their weights may be too "
         "small."
     )
+    return {
+        "reason": "",
+        **checks,
+        "shaded": shaded,
+        "evidence": [place(one) for one in sentences if is_evidence(one.span, texts.evidence)],
+        "ranked": ranked,
+        "redundant": redundant if groups else "",
+    }
+
+
+def _no_map() -> dict[str, Any]:
+    return {"shaded": [], "evidence": [], "ranked": [], "redundant": ""}
 
 
 def _signed(weight: float) -> str:
@@ -169,18 +160,16 @@ def write_attribution(
 
         figures = charts.attention(attention)
         for figure in figures:
-            file = out.with_name(f"{out.stem}-figures") / figure.name
-            write_file(file.with_suffix(".svg"), figure.alone)
-            write_file(file.with_suffix(".png"), figure.png())
-        n = {
-            right: max((r.value.n for r in attention if r.right == right), default=0)
-            for right in (True, False)
-        }
+            figure.write(out.with_name(f"{out.stem}-figures"))
+        right, wrong = (
+            max((row.value.n for row in attention if row.right == judged), default=0)
+            for judged in (True, False)
+        )
         section = {
             "figures": figures,
             "regions": charts.region_styles(attention),
             "measures": {title: ATTENTION_MEASURES[name] for name, title in charts.ATTENTION_TITLES.items()},
-            "judged": f"{plural(n[True], 'comparison')} judged right, {n[False]:,} wrong",
+            "judged": f"{plural(right, 'comparison')} judged right, {wrong:,} wrong",
             "few_note": few_note(few(row.value.groups) for row in attention),
         }
     write_file(out, attribution_page(summary, records, comparisons, section))
@@ -256,34 +245,29 @@ def _pieces(
 ) -> list[dict[str, Any]]:
     """The context in reading order: shaded sentences one by one, and runs without weight, of which long ones fold."""
     shades = {(one["message"], one["start"]): one for one in shaded}
-    contents = [message_text(message) for message in comparison.prompt]
-    texts, gaps = [], []
+    # Text, what follows it (a mark where prompt text that is not context was left out), and shade of each sentence.
+    parts = []
     for one, following in zip(sentences, [*sentences[1:], None], strict=True):
-        texts.append(contents[one.message][one.start : one.end])
+        text = message_text(comparison.prompt[one.message])[one.start : one.end]
         adjacent = following is None or (one.message, one.end) == (following.message, following.start)
-        gaps.append("" if adjacent else "\n[…]\n")  # text of the prompt that is not context is left out
+        parts.append((text, "" if adjacent else "\n[…]\n", shades.get((one.message, one.start))))
     pieces: list[dict[str, Any]] = []
 
-    def add(indices: Sequence[int], folded: int = 0) -> None:
-        text = "".join(texts[index] + gaps[index] for index in indices)
-        if text:
+    def add(plain: Sequence[tuple[str, str, Any]], folded: int = 0) -> None:
+        if text := "".join(sentence + gap for sentence, gap, _ in plain):
             pieces.append({"text": text, "shade": None, "folded": folded, "after": ""})
 
-    for heavy, run in groupby(
-        range(len(sentences)), key=lambda index: (sentences[index].message, sentences[index].start) in shades
-    ):
-        indices = list(run)
+    for heavy, group in groupby(parts, key=lambda part: part[2] is not None):
+        run = list(group)
         if heavy:
-            for index in indices:
+            for text, gap, shade in run:
                 # The number of a sentence stays before the line break that ends it.
-                text = texts[index].rstrip()
-                after = texts[index][len(text) :] + gaps[index]
-                shade = shades[sentences[index].message, sentences[index].start]
-                pieces.append({"text": text, "shade": shade, "folded": 0, "after": after})
-        elif len(indices) - 2 * _OPEN < _SHORTEST_FOLD:
-            add(indices)
+                bare = text.rstrip()
+                pieces.append({"text": bare, "shade": shade, "folded": 0, "after": text[len(bare) :] + gap})
+        elif len(run) - 2 * _OPEN < _SHORTEST_FOLD:
+            add(run)
         else:
-            add(indices[:_OPEN])
-            add(indices[_OPEN:-_OPEN], folded=len(indices) - 2 * _OPEN)
-            add(indices[-_OPEN:])
+            add(run[:_OPEN])
+            add(run[_OPEN:-_OPEN], folded=len(run) - 2 * _OPEN)
+            add(run[-_OPEN:])
     return pieces

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import altair as alt
@@ -15,14 +16,10 @@ from longrm.evaluation.metrics import metric_of
 from longrm.reading import visible
 from longrm.report.formatting import (
     COLORS,
-    HEAT_STEPS,
     MISSING,
     NO_ANSWER,
     Style,
-    count,
     few,
-    follow_theme,
-    heat_step,
     level,
     percent,
     shared_unit,
@@ -32,15 +29,14 @@ from longrm.report.formatting import (
 )
 from longrm.report.load import Model, Training
 from longrm.report.tables import items_link
+from longrm.runs.folder import write_file
 from longrm.runs.records import Estimate
 
 INK, MUTED, LINE, PAPER = (COLORS[name][0] for name in ("ink", "muted", "line", "paper"))
 WIDE, NARROW = 520, 190  # plot widths in pixels; the labels at the right are added to them
 _SMALL = (190, 130)  # width and height of small multiples
 _POINTS = 120  # most points of a training curve
-_CURVES_WITH_LABELS = 8
-NO_LINES: dict[str, Any] = {"ticks": False, "domain": False, "grid": False, "labelAngle": 0}
-"""An axis without lines."""
+_CURVES_WITH_LABELS = 8  # more labels at the right would not fit one above the other
 
 Rows = list[dict[str, Any]]
 """Data of a chart. `curve` is the number of the model as text, `few` the mark of an interval from few groups."""
@@ -58,20 +54,22 @@ class Figure:
     @property
     def inline(self) -> str:
         """The SVG for an HTML page: it follows the page's colors and loads nothing."""
-        svg = follow_theme(re.sub(r' xmlns(:\w+)?="[^"]*"', "", self.svg))
+        svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", self.svg)
+        for name, (light, _) in COLORS.items():
+            svg = svg.replace(f'"{light}"', f'"var(--{name})"')
         # Vega makes links absolute, to a site of its own: only the fragment is ours. They are for the pointer: with the
         # keyboard, the same links are reached in the table below.
         return re.sub(r'<a\s[^>]*href="[^"#]*(#items[^"]*)"[^>]*>', r'<a href="\1" tabindex="-1">', svg)
-
-    @property
-    def alone(self) -> str:
-        """The SVG for a file of its own, where links into the page would lead nowhere."""
-        return re.sub(r"</?a(?:\s[^>]*)?>", "", self.svg)
 
     def png(self) -> bytes:
         """The figure as a bitmap at twice its size."""
         png: bytes = vl_convert.svg_to_png(self.svg, scale=2)
         return png
+
+    def write(self, folder: Path) -> None:
+        """Writes the figure as SVG, without its links into the page, and as PNG."""
+        write_file(folder / f"{self.name}.svg", re.sub(r"</?a(?:\s[^>]*)?>", "", self.svg))
+        write_file(folder / f"{self.name}.png", self.png())
 
 
 # --- Parts that figures share ---
@@ -108,27 +106,21 @@ def _visible(value: Any) -> Any:
     return visible(value) if isinstance(value, str) else value
 
 
-def _scale_of(values: Sequence[Any]) -> alt.Scale:
-    return alt.Scale(domain=[str(index) for index in range(len(values))], range=list(values))
-
-
-def colors_of(styles: Sequence[Style]) -> alt.Color:
-    """Curve k (the field `curve`) in the color of style k."""
-    return alt.Color("curve:N", scale=_scale_of([style.color for style in styles]), legend=None)
-
-
-def dashes_of(styles: Sequence[Style]) -> alt.StrokeDash:
-    """Curve k in the dashes of style k."""
-    return alt.StrokeDash("curve:N", scale=_scale_of([list(style.dash) for style in styles]), legend=None)
-
-
-def shapes_of(styles: Sequence[Style]) -> alt.Shape:
-    """The points of curve k in the shape of style k."""
-    return alt.Shape("curve:N", scale=_scale_of([style.shape for style in styles]), legend=None)
+def encodings(styles: Sequence[Style]) -> tuple[alt.Color, alt.StrokeDash, alt.Shape]:
+    """Draws curve k (the field `curve`) in the color, the dashes and the point shape of style k."""
+    numbers = [str(number) for number in range(len(styles))]
+    colors = alt.Scale(domain=numbers, range=[style.color for style in styles])
+    dashes = alt.Scale(domain=numbers, range=[list(style.dash) for style in styles])
+    shapes = alt.Scale(domain=numbers, range=[style.shape for style in styles])
+    return (
+        alt.Color("curve:N", scale=colors, legend=None),
+        alt.StrokeDash("curve:N", scale=dashes, legend=None),
+        alt.Shape("curve:N", scale=shapes, legend=None),
+    )
 
 
 def interval_rows(curves: Sequence[Mapping[int, Estimate]]) -> Rows:
-    """Rows of curves with intervals, of which each has estimates by length."""
+    """Rows of curves with intervals, from the estimates by length of each curve."""
     return [
         {"curve": str(number), "length": length, "value": m.value, "low": m.low, "high": m.high}
         | {"few": few(m.groups)}
@@ -142,18 +134,19 @@ def banded_curves(
     rows: Rows, styles: Sequence[Style], x: alt.X, y: alt.Y, scale: alt.Scale
 ) -> list[alt.Chart]:
     """Curve k in style k: a band from `low` to `high` on the y scale, a line, and points that lead to their `link`."""
-    base = chart_of(rows).encode(x=x, color=colors_of(styles))
+    color, dash, shape = encodings(styles)
+    base = chart_of(rows).encode(x=x, color=color)
     linked: dict[str, Any] = {"href": "link:N"} if "link" in rows[0] else {}
     low = alt.Y("low:Q", scale=scale)
     layers = [
         base.mark_area(opacity=0.16).encode(y=low, y2="high:Q"),
-        base.mark_line(strokeWidth=2.2).encode(y=y, strokeDash=dashes_of(styles)),
-        base.mark_point(filled=True, size=55, opacity=1).encode(y=y, shape=shapes_of(styles), **linked),
+        base.mark_line(strokeWidth=2.2).encode(y=y, strokeDash=dash),
+        base.mark_point(filled=True, size=55, opacity=1).encode(y=y, shape=shape, **linked),
     ]
     # A curve of one point has no band: its interval is drawn as a bar.
     points = Counter(row["curve"] for row in rows)
     if alone := [row for row in rows if points[row["curve"]] == 1]:
-        bars = chart_of(alone).encode(x=x, color=colors_of(styles))
+        bars = chart_of(alone).encode(x=x, color=color)
         layers.append(bars.mark_rule(strokeWidth=2.2, opacity=0.6).encode(y=low, y2="high:Q"))
     if any(row["few"] for row in rows):
         layers.append(base.mark_text(dx=8, dy=-8, fontSize=12).encode(y=y, text="few:N"))
@@ -227,6 +220,8 @@ def accuracy(models: Sequence[Model], metric: str, width: int, suffix: str = "")
     y = alt.Y("value:Q", title=metric_of(metric).title, scale=scale, axis=axis)
     rule, *names = level_lines({"chance": chances, "threshold": thresholds}, scale)
     layers = [rule, *banded_curves(rows, styles, x, y, scale), *names]
+    color, _, _ = encodings(styles)
+    at = alt.Y("at:Q", scale=scale)
 
     if unanswered:
         # A cross at the foot of the plot: a length without answers must not look like an accuracy of zero.
@@ -236,7 +231,7 @@ def accuracy(models: Sequence[Model], metric: str, width: int, suffix: str = "")
             label = "" if length in named else NO_ANSWER
             named.add(length)
             crosses.append({"curve": str(index), "length": length, "at": bottom, "label": label})
-        base = chart_of(crosses).encode(x="length:Q", y=alt.Y("at:Q", scale=scale), color=colors_of(styles))
+        base = chart_of(crosses).encode(x="length:Q", y=at, color=color)
         layers.append(base.mark_text(text="×", fontSize=18, dy=-8))
         layers.append(base.mark_text(align="right", dx=-9, dy=-8, fontSize=11).encode(text="label:N"))
 
@@ -244,33 +239,22 @@ def accuracy(models: Sequence[Model], metric: str, width: int, suffix: str = "")
         # The models' names at the right, 15 pixels apart where curves end together.
         places = spread([found[max(found)].value or 0.0 for _, found in curves], (1 - bottom) * 15 / height)
         short = shortened_apart([model.label for model in shown], 20)
-        labels = chart_of(
-            [
-                {"curve": str(index), "at": place, "label": short[shown[index].label]}
-                for index, place in enumerate(places)
-            ]
-        ).mark_text(align="left", dx=12, fontSize=12, fontWeight=600, limit=150)
-        layers.append(
-            labels.encode(
-                x=alt.value(width),
-                y=alt.Y("at:Q", scale=scale),
-                text="label:N",
-                color=colors_of(styles),
-            )
-        )
+        labels: Rows = [
+            {"curve": str(index), "at": place, "label": short[shown[index].label]}
+            for index, place in enumerate(places)
+        ]
+        text = chart_of(labels).mark_text(align="left", dx=12, fontSize=12, fontWeight=600, limit=150)
+        layers.append(text.encode(x=alt.value(width), y=at, text="label:N", color=color))
 
-    ends = []
+    descriptions = []
     for model, found in curves:
-        first, last = min(found), max(found)
-        values = (
-            f"{percent(found[first].value)} at {count(first)}, {percent(found[last].value)} at {count(last)}"
-        )
-        silent = "".join(f", no answer at {count(length)}" for length in model.unanswered)
-        ends.append(f"{model.label}: {values} tokens{silent}")
+        ends = [f"{percent(found[n].value)} at {n:,}" for n in sorted({min(found), max(found)})]
+        ends += [f"no answer at {n:,}" for n in model.unanswered]
+        descriptions.append(f"{model.label}: {', '.join(ends)} tokens")
     return Figure(
         f"accuracy{suffix}" if width == WIDE else f"accuracy{suffix}-narrow",
         "Accuracy against context length",
-        f"Line chart of {metric_of(metric).title} against length. {'; '.join(ends)}.",
+        f"Line chart of {metric_of(metric).title} against length. {'; '.join(descriptions)}.",
         svg_of(alt.layer(*layers), width, height),
     )
 
@@ -281,6 +265,7 @@ def spread(values: Sequence[float], gap: float) -> list[float]:
     placed = list(values)
     for lower, upper in pairwise(order):
         placed[upper] = max(placed[upper], placed[lower] + gap)
+    # The pass upwards may have moved the top ones above 1: a pass downwards pushes them back.
     ceiling = 1.0
     for index in reversed(order):
         placed[index] = min(placed[index], ceiling)
@@ -289,6 +274,15 @@ def spread(values: Sequence[float], gap: float) -> list[float]:
 
 
 # --- The other figures ---
+
+HEAT_STEPS = 6
+
+
+def heat_step(value: float, chance: float, threshold: float) -> int:
+    """The step of the heat map's scale: 0-2 from chance up to the accuracy threshold, 3-5 from there up to 1."""
+    if value < threshold:
+        return min(max(int(3 * (value - chance) / (threshold - chance)), 0), 2)
+    return 3 + min(int(3 * (value - threshold) / (1 - threshold)), 2) if threshold < 1 else 5
 
 
 def heat_map(model: Model, metric: str, number: int) -> Figure | None:
@@ -312,26 +306,18 @@ def heat_map(model: Model, metric: str, number: int) -> Figure | None:
     for length, parts in model.summary.missing.by_length_and_depth.items():
         rows += [cell(length, depth, "none", MISSING) for depth, part in parts.items() if not part.answered]
     lengths = sorted({row["length"] for row in rows})
-    unit = token_unit(model.summary.measured)
+    bare: dict[str, Any] = {"ticks": False, "domain": False, "grid": False, "labelAngle": 0}
+    columns = alt.Axis(labelExpr=_length_labels(lengths), **bare)
+    depths = alt.Axis(labelExpr="replace(datum.label,'-','–')", **bare)
     base = chart_of(rows).encode(
-        x=alt.X(
-            "length:O",
-            title=["length in", unit],
-            axis=alt.Axis(labelExpr=_length_labels(lengths), **NO_LINES),
-        ),
-        y=alt.Y(
-            "depth:O",
-            title="depth (0 = start)",
-            axis=alt.Axis(labelExpr="replace(datum.label,'-','–')", **NO_LINES),
-        ),
+        x=alt.X("length:O", title=["length in", token_unit(model.summary.measured)], axis=columns),
+        y=alt.Y("depth:O", title="depth (0 = start)", axis=depths),
         href="link:N",
     )
     steps = [str(step) for step in range(HEAT_STEPS)]
     colors = [*(COLORS[f"heat-{step}"][0] for step in steps), LINE]
-    scale = alt.Scale(domain=[*steps, "none"], range=colors)
-    tiles = base.mark_rect(stroke=PAPER, strokeWidth=2).encode(
-        color=alt.Color("step:N", scale=scale, legend=None)
-    )
+    color = alt.Color("step:N", scale=alt.Scale(domain=[*steps, "none"], range=colors), legend=None)
+    tiles = base.mark_rect(stroke=PAPER, strokeWidth=2).encode(color=color)
     numbers = base.mark_text(fontSize=11, color=INK).encode(text="text:N")
     return Figure(
         f"depth-{number}",
@@ -346,44 +332,33 @@ def training(runs: Sequence[Training], suffix: str = "") -> list[Figure]:
     """Loss, accuracy and longest prompt against the step, one curve a run; `suffix` ends their names."""
     from_zero, doubling = alt.Scale(zero=True), alt.Scale(type="log", base=2)
     panels = [
-        ("loss", "Loss", "~g", from_zero, [_binned(run, "loss") for run in runs]),
-        (
-            "training-accuracy",
-            "Accuracy on its own data",
-            ".0%",
-            from_zero,
-            [_binned(run, "accuracy") for run in runs],
-        ),
-        ("length", "Longest prompt, tokens", ",d", doubling, [_binned(run, "length") for run in runs]),
+        ("loss", "loss", "Loss", "~g", from_zero),
+        ("training-accuracy", "accuracy", "Accuracy on its own data", ".0%", from_zero),
+        ("length", "length", "Longest prompt, tokens", ",d", doubling),
     ]
-    styles = [run.style for run in runs]
+    color, dash, _ = encodings([run.style for run in runs])
     x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4, format="~s"))
     figures = []
-    for name, title, form, scale, curves in panels:
-        rows = [row | {"curve": str(index)} for index, curve in enumerate(curves) for row in curve]
-        if not rows:
-            continue
-        y = alt.Y("value:Q", title=None, scale=scale, axis=alt.Axis(format=form, tickCount=5))
-        base = chart_of(rows).mark_line(strokeWidth=1.8)
-        chart = base.encode(x=x, y=y, color=colors_of(styles), strokeDash=dashes_of(styles))
-        description = f"Line chart of {title[0].lower()}{title[1:]} against the training step."
-        figures.append(Figure(f"{name}{suffix}", title, description, svg_of(chart, *_SMALL)))
+    for name, field, title, form, scale in panels:
+        rows: Rows = []
+        for index, run in enumerate(runs):
+            known = [step for step in run.steps if getattr(step, field) is not None]
+            size = bin_size(len(known)) or 1
+            for start in range(0, len(known), size):
+                part = known[start : start + size]
+                mean = sum(getattr(step, field) for step in part) / len(part)
+                rows.append({"step": part[-1].step, "value": mean, "curve": str(index)})
+        if rows:
+            y = alt.Y("value:Q", title=None, scale=scale, axis=alt.Axis(format=form, tickCount=5))
+            chart = chart_of(rows).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=color, strokeDash=dash)
+            description = f"Line chart of {title[0].lower()}{title[1:]} against the training step."
+            figures.append(Figure(f"{name}{suffix}", title, description, svg_of(chart, *_SMALL)))
     return figures
 
 
 def bin_size(steps: int) -> int:
     """The number of training steps whose mean one point of a curve shows."""
     return -(-steps // _POINTS)
-
-
-def _binned(run: Training, field: str) -> Rows:
-    known = [step for step in run.steps if getattr(step, field) is not None]
-    size = bin_size(len(known)) or 1
-    bins = [known[start : start + size] for start in range(0, len(known), size)]
-    return [
-        {"step": part[-1].step, "value": sum(getattr(step, field) for step in part) / len(part)}
-        for part in bins
-    ]
 
 
 # --- Attention (`longrm attribute --attention`) ---
@@ -399,27 +374,31 @@ ATTENTION_TITLES = {
 def region_styles(rows: Sequence[AttentionTableRow]) -> dict[str, Style]:
     """How each region of a table is drawn; the first two regions get distant colors."""
     regions = dict.fromkeys(row.region for row in rows)
-    return {region: Style(3 - 2 * n if n < 2 else 2 + n) for n, region in enumerate(regions)}
+    return {region: Style.number(3 - 2 * n if n < 2 else 2 + n) for n, region in enumerate(regions)}
 
 
 def attention(rows: Sequence[AttentionTableRow]) -> list[Figure]:
     """A figure by layer for each measure: a color per region; right judgments are solid, wrong ones dashed."""
     styles = region_styles(rows)
     regions, verdicts = list(styles), ["right", "wrong"]
+    color, _, _ = encodings(list(styles.values()))
     figures = []
     for measure, title in ATTENTION_TITLES.items():
-        points: Rows = []
-        for row in rows:
-            if row.measure == measure and row.layer is not None and row.value.value is not None:
-                point: dict[str, Any] = {
-                    "curve": str(regions.index(row.region)),
-                    "few": few(row.value.groups),
-                }
-                point["judged"] = verdicts[not row.right]
+        points: Rows = [
+            {
+                "curve": str(regions.index(row.region)),
+                "judged": verdicts[not row.right],
                 # Right and wrong are 0.1 layers apart, so that their intervals do not hide each other.
-                point |= {"at": row.layer + 0.05 * (1 - 2 * row.right), "chance": row.chance}
-                point |= {"value": row.value.value, "low": row.value.low, "high": row.value.high}
-                points.append(point)
+                "at": row.layer + 0.05 * (1 - 2 * row.right),
+                "chance": row.chance,
+                "value": row.value.value,
+                "low": row.value.low,
+                "high": row.value.high,
+                "few": few(row.value.groups),
+            }
+            for row in rows
+            if row.measure == measure and row.layer is not None and row.value.value is not None
+        ]
         if not points:
             continue
         last = max(row.layer for row in rows if row.layer is not None)
@@ -427,20 +406,19 @@ def attention(rows: Sequence[AttentionTableRow]) -> list[Figure]:
         x = alt.X("at:Q", title="layer", scale=alt.Scale(domain=[-0.3, last + 0.3], nice=False), axis=axis)
         percents = alt.Axis(format=".0%", tickCount=5)
         y = alt.Y("value:Q", title=None, axis=percents, scale=alt.Scale(zero=True))
-        dashes = alt.Scale(domain=verdicts, range=[[1, 0], [5, 3]])
-        shapes = alt.Scale(domain=verdicts, range=["circle", "triangle-up"])
-        base = chart_of(points).encode(x=x, color=colors_of(list(styles.values())))
+        dash = alt.StrokeDash(
+            "judged:N", scale=alt.Scale(domain=verdicts, range=[[1, 0], [5, 3]]), legend=None
+        )
+        shape = alt.Shape(
+            "judged:N", scale=alt.Scale(domain=verdicts, range=["circle", "triangle-up"]), legend=None
+        )
+        base = chart_of(points).encode(x=x, color=color)
+        by_chance = base.mark_line(strokeWidth=1, opacity=0.7).encode(y="chance:Q", detail="judged:N")
         chart = alt.layer(
-            base.mark_line(strokeWidth=1, opacity=0.7).encode(
-                y="chance:Q", detail="judged:N", strokeDash=alt.value([1, 3])
-            ),
-            base.mark_line(strokeWidth=2).encode(
-                y=y, strokeDash=alt.StrokeDash("judged:N", scale=dashes, legend=None)
-            ),
+            by_chance.encode(strokeDash=alt.value([1, 3])),
+            base.mark_line(strokeWidth=2).encode(y=y, strokeDash=dash),
             base.mark_rule(strokeWidth=1.5, opacity=0.6).encode(y="low:Q", y2="high:Q"),
-            base.mark_point(filled=True, size=45, opacity=1).encode(
-                y=y, shape=alt.Shape("judged:N", scale=shapes, legend=None)
-            ),
+            base.mark_point(filled=True, size=45, opacity=1).encode(y=y, shape=shape),
             base.mark_text(dx=7, dy=-7, fontSize=11).encode(y=y, text="few:N"),
         )
         ends = ", ".join(

@@ -1,14 +1,12 @@
-"""How results are shown: numbers as text, the colors of models, and the HTML environment.
+"""How results are shown: numbers as text, the colors of models, and HTML pages.
 
-The terminal and the audit's page use the same functions, so a number reads alike everywhere.
+The terminal, the report and the audit's page share these functions, so that a number reads the same everywhere.
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
@@ -30,19 +28,21 @@ MISSING = "–"
 NO_ANSWER = "no answer"
 FEW = "†"
 FEW_NOTE = f"{FEW} fewer than {FEW_GROUPS} groups: the interval is rough and usually too narrow."
-_MINUS = "−"
 
 
-def _signed(value: float, places: int) -> str:
+def decimal(value: float | None, places: int = 2) -> str:
+    """A plain number with a true minus sign; a dash if it is undefined."""
+    if value is None:
+        return MISSING
     text = f"{value:.{places}f}"
     if float(text) == 0:
         text = text.lstrip("-")  # -0.0 would suggest a sign that rounding has removed
-    return text.replace("-", _MINUS)
+    return text.replace("-", "−")
 
 
 def percent(value: float | None) -> str:
     """A fraction in percent with one decimal."""
-    return MISSING if value is None or math.isnan(value) else f"{_signed(100 * value, 1)}%"
+    return MISSING if value is None else f"{decimal(100 * value, 1)}%"
 
 
 def level(value: float) -> str:
@@ -52,24 +52,17 @@ def level(value: float) -> str:
 
 def points(value: float | None) -> str:
     """A difference of two fractions in percentage points, with its sign."""
-    if value is None or math.isnan(value):
-        return MISSING
-    return f"{'+' if value > 0 else ''}{_signed(100 * value, 1)}"
+    return MISSING if value is None else f"{'+' if value > 0 else ''}{decimal(100 * value, 1)}"
 
 
 def published(value: float | None) -> str:
     """A number that is already in percent, with the two decimals of published tables."""
-    return MISSING if value is None else f"{_signed(value, 2)}%"
-
-
-def decimal(value: float | None, places: int = 2) -> str:
-    """A plain number."""
-    return MISSING if value is None or math.isnan(value) else _signed(value, places)
+    return MISSING if value is None else f"{decimal(value)}%"
 
 
 def count(value: float | None) -> str:
     """A whole number with thousands separators."""
-    return MISSING if value is None or math.isnan(value) else f"{round(value):,}"
+    return MISSING if value is None else f"{round(value):,}"
 
 
 def plural(number: int, noun: str) -> str:
@@ -100,17 +93,12 @@ def few_note(texts: Iterable[str]) -> str:
 
 
 def interval(
-    estimate: Estimate, write: Callable[[float], str] = lambda value: _signed(100 * value, 1)
+    estimate: Estimate, write: Callable[[float], str] = lambda value: decimal(100 * value, 1)
 ) -> str:
     """The limits of an interval, by default in percent; empty where there is none."""
     if estimate.low is None or estimate.high is None:
         return ""
     return f"[{write(estimate.low)}, {write(estimate.high)}]{few(estimate.groups)}"
-
-
-def with_interval(estimate: Estimate | None) -> str:
-    """A share and its interval in percent, such as "83.3% [70.1, 92.0]"."""
-    return MISSING if estimate is None else f"{percent(estimate.value)} {interval(estimate)}".rstrip()
 
 
 def defined(estimate: Estimate | None) -> Estimate | None:
@@ -156,11 +144,8 @@ def _crossing(boundary: ContextBoundary, value: float | None, side: CrossingSide
 
 def boundary_text(boundary: ContextBoundary) -> str:
     """The context boundary for a headline, such as "context boundary ≈ 370 tokens [340, 410] (resolved)"."""
-    place, limits, status = (
-        boundary_estimate(boundary),
-        boundary_interval(boundary),
-        STATUSES[boundary.status],
-    )
+    place, limits = boundary_estimate(boundary), boundary_interval(boundary)
+    status = STATUSES[boundary.status]
     if place == MISSING and not limits:
         return f"context boundary {status}"
     found = f"within {limits} tokens" if place == MISSING else f"{place} tokens {limits}".rstrip()
@@ -173,10 +158,9 @@ def headline(summary: EvaluationSummary) -> str:
     if accuracy.value is None:
         parts = ["accuracy undefined"]
     else:
-        parts = [
-            f"{metric_of(metric).title} {with_interval(accuracy)} on {plural(accuracy.n, 'comparison')}, "
-            f"chance {percent(summary.chance[metric])}"
-        ]
+        value = f"{percent(accuracy.value)} {interval(accuracy)}".rstrip()
+        comparisons, chance = plural(accuracy.n, "comparison"), percent(summary.chance[metric])
+        parts = [f"{metric_of(metric).title} {value} on {comparisons}, chance {chance}"]
     if summary.boundary is not None:
         parts.append(boundary_text(summary.boundary))
     if unanswered := summary.counts.comparisons - summary.counts.outcomes[Outcome.ANSWERED]:
@@ -266,52 +250,25 @@ COLORS: dict[str, tuple[str, str]] = {
     "heat-4": ("#9cc6e8", "#1f5378"),
     "heat-5": ("#5ba3d6", "#1b6799"),
 }
-"""Name -> (light, dark). The light colors must all differ: `follow_theme` finds them again in the drawn SVG."""
+"""Name -> (light, dark). The light colors must all differ: `Figure.inline` finds them again in the drawn SVG."""
 
-HEAT_STEPS = 6
 _DASHES: tuple[tuple[int, ...], ...] = ((2, 3), (7, 3), (7, 3, 2, 3), (1, 0), (10, 4))
 _SHAPES = ("square", "triangle-up", "diamond", "circle", "cross")
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
-    """How a model is drawn. Color, dashes and point shape each suffice to tell it from the next one."""
+class Style(NamedTuple):
+    """How a model is drawn. Color, dashes and point shape each suffice to distinguish it from the next one."""
 
-    index: int
+    name: str  # of the color in the style sheet
+    color: str  # in light mode
+    dash: tuple[int, ...]  # strokes and gaps in pixels
+    shape: str  # of points, as Vega names it
 
-    @property
-    def name(self) -> str:
-        """The color's name in the style sheet."""
-        return f"stage-{self.index % 8}"
-
-    @property
-    def color(self) -> str:
-        """The light color."""
-        return COLORS[self.name][0]
-
-    @property
-    def dash(self) -> tuple[int, ...]:
-        """Lengths of strokes and gaps in pixels."""
-        return _DASHES[self.index % len(_DASHES)]
-
-    @property
-    def shape(self) -> str:
-        """The point's shape, as Vega names it."""
-        return _SHAPES[self.index % len(_SHAPES)]
-
-
-def heat_step(value: float, chance: float, threshold: float) -> int:
-    """The step of the heat map's scale: 0-2 from chance up to the accuracy threshold, 3-5 from there up to 1."""
-    if value < threshold:
-        return min(max(int(3 * (value - chance) / (threshold - chance)), 0), 2)
-    return 3 + min(int(3 * (value - threshold) / (1 - threshold)), 2) if threshold < 1 else 5
-
-
-def follow_theme(svg: str) -> str:
-    """Replaces the light colors of a drawn figure by the variables of the style sheet, which has dark ones."""
-    for name, (light, _) in COLORS.items():
-        svg = svg.replace(f'"{light}"', f'"var(--{name})"')
-    return svg
+    @classmethod
+    def number(cls, index: int) -> Self:
+        """The style of the model with this number."""
+        name = f"stage-{index % 8}"  # 8 colors and 5 dashes have no common divisor: 40 styles differ
+        return cls(name, COLORS[name][0], _DASHES[index % 5], _SHAPES[index % 5])
 
 
 # --- HTML ---

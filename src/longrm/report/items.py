@@ -1,6 +1,6 @@
 """The report's browser of comparisons: what it lists, what it opens, and how that is packed into the page.
 
-The page holds texts as deflated base64 chunks, which its script inflates when they are looked at. A context that
+The page contains texts as deflated base64 chunks, which its script inflates when they are looked at. A context that
 several comparisons share is packed once.
 """
 
@@ -25,14 +25,14 @@ from longrm.report.attribution import attribution_map
 from longrm.report.load import Model
 from longrm.runs.logs import EXAMPLES, Log, text_digest
 from longrm.runs.records import ExampleRecord, JudgmentRecord
-from longrm.types import Message, Outcome, Span, margin, text_of
+from longrm.types import Message, Span, margin, text_of
 
 PAGE = 57_000_000
 """Most characters of all chunks together: with figures and tables the page stays below 60 MB."""
 
 _KEPT = 6_000  # characters kept at either side of a gap in a response or a judgment
 _SEARCHED = 300  # characters of the question and of each response that the search covers
-_LONG = 4_000  # characters from which a part of a prompt is a chunk of its own, shared by all that have it
+_LONG = 4_000  # characters from which a part of a prompt is a separate chunk, shared by all comparisons that have it
 
 ItemKey = tuple[str, str]
 """The id of a comparison, and the digest of its texts: equal ids of different texts are different comparisons."""
@@ -44,47 +44,43 @@ class PageFullError(Exception):
     """The page has no room for another text."""
 
 
-def deflated(text: str) -> str:
-    """The text as the page holds it."""
-    # Level 3 is hardly larger than the default, and much faster.
-    return base64.b64encode(zlib.compress(text.encode(), 3)).decode()
-
-
 class Chunks:
-    """The packed texts of a page, at most `room` characters together."""
+    """The packed texts of a page, at most `room` characters together; equal texts are packed once."""
 
     def __init__(self, room: int) -> None:
         self.packed: list[str] = []
         self._room = room
-        self._shared: dict[bytes, int] = {}
+        self._numbers: dict[bytes, int] = {}
 
     def add(self, text: str) -> int:
         """Adds a text; returns its number."""
-        packed = deflated(text)
-        self._room -= len(packed)
-        if self._room < 0:
-            raise PageFullError
-        self.packed.append(packed)
-        return len(self.packed) - 1
-
-    def add_once(self, text: str) -> int:
-        """Adds a text that several comparisons may share; returns its number."""
         key = hashlib.sha256(text.encode()).digest()
-        if key not in self._shared:
-            self._shared[key] = self.add(text)
-        return self._shared[key]
+        if key not in self._numbers:
+            packed = deflated(text)
+            if len(packed) > self._room:
+                raise PageFullError
+            self._room -= len(packed)
+            self._numbers[key] = len(self.packed)
+            self.packed.append(packed)
+        return self._numbers[key]
+
+
+def deflated(text: str) -> str:
+    """The text as the page contains it."""
+    # Level 3 is hardly larger than the default, and much faster.
+    return base64.b64encode(zlib.compress(text.encode(), 3)).decode()
 
 
 @dataclass(slots=True)
 class Item:
-    """A comparison: its key on the page, its first record, the records of all models, and its chunk if it opens."""
+    """A comparison on the page."""
 
     key: str
-    record: JudgmentRecord
-    judged: dict[int, JudgmentRecord] = field(default_factory=dict)
-    chunk: int | None = None
-    kept: bool = False
-    words: str = ""
+    record: JudgmentRecord  # the first of `judged`
+    judged: dict[int, JudgmentRecord] = field(default_factory=dict)  # by the number of the model
+    chunk: int | None = None  # of its texts, if it opens
+    kept: bool = False  # whether a run keeps its texts
+    words: str = ""  # that the search covers
 
 
 def browser(models: Sequence[Model]) -> dict[str, Any] | None:
@@ -96,7 +92,6 @@ def browser(models: Sequence[Model]) -> dict[str, Any] | None:
         `unmatched` attributions of comparisons that no evaluation here judged. None without any comparison.
     """
     labels = list(dict.fromkeys(model.label for model in models))
-    # Judgments of old logs have no digest: these are compared with nothing.
     digests: dict[Path, dict[str, str]] = {}
     items: dict[ItemKey, Item] = {}
     times: Counter[str] = Counter()
@@ -104,6 +99,7 @@ def browser(models: Sequence[Model]) -> dict[str, Any] | None:
         if model.run is None:
             continue
         folder = model.run.path
+        # Without a digest (as in recorded judgments) a comparison is matched with none of another run.
         digests[folder] = {name: gold.digest or str(folder) for name, gold in model.run.gold.items()}
         for record in model.run.judgments:
             key = record.id, digests[folder].get(record.id, str(folder))
@@ -132,19 +128,21 @@ def browser(models: Sequence[Model]) -> dict[str, Any] | None:
         "models": [{"label": label, "style": styles[label]} for label in labels],
         "items": [_listed(item, explained.get(key, ())) for key, item in items.items()],
     }
-    chunks.packed.append(deflated(json_text(index)))  # even in a full page: without it nothing opens
-    wrong = [
+    lost = [
         item
         for item in items.values()
-        if any(verdict(record) not in ("right", "no gold") for record in item.judged.values())
+        if not item.kept and any(verdict(one) not in ("right", "no gold") for one in item.judged.values())
     ]
     return {
-        "index": len(chunks.packed) - 1,
-        "chunks": chunks.packed,
+        "index": len(chunks.packed),
+        "chunks": [
+            *chunks.packed,
+            deflated(json_text(index)),
+        ],  # even in a full page: without it nothing opens
         "judged": len(items),
         "kept": sum(item.chunk is not None for item in items.values()),
         "left_out": sum(item.kept and item.chunk is None for item in items.values()),
-        "lost": sum(not item.kept for item in wrong),
+        "lost": len(lost),
         "unmatched": sum(len(found) for key, found in explained.items() if key not in items),
     }
 
@@ -183,7 +181,7 @@ def _listed(item: Item, explained: Sequence[Explanation]) -> dict[str, Any]:
         lead = None
         if one.scores and one.ranks and verdict(one) not in ("no answer", "no gold"):
             lead = margin(one.scores, one.ranks)
-        judged[number] = [verdict(one), _name_of(one.outcome), lead]
+        judged[number] = [verdict(one), one.outcome.replace("_", " "), lead]
     return {
         "key": item.key,
         "length": record.length,
@@ -207,20 +205,12 @@ def _opened(
     units = [utf16_units(readable(message)) for message in example.prompt]
     maps = []
     for number, name, record in explained:
-        shown = attribution_map(record, example)
+        target = (record.target.response, record.target.against)
+        shown = {"model": number, "name": name, "target": target, **attribution_map(record, example)}
         for one in shown["shaded"]:
             at = units[one["message"]]
             one |= {"start": at(one["start"]), "end": at(one["end"])}
-        for bar in (*shown["bars"], *shown["evidence"]):
-            bar |= {name: round(value, 1) for name, value in bar.items() if isinstance(value, float)}
-        maps.append(
-            {
-                "model": number,
-                "name": name,
-                "target": (record.target.response, record.target.against),
-                **shown,
-            }
-        )
+        maps.append(shown)
     messages = []
     for number, message in enumerate(example.prompt):
         marks = [(span, "evidence") for span in example.evidence if span.message == number]
@@ -251,7 +241,7 @@ def _message(
     ends = chain.from_iterable((span.start, span.end) for span in context)
     borders = sorted({0, len(text), *(min(end, len(text)) for end in ends)})
     parts = [
-        (at(start), text[start:end] if end - start < _LONG else chunks.add_once(text[start:end]))
+        (at(start), text[start:end] if end - start < _LONG else chunks.add(text[start:end]))
         for start, end in pairwise(borders)
     ]
     return {
@@ -288,7 +278,7 @@ def _judgment(record: JudgmentRecord) -> dict[str, Any]:
         "trials": [
             {
                 "order": trial.order,
-                "outcome": _name_of(trial.outcome),
+                "outcome": trial.outcome.replace("_", " "),
                 "scores": trial.scores,
                 "ranking": trial.ranking,
                 "attempts": trial.attempts,
@@ -299,10 +289,6 @@ def _judgment(record: JudgmentRecord) -> dict[str, Any]:
             for trial in record.trials
         ],
     }
-
-
-def _name_of(outcome: Outcome) -> str:
-    return outcome.value.replace("_", " ")
 
 
 def _searched_words(example: ExampleRecord) -> str:

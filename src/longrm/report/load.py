@@ -1,17 +1,16 @@
 """Reads run folders into the models and training runs that the report shows."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from longrm import reading
 from longrm.errors import RunError
 from longrm.evaluation.run import COMMANDS, Run, open_runs
 from longrm.evaluation.summaries import AttributionSummary, DemoSummary, EvaluationSummary, TrainingSummary
 from longrm.reading import short_name
-from longrm.report.formatting import Style, shortened_apart
+from longrm.report.formatting import Style, defined, shortened_apart
 from longrm.runs.folder import MANIFEST
 from longrm.runs.logs import Log
 from longrm.runs.records import Estimate, StepRecord, TimingRecord
@@ -51,32 +50,24 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Model:
-    """An evaluated model.
+    """An evaluated model."""
 
-    Attributes:
-        label: Its name on the page.
-        style: How it is drawn.
-        summary: The summary of its evaluation.
-        run: The run of its judgments; None if a demo's part is gone.
-        family: The family of a demo's stage.
-        attributions: Attribution runs of its judgments.
-    """
-
-    label: str
+    label: str  # its name on the page
     style: Style
     summary: EvaluationSummary
-    run: Run | None = None
-    family: str = ""
-    attributions: list[Run] = field(default_factory=list)
+    run: Run | None = None  # of its judgments; None if the folder of a demo's stage is gone
+    family: str = ""  # of a demo's stage
+    attributions: list[Run] = field(default_factory=list)  # of its judgments
 
     def by_length(self, metric: str) -> dict[int, Estimate]:
         """The metric at each length where it is defined, shortest first."""
         rows = {int(length): row for length, row in self.summary.metrics.by_length.items()}
-        return _defined(rows, metric)
+        return {length: row[metric] for length, row in sorted(rows.items()) if defined(row.get(metric))}
 
     def by_depth(self, length: str, metric: str) -> dict[str, Estimate]:
         """The metric at each depth where it is defined, for contexts of one length."""
-        return _defined(self.summary.metrics.by_length_and_depth[length], metric)
+        rows = self.summary.metrics.by_length_and_depth[length]
+        return {depth: row[metric] for depth, row in sorted(rows.items()) if defined(row.get(metric))}
 
     @property
     def unanswered(self) -> list[int]:
@@ -97,31 +88,14 @@ class Training:
 
 @dataclass(slots=True)
 class ReportData:
-    """Everything that a report is made from, in the order of the page.
-
-    Attributes:
-        runs: Every run folder.
-        models: Evaluations: a demo's on pairs, or those of evaluation runs.
-        best_of: A demo's evaluations on best-of-4.
-        pointwise: A demo's evaluations on pairs, by scores for single responses.
-        trained: Training runs.
-        demo: The demo's summary, if this is one.
-    """
+    """Everything that a report shows, in the order of the page."""
 
     runs: list[Run]
-    models: list[Model] = field(default_factory=list)
-    best_of: list[Model] = field(default_factory=list)
-    pointwise: list[Model] = field(default_factory=list)
+    models: list[Model] = field(default_factory=list)  # a demo's evaluations on pairs, or evaluation runs
+    best_of: list[Model] = field(default_factory=list)  # a demo's evaluations on best-of-4
+    pointwise: list[Model] = field(default_factory=list)  # a demo's, on pairs by scores for single responses
     trained: list[Training] = field(default_factory=list)
     demo: DemoSummary | None = None
-
-
-def _defined(rows: Mapping[Any, Mapping[str, Estimate]], metric: str) -> dict[Any, Estimate]:
-    return {
-        key: row[metric]
-        for key, row in sorted(rows.items())
-        if metric in row and row[metric].value is not None
-    }
 
 
 def stage_label(name: str) -> str:
@@ -147,17 +121,14 @@ def load_report(folders: Sequence[Path]) -> ReportData:
             raise RunError(
                 f"{run.path} is a run of kind {reading.short(run.kind)}; a report shows {kinds} runs"
             )
-    if finished := [run for run in runs if run.is_finished]:
-        for run in runs:
-            if not run.is_finished:
-                _logger.warning(
-                    "left out of the report: %s is not finished; continue it with: %s",
-                    run.path,
-                    run.command(),
-                )
-        runs = finished
-    attributions = [run for run in runs if run.kind == "attribution"]
-    runs = [run for run in runs if run not in attributions]
+    finished = [run for run in runs if run.is_finished]
+    for run in runs if finished else ():
+        if run not in finished:
+            _logger.warning(
+                "left out of the report: %s is not finished; continue it with: %s", run.path, run.command()
+            )
+    attributions = [run for run in finished or runs if run.kind == "attribution"]
+    runs = [run for run in finished or runs if run not in attributions]
     demos = [run for run in runs if run.kind == "demo"]
     if demos and len(runs) > 1:
         raise RunError(f"{demos[0].path} is a demo, which is reported alone; drop the other folders")
@@ -170,27 +141,22 @@ def _read_runs(runs: Sequence[Run]) -> ReportData:
     data = ReportData(list(runs))
     short = shortened_apart([run.name for run in runs], _LONGEST_LABEL)
     for run in runs:
-        match run.summary:
-            case EvaluationSummary() as summary:
-                turn, place = divmod(len(data.models), len(_RUN_STYLES))
-                label = f"{run.name} · {short_name(summary.model)}"
-                label = label if len(label) <= _LONGEST_LABEL else short[run.name]
-                data.models.append(Model(label, Style(_RUN_STYLES[place] + 8 * turn), summary, run))
-            case TrainingSummary():
-                data.trained.append(_training(run, short[run.name], Style(len(data.trained) + 3)))
-            case unknown:
-                raise AssertionError(f"no report shows runs of the kind {unknown.kind!r}")
+        if run.kind == "evaluation":
+            turn, place = divmod(len(data.models), len(_RUN_STYLES))
+            label = f"{run.name} · {short_name(run.evaluation.model)}"
+            label = label if len(label) <= _LONGEST_LABEL else short[run.name]
+            style = Style.number(_RUN_STYLES[place] + 8 * turn)
+            data.models.append(Model(label, style, run.evaluation, run))
+        else:
+            style = Style.number(len(data.trained) + 3)
+            data.trained.append(_training(run, short[run.name], style))
     return data
 
 
 def _training(run: Run, label: str, style: Style, family: str = "") -> Training:
     assert isinstance(run.summary, TrainingSummary), "its kind says so"
-    steps = list(Log(run.path / STEPS, StepRecord))
-    if len(steps) != run.summary.steps:
-        raise RunError(
-            f"{run.path / STEPS} has {len(steps):,} steps, the summary counts {run.summary.steps:,}"
-        )
-    return Training(label, style, steps, list(Log(run.path / TIMING, TimingRecord)), family)
+    steps, timing = Log(run.path / STEPS, StepRecord), Log(run.path / TIMING, TimingRecord)
+    return Training(label, style, list(steps), list(timing), family)
 
 
 def _read_demo(run: Run) -> ReportData:
@@ -205,13 +171,10 @@ def _read_demo(run: Run) -> ReportData:
         data.runs.append(Run(folder))
         return data.runs[-1]
 
-    def place(name: str) -> tuple[int, str]:
-        return (list(STAGES).index(name) if name in STAGES else len(STAGES)), name
-
     names = {*summary.stages, *(path.parent.name for path in run.path.glob(f"training/*/{MANIFEST}"))}
-    for number, name in enumerate(sorted(names, key=place)):
-        label, family = stage_label(name), GENERATIVE if name.startswith("generative_") else DISCRIMINATIVE
-        style = Style(place(name)[0] if name in STAGES else number)
+    for name in sorted(names, key=list(STAGES).index):
+        label, family = STAGES[name][0], GENERATIVE if name.startswith("generative_") else DISCRIMINATIVE
+        style = Style.number(list(STAGES).index(name))
         stage = summary.stages.get(name)  # None for a training that other stages start from
         for exam, models in exams.items():
             evaluation = stage if exam == "pairs" or stage is None else getattr(stage, exam)
@@ -234,8 +197,8 @@ def _add_attributions(data: ReportData, runs: Sequence[Run]) -> None:
         explained = models.get(_resolved(run.summary.model))
         if explained is None:
             raise RunError(
-                f"{run.path} explains judgments of {reading.short(run.summary.model)}; name an evaluation of that "
-                f"model too, or write a page of its own: {run.command()} --html FILE"
+                f"{run.path} explains judgments of {reading.short(run.summary.model)}: add an evaluation of that "
+                f"model, or write a separate page: {run.command()} --html FILE"
             )
         for model in explained:
             model.attributions.append(run)

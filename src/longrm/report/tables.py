@@ -1,7 +1,7 @@
 """The report's tables and sections, as text that the template prints."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -64,26 +64,16 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of the page.
+    """A section of the page."""
 
-    Attributes:
-        title: Its heading.
-        link: Its name in the navigation.
-        meaning: What its numbers mean; printed before them.
-        tables: The first one is printed next to the figure.
-        figure: A `charts.Figure`, or None.
-        folded: Tables that a click on `fold` opens.
-        note: Small print after the tables.
-    """
-
-    title: str
-    link: str
-    meaning: str
-    tables: Sequence[Table] = ()
-    figure: Any = None
-    folded: Sequence[Table] = ()
+    title: str  # the heading
+    link: str  # its name in the navigation
+    meaning: str  # what its numbers mean; printed before them
+    tables: Sequence[Table] = ()  # the first one is printed next to the figure
+    figure: Any = None  # a `charts.Figure`, or None
+    folded: Sequence[Table] = ()  # tables that a click on `fold` opens
     fold: str = ""
-    note: str = ""
+    note: str = ""  # small print after the tables
 
 
 def items_link(**filters: str | int) -> str:
@@ -104,20 +94,19 @@ def points_cell(estimate: Estimate) -> Cell:
     return Cell(points(estimate.value), interval(estimate, points))
 
 
-def answered_cell(estimate: Estimate | None, missing: PartAnswers | None, *, n: bool = False) -> Cell:
+def answered_cell(
+    estimate: Estimate | None, missing: PartAnswers | None, *, n: bool = False, link: str = ""
+) -> Cell:
     """A share with its interval, and how many were answered if not all; the reason if none were."""
     if missing is not None and not missing.answered:
-        return Cell(NO_ANSWER, missing.reason)
+        return Cell(NO_ANSWER, missing.reason, link)
     cell = percent_cell(defined(estimate), n=n)
-    return cell if missing is None else replace(cell, detail=f"{cell.detail} {_answered(missing)}".strip())
+    detail = cell.detail if missing is None else f"{cell.detail} {_answered(missing)}".strip()
+    return Cell(cell.text, detail, "" if cell.text == MISSING else link)
 
 
 def _answered(missing: PartAnswers) -> str:
     return f"{missing.answered:,} of {missing.comparisons:,} answered"
-
-
-def _linked(cell: Cell, **filters: str | int) -> Cell:
-    return cell if cell.text == MISSING else replace(cell, link=items_link(**filters))
 
 
 Column = tuple[str, Callable[[EvaluationSummary], Estimate | None]]
@@ -128,15 +117,15 @@ def estimate_table(
     caption: str, models: Sequence[Model], columns: Sequence[Column], *, in_points: Sequence[str] = ()
 ) -> Table | None:
     """A row a model and a column an estimate; columns and models without any value are left out."""
-    found = [[defined(find(model.summary)) for _, find in columns] for model in models]
-    kept = [index for index in range(len(columns)) if any(estimates[index] for estimates in found)]
+    found = {model.label: [defined(find(model.summary)) for _, find in columns] for model in models}
+    kept = [index for index in range(len(columns)) if any(estimates[index] for estimates in found.values())]
     rows = []
-    for model, estimates in zip(models, found, strict=True):
+    for model in models:
         cells = []
         for index in kept:
-            estimate, in_percent = estimates[index], columns[index][0] not in in_points
+            estimate, in_percent = found[model.label][index], columns[index][0] not in in_points
             cells.append(points_cell(estimate) if estimate and not in_percent else percent_cell(estimate))
-        if any(estimates):
+        if any(found[model.label]):
             rows.append(Row(model.label, cells, model.style))
     return Table(caption, ["model", *(columns[index][0] for index in kept)], rows) if rows else None
 
@@ -160,17 +149,10 @@ def boundary_table(caption: str, models: Sequence[Model]) -> Table | None:
             Cell(count(reach.tokens), f"at n ≥ {count(reach.smallest_n)}"),
         ]
         rows.append(Row(model.label, cells, model.style))
-    columns = [
-        "model",
-        "holds to",
-        "boundary",
-        "fails at",
-        "status",
-        "slope",
-        "effective pairs",
-        "pairs needed",
-    ]
-    return Table(caption, [*columns, "above chance to"], rows) if rows else None
+    columns = (
+        "model, holds to, boundary, fails at, status, slope, effective pairs, pairs needed, above chance to"
+    )
+    return Table(caption, columns.split(", "), rows) if rows else None
 
 
 def length_table(caption: str, models: Sequence[Model], metric: str, *, chance: bool = False) -> Table | None:
@@ -182,7 +164,7 @@ def length_table(caption: str, models: Sequence[Model], metric: str, *, chance: 
     for model in models:
         found, missing = model.by_length(metric), model.summary.missing.by_length
         cells = [
-            _linked(answered_cell(found.get(n), missing.get(str(n))), model=model.label, length=n)
+            answered_cell(found.get(n), missing.get(str(n)), link=items_link(model=model.label, length=n))
             for n in lengths
         ]
         # The summary has the unweighted mean over lengths for the main metric only.
@@ -200,14 +182,15 @@ def overall_table(caption: str, models: Sequence[Model]) -> Table | None:
     measured = {name for model in models for name in model.summary.metrics.overall}
     names = [name for name in METRICS if name in measured]
     rows = []
-    # Chance levels are compared as text: means over different comparisons differ in their last digits.
-    chance_rows: dict[tuple[str, ...], None] = {}
+    chances = set()
     for model in models:
         summary = model.summary
-        cells = []
+        cells, chance = [], []
         for name in names:
-            estimate = defined(summary.metrics.overall.get(name))
-            if estimate is None or metric_of(name).is_share:
+            estimate, is_share = defined(summary.metrics.overall.get(name)), metric_of(name).is_share
+            # Compared as text below: mean chance levels over different comparisons differ in their last digits.
+            chance.append((percent if is_share else decimal)(summary.chance.get(name)))
+            if estimate is None or is_share:
                 cells.append(percent_cell(estimate))
             else:
                 cells.append(Cell(decimal(estimate.value), interval(estimate, decimal)))
@@ -216,16 +199,10 @@ def overall_table(caption: str, models: Sequence[Model]) -> Table | None:
             details.append(f"{summary.recommended.comparisons:,} recommended")
         cells.append(Cell(count(summary.accuracy.strict.n), ", ".join(details)))
         rows.append(Row(model.label, cells, model.style))
-        levels = [(name, summary.chance.get(name)) for name in names]
-        chance_rows[
-            tuple(percent(value) if METRICS[name].is_share else decimal(value) for name, value in levels)
-        ] = None
-    rows += [Row("chance", [*map(Cell, texts), Cell("")]) for texts in sorted(chance_rows)]
-    return (
-        Table(caption, ["model", *(METRICS[name].title for name in names), "comparisons"], rows)
-        if models
-        else None
-    )
+        chances.add((*chance, ""))
+    rows += [Row("chance", [*map(Cell, texts)]) for texts in sorted(chances)]
+    columns = ["model", *(METRICS[name].title for name in names), "comparisons"]
+    return Table(caption, columns, rows) if models else None
 
 
 def depth_tables(models: Sequence[Model], metric: str) -> list[Table]:
@@ -240,8 +217,9 @@ def depth_tables(models: Sequence[Model], metric: str) -> list[Table]:
         for depth in depths:
             row = []
             for length in lengths:
-                cell = answered_cell(cells[length].get(depth), missing.get(length, {}).get(depth), n=True)
-                row.append(_linked(cell, model=model.label, length=length, depth=depth))
+                link = items_link(model=model.label, length=length, depth=depth)
+                answers = missing.get(length, {}).get(depth)
+                row.append(answered_cell(cells[length].get(depth), answers, n=True, link=link))
             rows.append(Row(depth.replace("-", "–"), row))
         if rows:
             caption = f"{model.label}: by length in {token_unit(model.summary.measured)} and depth"
@@ -253,27 +231,28 @@ def difference_table(data: ReportData) -> Table | None:
     """A demo's contrasts length by length, and its controls as distances from chance, in percentage points."""
     if data.demo is None:
         return None
-    rows: list[Row] = []
-
-    def add(label: str, estimate: Estimate, inside: str, outside: str) -> None:
-        reading = MISSING
-        if estimate.low is not None and estimate.high is not None:
-            reading = inside if estimate.low <= 0 <= estimate.high else outside
-        pairs = Cell(count(estimate.n), f"{count(estimate.groups)} contexts")
-        rows.append(Row(label, [points_cell(estimate), pairs, Cell(reading)]))
-
+    found: list[tuple[str, Estimate, tuple[str, str]]] = []  # with how an interval with and without 0 reads
     for name, contrast in data.demo.contrasts.items():
         first, _, second = name.partition("_vs_")
         pair = f"{stage_label(first)} − {stage_label(second)}"
         for exam, by_length in ((pair, contrast.by_length), (f"{pair}, best of 4", contrast.best_of_4 or {})):
             for length in sorted(by_length, key=int):
                 label = f"{exam}, {short_length(int(length))}"
-                add(label, by_length[length], "no difference resolved", "differs")
+                found.append((label, by_length[length], ("no difference resolved", "differs")))
     for name, value in data.demo.controls.items():
         chance = next(iter(data.demo.stages.values())).chance[PAIR_ACCURACY.name]
         ends = [None if end is None else end - chance for end in (value.value, value.low, value.high)]
         gap = Estimate(ends[0], ends[1], ends[2], value.n, value.groups)
-        add(f"{stage_label(name)} − chance", gap, "at chance, as expected", "NOT at chance: a leak")
+        found.append(
+            (f"{stage_label(name)} − chance", gap, ("at chance, as expected", "NOT at chance: a leak"))
+        )
+    rows = []
+    for label, estimate, (inside, outside) in found:
+        reading = MISSING
+        if estimate.low is not None and estimate.high is not None:
+            reading = inside if estimate.low <= 0 <= estimate.high else outside
+        pairs = Cell(count(estimate.n), f"{count(estimate.groups)} contexts")
+        rows.append(Row(label, [points_cell(estimate), pairs, Cell(reading)]))
     caption = "Differences in percentage points, with 95% intervals"
     return Table(caption, ["difference", "points", "pairs", "reading"], rows) if rows else None
 

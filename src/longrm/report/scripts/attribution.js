@@ -33,9 +33,10 @@ function shade(messages, map) {
 }
 
 function strip(map, model, jump) {
-  const bars = map.bars.map(({ left, width, top, height, raises }, number) => {
-    const bar = drawn("rect", { class: raises ? "raises" : "lowers", x: left, width, y: top, height });
-    bar.addEventListener("click", () => jump(map, map.shaded[number]));
+  const bars = map.shaded.map((one) => {
+    const { left, width, top, height, share } = one;
+    const bar = drawn("rect", { class: share > 0 ? "raises" : "lowers", x: left, width, y: top, height });
+    bar.addEventListener("click", () => jump(map, one));
     return bar;
   });
   const feet = map.evidence.map(({ left, width }) => drawn("path",

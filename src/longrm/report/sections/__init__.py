@@ -1,17 +1,12 @@
-"""Optional sections of the report, one function and one file each."""
+"""Optional sections of the report: functions of the evaluated models."""
 
 from collections.abc import Callable, Sequence
 
 from longrm.report.load import Model
-from longrm.report.sections.answers import answers
-from longrm.report.sections.audit import audit
-from longrm.report.sections.baselines import baselines
-from longrm.report.sections.biases import biases
 from longrm.report.sections.calibration import calibration
 from longrm.report.sections.evidence_weight import evidence_weight
-from longrm.report.sections.rules import rules
-from longrm.report.sections.tasks import tasks
-from longrm.report.sections.votes import votes
+from longrm.report.sections.reliability import answers, audit, biases
+from longrm.report.sections.results import baselines, rules, tasks, votes
 from longrm.report.tables import Section
 
 SECTIONS: dict[str, Callable[[Sequence[Model]], Section | None]] = {

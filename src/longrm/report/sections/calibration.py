@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import altair as alt
 
 from longrm.evaluation.summaries import CalibrationError
-from longrm.report.charts import MUTED, Figure, Rows, chart_of, colors_of, dashes_of, shapes_of, svg_of
+from longrm.report.charts import MUTED, Figure, Rows, chart_of, encodings, svg_of
 from longrm.report.formatting import MISSING, count, decimal, percent
 from longrm.report.load import Model
 from longrm.report.tables import Cell, Row, Section, Table
@@ -14,7 +14,7 @@ _DRAWN_FROM = 10  # pairs in a bin; fewer show noise
 
 
 def calibration(models: Sequence[Model]) -> Section | None:
-    """Left out where no run's scores mean anything beyond their order."""
+    """None if no run's scores mean anything beyond their order."""
     shown = [model for model in models if model.summary.calibration]
     if not shown:
         return None
@@ -41,7 +41,7 @@ def calibration(models: Sequence[Model]) -> Section | None:
     return Section(
         "Confidence and accuracy",
         "Calibration",
-        "Confidence is the probability that a score margin stands for. On the dotted line, verdicts of 80% confidence "
+        "Confidence is the probability that belongs to a score margin. On the dotted line, verdicts of 80% confidence "
         "are right 80% of the time; below it, the judge is overconfident. The expected calibration error (ECE) is the "
         "mean distance from that line.",
         tables=[Table("Expected calibration error", columns, rows)],
@@ -71,17 +71,18 @@ def _figure(models: Sequence[Model]) -> Figure | None:
     if len({row["confidence"] for row in rows}) < 2:
         return None  # one point is no curve
     bottom = min(0.5, int(10 * min(row["accuracy"] for row in rows)) / 10)
-    styles, axis = [model.style for model in models], alt.Axis(format=".0%", tickCount=5)
+    color, dash, shape = encodings([model.style for model in models])
+    axis = alt.Axis(format=".0%", tickCount=5)
     x = alt.X("confidence:Q", title="confidence", scale=alt.Scale(domain=[0.5, 1]), axis=axis)
     y = alt.Y("accuracy:Q", title="accuracy", scale=alt.Scale(domain=[bottom, 1]), axis=axis)
     diagonal = chart_of([{"at": 0.5}, {"at": 1.0}]).mark_line(color=MUTED, strokeDash=[3, 4], strokeWidth=1)
-    base = chart_of(rows).encode(x=x, y=y, color=colors_of(styles))
+    base = chart_of(rows).encode(x=x, y=y, color=color)
     largest = max(row["n"] for row in rows)
     size = alt.Size("n:Q", scale=alt.Scale(domain=[0, largest], range=[12, 150]), legend=None)
     chart = alt.layer(
         diagonal.encode(x="at:Q", y="at:Q"),
-        base.mark_line(strokeWidth=1.8).encode(strokeDash=dashes_of(styles)),
-        base.mark_point(filled=True, opacity=1).encode(size=size, shape=shapes_of(styles)),
+        base.mark_line(strokeWidth=1.8).encode(strokeDash=dash),
+        base.mark_point(filled=True, opacity=1).encode(size=size, shape=shape),
     )
     return Figure(
         "calibration",

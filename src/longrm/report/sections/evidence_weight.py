@@ -10,7 +10,7 @@ from longrm.report.charts import (
     Figure,
     banded_curves,
     chart_of,
-    colors_of,
+    encodings,
     interval_rows,
     length_axis,
     level_lines,
@@ -26,7 +26,7 @@ _Explained = tuple[str, Model, AttributionSummary]  # label, model, and the attr
 
 
 def evidence_weight(models: Sequence[Model]) -> Section | None:
-    """Left out where no attribution is of the evaluated benchmark with known evidence."""
+    """None without an attribution of the evaluated benchmark with known evidence."""
     found: list[_Explained] = []
     for model in models:
         same = []
@@ -116,7 +116,7 @@ def _figure(found: Sequence[_Explained]) -> Figure | None:
     if accuracies:
         points = alt.OverlayMarkDef(size=18)
         line = chart_of(accuracies).mark_line(strokeWidth=1.4, strokeDash=[1, 3], point=points)
-        layers.append(line.encode(x=x, y=y, color=colors_of(styles)))
+        layers.append(line.encode(x=x, y=y, color=encodings(styles)[0]))
     return Figure(
         "evidence-weight",
         "Weight on the evidence against context length",

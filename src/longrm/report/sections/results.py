@@ -1,0 +1,178 @@
+"""Accuracy by task, by published rules, by votes, and against simple baselines."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from longrm.evaluation.rules import RULES
+from longrm.evaluation.summaries import PartAnswers
+from longrm.report.formatting import (
+    MISSING,
+    count,
+    defined,
+    interval,
+    listed,
+    percent,
+    plural,
+    points,
+    published,
+    token_unit,
+)
+from longrm.report.load import Model
+from longrm.report.tables import Cell, Row, Section, Table, answered_cell, percent_cell
+from longrm.runs.records import Estimate
+
+
+def tasks(models: Sequence[Model]) -> Section | None:
+    """Accuracy by task and subtype, and by task and length; None if no run has two tasks or two subtypes."""
+    by_task, by_subtype = _by_part("task", models), _by_part("subtype", models)
+    if by_task is None and by_subtype is None:
+        return None
+    by_length = [table for model in models if by_task and (table := _by_task_and_length(model))]
+    folded = [*([by_subtype] if by_task and by_subtype else []), *by_length]
+    names = (["subtype"] if by_task and by_subtype else []) + (["task and length"] if by_length else [])
+    return Section(
+        "By task",
+        "Tasks",
+        "Over all comparisons, tasks count by size (micro); in the mean over tasks, each counts the same (macro).",
+        tables=[table for table in (by_task or by_subtype,) if table],
+        folded=folded,
+        fold=f"By {' and '.join(names)}",
+    )
+
+
+def _by_part(part: str, models: Sequence[Model]) -> Table | None:
+    """A row per task or subtype and a column per model, then the means; None with fewer than two."""
+    measured = [getattr(model.summary.metrics, f"by_{part}") for model in models]
+    missing = [getattr(model.summary.missing, f"by_{part}") for model in models]
+    names = sorted({name for found in measured for name in found})
+    if len(names) < 2:
+        return None
+    rows = []
+    for name in names:
+        columns = zip(models, measured, missing, strict=True)
+        cells = [_cell(model, found.get(name, {}), gaps.get(name)) for model, found, gaps in columns]
+        rows.append(Row(name, cells))
+    overall = [_cell(m, m.summary.metrics.overall, m.summary.missing.overall) for m in models]
+    rows.append(Row("all comparisons (micro)", overall))
+    if part == "task":
+        means = [percent_cell(defined(m.summary.metrics.macro.by_task)) for m in models]
+        rows.append(Row("mean over tasks (macro)", means))
+    return Table(f"Accuracy by {part}, with 95% intervals", [part, *(m.label for m in models)], rows)
+
+
+def _cell(model: Model, measured: Mapping[str, Estimate], missing: PartAnswers | None) -> Cell:
+    return answered_cell(measured.get(model.summary.main_metric), missing, n=True)
+
+
+def _by_task_and_length(model: Model) -> Table | None:
+    measured, missing = model.summary.metrics.by_task_and_length, model.summary.missing.by_task_and_length
+    lengths = sorted({length for row in measured.values() for length in row}, key=int)
+    if len(lengths) < 2:
+        return None
+    rows = [
+        Row(task, [_cell(model, row.get(n, {}), missing.get(task, {}).get(n)) for n in lengths])
+        for task, row in measured.items()
+    ]
+    caption = f"{model.label}: by task and length in {token_unit(model.summary.measured)}"
+    return Table(caption, ["task", *(count(int(length)) for length in lengths)], rows)
+
+
+def baselines(models: Sequence[Model]) -> Section | None:
+    """The models against heuristics that judged the same comparisons; None if no baseline ran."""
+    shown = [model for model in models if model.summary.baselines]
+    if not shown:
+        return None
+    reads_context = {
+        name: one.reads_context for model in shown for name, one in model.summary.baselines.items()
+    }
+    blind = listed([name for name, reads in reads_context.items() if not reads])
+    reading = listed([name for name, reads in reads_context.items() if reads])
+    inputs = f"{f' {blind}: the responses only.' if blind else ''}{f' {reading}: the context too.' if reading else ''}"
+    rows = []
+    for model in shown:
+        cells = []
+        for name in reads_context:
+            one = model.summary.baselines.get(name)
+            if one is None:
+                cells.append(Cell(MISSING))
+            else:
+                detail = f"{interval(one.difference, points)}; baseline {percent(one.value.value)}"
+                cells.append(Cell(points(one.difference.value), detail))
+        cells.append(Cell("yes" if model.summary.beats_baselines else "no"))
+        rows.append(Row(model.label, cells, model.style))
+    columns = ["model", *(f"over {name}" for name in reads_context), "beats all"]
+    return Section(
+        "Against simple baselines",
+        "Baselines",
+        f"The same comparisons judged by heuristics without a model, which read:{inputs} A model that does not beat a "
+        "heuristic may do no more than the heuristic. Differences are paired.",
+        tables=[Table("Accuracy minus that of each baseline, in percentage points", columns, rows)],
+    )
+
+
+def votes(models: Sequence[Model]) -> Section | None:
+    """Accuracy by the number of votes; None if no run voted."""
+    curves = [
+        (model, {int(k): estimate for k, estimate in model.summary.votes.at.items()})
+        for model in models
+        if model.summary.votes
+    ]
+    if not curves:
+        return None
+    counts = sorted({k for _, curve in curves for k in curve})
+    rows = [
+        Row(model.label, [percent_cell(defined(curve.get(k))) for k in counts], model.style)
+        for model, curve in curves
+    ]
+    columns = ["model", *(plural(k, "vote") for k in counts)]
+    return Section(
+        "Accuracy by votes",
+        "Votes",
+        "The accuracy of the first k votes, averaged over which k votes come first. All points come from one run, so "
+        "they differ by less than their intervals suggest.",
+        tables=[Table("Accuracy by votes per order, with 95% intervals", columns, rows)],
+    )
+
+
+def rules(models: Sequence[Model]) -> Section | None:
+    """Scores by the rules of published benchmarks; None if no rule was applied."""
+    names = [name for name in RULES if any(name in model.summary.rules for model in models)]
+    if not names:
+        return None
+    tables, errors = [], []
+    for name in names:
+        scored = [(model, model.summary.rules[name]) for model in models if name in model.summary.rules]
+        # Parts in the order of the scores: easy comes before normal and hard.
+        parts = dict.fromkeys(
+            (key, part)
+            for key in RULES[name].parts
+            for _, score in scored
+            for part in score.parts.get(key, ())
+        )
+        rows = []
+        for model, score in scored:
+            values = [score.parts.get(key, {}).get(part) for key, part in parts]
+            overall = Cell(published(score.overall_percent), score.note)
+            rows.append(
+                Row(model.label, [overall, *(Cell(published(value)) for value in values)], model.style)
+            )
+        heads = [f"best of {part}" if key == "by_rank_percent" else part for key, part in parts]
+        tables.append(Table(RULES[name].title, ["model", "overall", *heads], rows))
+    for model in models:
+        errs = [error for score in model.summary.rules.values() for error in score.errs]
+        rows = []
+        for why, number in sorted(Counter(error.why for error in errs).items()):
+            first = ", ".join([error.id for error in errs if error.why == why][:10])
+            rows.append(Row(why.replace("_", " "), [Cell(count(number)), Cell(first)]))
+        if rows:
+            caption = f"{model.label}: comparisons that the release's scoring gets wrong"
+            errors.append(Table(caption, ["why", "comparisons", "first ids"], rows))
+    explanations = " ".join(f"{RULES[name].title}: {RULES[name].explanation}" for name in names)
+    return Section(
+        "Published scoring rules",
+        "Published rules",
+        f"Compare these numbers with published ones only, not with others on this page. {explanations}",
+        tables=tables,
+        folded=errors,
+        fold="Errors of the release's scoring",
+    )

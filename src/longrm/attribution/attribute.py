@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from longrm.attribution.ablation import AblatedScores, Removal, check_plain, sentence_weights
-from longrm.attribution.records import AttributionRecord, SentenceWeight, Target
+from longrm.attribution.records import AttributionRecord, SentenceWeight, Target, Trust
 from longrm.attribution.trust import trust
 from longrm.data.chunking import approximate_tokens
 from longrm.data.spans import context_in
@@ -46,6 +46,8 @@ def attribute(
         report: Called with the number of prompts so far.
     """
     scores = AblatedScores(model, query, target, removal, count, report)
+    weighted: tuple[SentenceWeight, ...]
+    tested: Trust | None
     try:
         check_plain(query)
         if len(scores.sentences) < 2:
@@ -54,14 +56,13 @@ def attribute(
         explained = replace(query, responses=tuple(query.responses[at] for at in target.responses()))
         deviation = None if target.against is None else model.head_deviation(explained)
         tested = trust(scores, weights, constant, deviation, Draws("trust", seed, query.id))
-    except DataError as error:
-        return AttributionRecord(
-            query.id, target, tokens_computed=scores.tokens, prompts=scores.prompts, detail=str(error)
+        weighted = tuple(
+            SentenceWeight(one.message, one.start, one.end, float(weight))
+            for one, weight in zip(scores.sentences, weights, strict=True)
         )
-    weighted = tuple(
-        SentenceWeight(one.message, one.start, one.end, float(weight))
-        for one, weight in zip(scores.sentences, weights, strict=True)
-    )
+        detail = ""
+    except DataError as error:
+        weighted, tested, detail = (), None, str(error)
     return AttributionRecord(
         query.id,
         target,
@@ -69,6 +70,7 @@ def attribute(
         trust=tested,
         tokens_computed=scores.tokens,
         prompts=scores.prompts,
+        detail=detail,
     )
 
 

@@ -22,19 +22,24 @@ from longrm.attribution.records import (
     is_evidence,
 )
 from longrm.attribution.trust import prompts_at_most
-from longrm.benchmarks import BenchmarkSource, Leval, LoadedBenchmark, Probe
-from longrm.clients.remote_settings import ModelName, Remote
-from longrm.config import OPERATIONAL, Config
+from longrm.clients.remote_settings import ModelName
+from longrm.config import OPERATIONAL
 from longrm.data.chunking import approximate_tokens
 from longrm.data.fields import length_and_depth
 from longrm.errors import ConfigError, DataError
 from longrm.evaluation.attention_table import AttentionTableRow, attention_table, write_attention_table
 from longrm.evaluation.estimates import RESAMPLES, ratio
-from longrm.evaluation.evaluation_run import Evaluation, load_benchmark, load_judge, own_tokenizer
+from longrm.evaluation.evaluation_run import (
+    Evaluation,
+    JudgedBenchmark,
+    load_benchmark,
+    load_judge,
+    own_tokenizer,
+)
 from longrm.evaluation.runner import example_of
 from longrm.evaluation.summaries import DEPTH_BINS, AttributionPart, AttributionSummary, DepthBin, depth_bin
-from longrm.modeling.attended_regions import TOP_K, AttendedComparison
-from longrm.reward_models import Compress, JudgeSettings, RewardModel
+from longrm.modeling.attended_regions import AttendedComparison
+from longrm.reward_models import RewardModel
 from longrm.reward_models.trials import points
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import EXAMPLES, Log, text_digest
@@ -51,33 +56,18 @@ PREFIX_CACHE_BYTES = 1 << 30
 """Memory for the common prefixes of the ablated prompts of a context."""
 
 
-class AttributionSettings(Config):
+class AttributionSettings(JudgedBenchmark):
     """Settings of `longrm attribute`.
 
     Attributes:
-        model: A model, as `longrm evaluate` takes it.
-        bench: A benchmark, as `longrm evaluate` takes it.
         items: Ids of the comparisons to explain; by default all.
-        source: How a benchmark's files are read.
-        probe: Settings of the probe.
-        leval: How answers become comparisons in `leval`.
-        judge: How a model is asked.
-        remote: How a model behind HTTP is reached.
-        compress: Settings of `compress:MODEL`.
         removal: What takes the place of a sentence that is left out: "filler" of as many tokens, or nothing
             ("deletion").
         attention: Whether FR and IG are measured, too; only for scalar models on this machine.
     """
 
     model: ModelName
-    bench: str
     items: tuple[str, ...] = ()
-    source: BenchmarkSource = BenchmarkSource()
-    probe: Probe = Probe()
-    leval: Leval = Leval()
-    judge: JudgeSettings = JudgeSettings()
-    remote: Remote = Remote()
-    compress: Compress = Compress()
     removal: Removal = "filler"
     attention: Annotated[bool, OPERATIONAL] = False
 
@@ -97,10 +87,13 @@ def run_attribution(
         The attributions, their summary, and the comparisons by id.
     """
     with RunFolder(out, "attribution", settings) as folder:
-        shared = Evaluation.model_fields.keys() & AttributionSettings.model_fields.keys()
+        shared = JudgedBenchmark.model_fields
         evaluation = Evaluation(**{name: getattr(settings, name) for name in shared})
         bench = load_benchmark(evaluation)
-        chosen = _chosen(bench, settings)
+        chosen = [one for one in bench.comparisons if not settings.items or one.id in settings.items]
+        if missing := {*settings.items} - {one.id for one in chosen}:
+            hint = "drop --limit" if settings.source.limit else "see items.csv of a run"
+            raise ConfigError(f"no comparison '{min(missing)}' in '{bench.name}': {hint}")
         _check_unchanged(out, bench.name, chosen)
         judge = model or load_judge(evaluation, bench, out)
         if PREFIX_CACHE_BYTES:
@@ -138,17 +131,6 @@ def run_attribution(
     return records, summary, {comparison.id: comparison for comparison in chosen}
 
 
-def _chosen(bench: LoadedBenchmark, settings: AttributionSettings) -> list[Comparison]:
-    wanted = {*settings.items}
-    found = [one for one in bench.comparisons if not wanted or one.id in wanted]
-    if missing := wanted - {one.id for one in found}:
-        sampled = (
-            "not in the --limit sample; drop --limit" if settings.source.limit else "see items.csv of a run"
-        )
-        raise ConfigError(f"no comparison '{min(missing)}' in '{bench.name}': {sampled}")
-    return found
-
-
 def _check_unchanged(out: Path, bench: str, chosen: Sequence[Comparison]) -> None:
     """Refuses to continue a run whose comparisons had other texts."""
     digests = {one.id: _digest(one) for one in chosen}
@@ -178,13 +160,8 @@ def _log_cost(
     tokens = times * sum(most[one.id] * size for one, size in zip(left, sizes, strict=True))
     if prompts := sum(most.values()):
         each = f", each in {times} orders" if times > 1 else ""
-        _log.info(
-            "%d comparisons, at most %s prompts%s: at most %s tokens",
-            len(left),
-            f"{prompts:,}",
-            each,
-            f"{tokens:,}",
-        )
+        what = f"{len(left)} comparisons, at most {prompts:,} prompts{each}: at most {tokens:,} tokens"
+        _log.info("%s", what)
 
 
 def _attributed(
@@ -199,15 +176,9 @@ def _attributed(
     (trial,) = model.judge_in_all_orders([query])
     values = points(trial)
     if not values:
-        return AttributionRecord(
-            comparison.id,
-            Target(0, 1),
-            group=comparison.group,
-            detail=f"{trial.outcome}: {trial.detail}",
-            digest=digest,
-            tokens_computed=0,
-            prompts=0,
-        )
+        detail = f"{trial.outcome}: {trial.detail}"
+        unexplained = AttributionRecord(query.id, Target(0, 1), tokens_computed=0, prompts=0, detail=detail)
+        return replace(unexplained, group=comparison.group, digest=digest)
     ranks, target = comparison.ranks, target_of(values, comparison.ranks)
     found = attribute(model, query, target, removal, count=count, report=report)
     right = None
@@ -290,25 +261,16 @@ def _part(records: Sequence[AttributionRecord]) -> AttributionPart:
     )
 
 
-def attended_by(model: RewardModel, comparison: Comparison, k: int = TOP_K) -> AttendedComparison:
-    """FR and IG of a scalar model on this machine (LongRM, Eq. 3 and 4), by regions of a comparison's context.
-
-    Args:
-        model: The model.
-        comparison: A comparison with evidence, and with gold ranks that differ.
-        k: How many tokens a head attends to.
-
-    Raises:
-        ConfigError: The model is of another kind.
-        DataError: The comparison is too long for the model, or its regions cannot be found in the prompt.
-    """
-    from longrm.modeling.attention_scores import attended  # here, because it imports torch
+def attended_by(model: RewardModel, comparison: Comparison) -> AttendedComparison:
+    """FR and IG of a scalar model on this machine (LongRM, Eq. 3 and 4), by regions of a comparison's context."""
+    # Here, because both import torch.
+    from longrm.modeling.attention_scores import attended
     from longrm.reward_models.discriminative import DiscriminativeRewardModel
 
     if not isinstance(model, DiscriminativeRewardModel):
         raise ConfigError(f"--attention requires a scalar model on this machine; {model.name} is not one")
     model.open_whole(_query(comparison))
-    return attended(model.scorer, comparison, k=k, gradients=True)
+    return attended(model.scorer, comparison, gradients=True)
 
 
 def _measure_attention(
@@ -326,13 +288,14 @@ def _measure_attention(
     with log:
         for number, one in enumerate(known):
             progress("attend", number, len(known))
-            if one.id in records:
-                continue
-            try:
-                records[one.id] = AttentionRecord(one.id, attended_by(model, one), digest=_digest(one))
-            except DataError as error:
-                records[one.id] = AttentionRecord(one.id, detail=str(error), digest=_digest(one))
-            log.append(records[one.id])
+            if one.id not in records:
+                attended, detail = None, ""
+                try:
+                    attended = attended_by(model, one)
+                except DataError as error:
+                    detail = str(error)
+                records[one.id] = AttentionRecord(one.id, attended, detail, _digest(one))
+                log.append(records[one.id])
     progress("attend", len(known), len(known))
     if all(record.attended is None for record in records.values()):
         first = records[known[0].id]

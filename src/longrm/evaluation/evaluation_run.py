@@ -17,14 +17,13 @@ from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import WorkerGroup
 
 
-class Evaluation(Config):
-    """Settings of `longrm evaluate`.
+class JudgedBenchmark(Config):
+    """A benchmark and the model that judges it.
 
     Attributes:
         model: A folder or Hub id, `openai:URL#NAME`, `longrm:URL`, `likelihood:MODEL`,
             `likelihood:MODEL#REFERENCE`, `tokens:MODEL`, `ensemble:mean-rank:MODEL+MODEL`, `baseline:NAME`,
             `compress:MODEL` or `simulated:RATE`.
-        recorded: A file of earlier judgments to score again, instead of a model.
         bench: `probe`, or NAME:PATH with `long-rewardbench`, `rewardbench`, `rewardbench-2`, `judgebench`, `rm-bench`,
             `ppe`, `memrewardbench`, `if-rewardbench`, `long-form-rewardbench`, `plan-rewardbench`, `leval` or `file`.
         source: How to read a benchmark's files.
@@ -33,12 +32,9 @@ class Evaluation(Config):
         judge: How to prompt a model.
         remote: How to reach a model behind HTTP.
         compress: How `compress:MODEL` shortens a context.
-        judging: Seeds, orders, votes, examples and statistics.
-        shard: The part of the comparisons to judge, such as "2/4"; by default all.
     """
 
     model: ModelName | None = None
-    recorded: str | None = None
     bench: str
     source: BenchmarkSource = BenchmarkSource()
     probe: Probe = Probe()
@@ -46,6 +42,18 @@ class Evaluation(Config):
     judge: JudgeSettings = JudgeSettings()
     remote: Remote = Remote()
     compress: Compress = Compress()
+
+
+class Evaluation(JudgedBenchmark):
+    """Settings of `longrm evaluate`.
+
+    Attributes:
+        recorded: A file of earlier judgments to score again, instead of a model.
+        judging: Seeds, orders, votes, examples and statistics.
+        shard: The part of the comparisons to judge, such as "2/4"; by default all.
+    """
+
+    recorded: str | None = None
     judging: JudgingSettings = JudgingSettings()
     shard: ShardName | None = None
 

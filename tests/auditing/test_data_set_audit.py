@@ -320,31 +320,6 @@ def test_depths_count_once_per_context_and_large_pieces_are_not_tested(put):
     assert (found.known, found.even) == (100, None)
 
 
-CLAIM = {
-    "schema_version": 1,
-    "kind": "synthesis of vote",
-    "started": "2026-01-01T00:00:00+00:00",
-    "python": "3.11.0",
-    "machine": "any",
-    "versions": {},
-}
-
-
-def test_votes_are_counted_by_the_rules_of_their_run(tmp_path):
-    rows = [
-        voted(1, {"a": 8, "b": 7, "c": 2}, [2, 1], "a", contrast="score"),
-        voted(2, {"a": 8, "b": 7, "c": 8}, [3], "a", contrast="none"),
-    ]
-    for name, config in (("run", "[voting]\ntolerance = 1.0\n"), ("default", "")):
-        write_rows(tmp_path / name / "rows" / "rows-00000.jsonl", rows)
-        (tmp_path / name / "manifest.json").write_text(json.dumps(CLAIM))
-        (tmp_path / name / "config.toml").write_text(config)
-    found = audit(tmp_path / "run")
-    assert (found.votes.recorded, found.votes.same_clusters, found.votes.chosen_inside) == (2, 2, 2)
-    assert found.findings["without_contrast"].count == 1
-    assert audit(tmp_path / "default").votes.same_clusters == 0  # equal scores only, as in released rows
-
-
 @pytest.mark.real
 @pytest.mark.skipif(
     not (SHARED / "longrm-sample").is_dir(), reason="the real sample is not next to the checkout"

@@ -6,9 +6,9 @@ import pytest
 from longrm.synthesis.voting import Agreement
 
 
-def collected(table, tolerance=0.0, groups=None):
+def collected(table, groups=None):
     """`table` has one row a judge and one column an item; None where nothing could be read."""
-    found = Agreement(tolerance)
+    found = Agreement()
     for number, column in enumerate(zip(*table, strict=True)):
         scores = {f"judge {index}": score for index, score in enumerate(column)}
         found.see(scores, groups[number] if groups else str(number))
@@ -89,4 +89,3 @@ def test_pairs_and_judges_are_counted_by_hand():
     assert found.pairwise().value == pytest.approx(2 / 6)
     assert told["judges"]["judge 1"] == {"asked": 3, "unparsed": 1, "agreement_with_others": 0.25}
     assert told["judges"]["judge 0"]["agreement_with_others"] == 0.5
-    assert collected([[8, 8, 2], [8, 9, None], [4, 8, None]], 1.0).pairwise().value == pytest.approx(4 / 6)

@@ -88,10 +88,9 @@ def bias_of(observations: Sequence[tuple[int, float, float]]) -> Bias:
 
 @dataclass(frozen=True, slots=True)
 class Votes:
-    """The votes of judgment rows, counted again by the rules of the run that wrote them, if its folder has them.
+    """The votes of judgment rows, counted again: equal scores form a cluster, and the only largest one decides.
 
-    Otherwise judges with equal scores form a cluster, and the only largest one decides. Rows without a decision were
-    not kept, so these votes are a selection.
+    Rows without a decision were not kept, so these votes are a selection.
     """
 
     rows: int  # rows that record each judge's score

@@ -16,18 +16,15 @@ from longrm.data.files import find_files, raw_rows
 from longrm.data.formats import recognize
 from longrm.data.readers import Skipped
 from longrm.errors import ConfigError, DataError
-from longrm.reading import FieldError, cut, is_number, located, read_toml
-from longrm.runs.folder import CONFIG, MANIFEST, read_manifest
+from longrm.reading import FieldError, cut, is_number, located
+from longrm.runs.folder import MANIFEST, read_manifest
 from longrm.synthesis.documents import Document, document_of, is_leval, read_documents
-from longrm.synthesis.voting import VoteVerification, VotingSettings, verify_votes
+from longrm.synthesis.voting import VoteVerification, verify_votes
 from longrm.types import Comparison, Demonstration, Message, Span, message_text, text_of
 
 NOT_READ = "not read"
 """The label of a completion that does not end with a score."""
 
-# Judges with equal scores form a cluster, and the only largest one decides: the rules of released rows, and of rows
-# outside the folder of the run that wrote them.
-_RELEASED_RULES = VotingSettings(majority=0.0)
 _SCORE = re.compile(r"\[\[?\s*(?:score\s*[:：]\s*)?(\d+(?:\.\d+)?)\s*(?:/\s*10\s*)?\]?\]\W*\Z", re.IGNORECASE)
 _CONTEXT = re.compile(r"<(context(?:-\d+)?)>\n")  # the start of longrm's own judging prompts
 _KINDS_WITHOUT_ROWS = ("evaluation", "training", "scoring", "demo")
@@ -87,11 +84,6 @@ class AuditedRows:
         self.origin = read_manifest(self._path) if (self._path / MANIFEST).is_file() else {}
         if (kind := self.origin.get("kind")) in _KINDS_WITHOUT_ROWS:
             raise DataError(f"{self._path}: a run of kind '{kind}' has no rows; audit the data that it read")
-        self._voting = _RELEASED_RULES
-        if self.origin and (self._path / CONFIG).is_file():
-            settings = read_toml(self._path / CONFIG, ConfigError)
-            if "voting" in settings:
-                self._voting = VotingSettings.resolve(None, settings["voting"])
         self._given_format, self._columns = format, columns
         self.format = name if self._benchmark else format or _recognized(self._path, columns)
         if columns and self.format == "leval":
@@ -122,7 +114,7 @@ class AuditedRows:
         else:
             rows = read(self._path, format=self._given_format, on_bad_row="skip", columns=self._columns)
             for one in rows:
-                yield of_comparison(one.comparison, self._voting)
+                yield of_comparison(one.comparison)
             self.skipped = rows.skipped
 
     def _documents(self) -> Iterator[AuditedRow]:
@@ -173,8 +165,8 @@ def _recognized(path: Path, columns: Mapping[str, str] | None) -> str:
     return name
 
 
-def of_comparison(row: Comparison, voting: VotingSettings = _RELEASED_RULES) -> AuditedRow:
-    """The row of a comparison, or of judgments, whose votes are counted again by these rules."""
+def of_comparison(row: Comparison) -> AuditedRow:
+    """The row of a comparison, or of judgments, whose votes are counted again."""
     prompt, responses = text_of(row.prompt), tuple(map(text_of, row.responses))
     question = _span_text(row.prompt, row.question)
     evidence = _locate(row.evidence, row.context or _region(row.prompt))
@@ -199,7 +191,7 @@ def of_comparison(row: Comparison, voting: VotingSettings = _RELEASED_RULES) -> 
         label=label,
         facts=_facts(row.metadata),
         ranks=row.ranks or (),
-        votes=verify_votes(row, voting),
+        votes=verify_votes(row),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, M
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, combinations, islice, pairwise
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import Field, field_validator
 
@@ -22,7 +22,6 @@ from longrm.synthesis.documents import ASKING, CLOSING, GOLD_MODEL, OPENING, Can
 from longrm.synthesis.models import ModelSettings
 from longrm.synthesis.pipeline import KEPT, Steps
 from longrm.synthesis.settings import CandidateRecipe
-from longrm.types import Comparison, text_of
 
 Kind = Literal["cross", "same", "best-of-2", "best-of-3", "best-of-4"]
 PAIRS: tuple[Kind, ...] = ("cross", "same")
@@ -41,7 +40,9 @@ SECOND_METRIC: Mapping[str, str] = {
 """Which metric checks which: words against characters. Metrics that are only right or wrong (choices, numbers,
 citations) have no useful second metric; a judge can check them."""
 
-MIN_POINTS = 0.05  # of the gold score that a pair must be apart: 40% more than next to nothing is nothing
+# The better score of a pair exceeds the other by this share of it: those of chosen ones are typically 40-80% higher
+# (paper, section 2). And by this share of the gold score, because 40% more than next to nothing is nothing.
+MIN_GAP, MIN_POINTS = 0.4, 0.05
 _TOGETHER = 64  # documents in progress
 
 Cell = TypeVar("Cell", bound=Hashable)
@@ -78,24 +79,8 @@ class BenchmarkCounts:
 
     steps: Steps = field(default_factory=Counter)  # documents and candidates; kept if they can be scored
     models: Counter[str] = field(default_factory=Counter)  # candidates by their model
-    opinions: Counter[tuple[str, Opinion]] = field(
-        default_factory=Counter
-    )  # second check, by metric and opinion
+    opinions: Counter[tuple[str, Opinion]] = field(default_factory=Counter)  # second check, by metric
     available: int = 0  # comparisons to choose from
-    longest: int = 0  # written comparisons with the longest response as the best one, in characters
-    shortest: int = 0
-
-    def see(self, comparison: Comparison) -> None:
-        """Counts a written comparison, whose responses are listed best first."""
-        best, *others = [len(text_of(response)) for response in comparison.responses]
-        self.longest += best > max(others)
-        self.shortest += best < min(others)
-
-    def disagreement(self, metric: str) -> float | None:
-        """The share of the checked comparisons of a metric that the second check contradicts."""
-        found = {opinion: count for (of, opinion), count in self.opinions.items() if of == metric}
-        checked = sum(found.values()) - found.get("unchecked", 0)
-        return found.get("disagrees", 0) / checked if checked else None
 
 
 class BenchmarkRecipe(CandidateRecipe):
@@ -104,18 +89,14 @@ class BenchmarkRecipe(CandidateRecipe):
     Attributes:
         pairs: How many pairs at most, of two models ("cross") and of one ("same") together.
         rankings: How many rankings at most, each of two, three and four candidates.
-        min_gap: The better score of a pair exceeds the other by at least this share of it.
-        on_disagreement: Whether to "drop" comparisons whose gold order the second check contradicts or cannot decide,
-            or to "mark" them in the column `second_check`. Those that cannot be checked are always marked.
         tasks: Maps the documents' tasks to those of Long-RewardBench; "" is for documents without a task.
         metric: Rates the answers to documents that name no metric.
-        second_check: A judge for the second check; by default another metric checks each that has one.
+        second_check: A judge that checks every gold order, of which those that it contradicts or cannot decide are
+            dropped; by default another metric checks each that has one.
     """
 
     pairs: int = Field(1000, ge=0)
     rankings: int = Field(300, ge=0)
-    min_gap: float = Field(0.4, ge=0)
-    on_disagreement: Literal["drop", "mark"] = "drop"
     tasks: Mapping[str, str] = Field(default_factory=dict)
     metric: str = ""
     second_check: ModelSettings | None = None
@@ -130,15 +111,14 @@ class BenchmarkRecipe(CandidateRecipe):
 
 def select_comparisons(
     recipe: BenchmarkRecipe,
-    read: Callable[[], Iterable[Document]],
+    documents: Iterable[Document],
     rate: RateAnswers,
     measure: Callable[[str], int],
     tasks: Mapping[str, str],
 ) -> tuple[list[RankedComparison], BenchmarkCounts]:
     """Scores all candidates and selects comparisons, balanced over task and length.
 
-    `read` returns the documents, always in the same order; `rate` is the second check; `measure` counts tokens; `tasks`
-    maps the documents' tasks (`task_of`).
+    `rate` is the second check; `measure` counts tokens; `tasks` maps the documents' tasks to those of Long-RewardBench.
 
     Raises:
         ConfigError: A document's task is not one of Long-RewardBench's, nor mapped to one.
@@ -148,41 +128,45 @@ def select_comparisons(
     measured = lru_cache(maxsize=1)(measure)  # questions about one text follow each other
 
     async def checked(document: Document) -> list[RankedComparison]:
-        ranked = [*pairs_of(document, recipe.min_gap), *rankings_of(document, recipe.seed)]
+        ranked = [*pairs_of(document), *rankings_of(document, recipe.seed)]
         if not ranked:
             return []
         needed = sorted({at for one in ranked for at in one.candidates})
         rated = await rate(document, [document.candidates[at].text for at in needed])
         ratings = dict(zip(needed, rated, strict=True))
         length = bucket(measured(document.text) + measure(OPENING + CLOSING + ASKING + document.question))
-        known: dict[str, Any] = {"length": length, "group": document.group, "metric": document.metric}
-        known["task"] = task_of(document, tasks)
-        opinions = [opinion_of([ratings[at] for at in one.candidates]) for one in ranked]
-        return [replace(one, **known, opinion=of) for one, of in zip(ranked, opinions, strict=True)]
+        task = task_of(document, tasks)
+        return [
+            replace(
+                one,
+                task=task,
+                length=length,
+                group=document.group,
+                metric=document.metric,
+                opinion=opinion_of([ratings[at] for at in one.candidates]),
+            )
+            for one in ranked
+        ]
 
     async def check_together(documents: Sequence[Document]) -> list[list[RankedComparison]]:
         return await asyncio.gather(*map(checked, documents))
 
-    scored = filter(None, (_scored(document, tasks, recipe.metric, counts) for document in read()))
+    scored = filter(None, (_scored(document, tasks, recipe.metric, counts) for document in documents))
     while batch := list(islice(scored, _TOGETHER)):
         for one in chain.from_iterable(asyncio.run(check_together(batch))):
             counts.opinions[one.metric, one.opinion] += 1
-            if recipe.on_disagreement == "mark" or one.opinion in ("agrees", "unchecked"):
+            if one.opinion in ("agrees", "unchecked"):
                 found[one.kind].append(one)
     counts.available = sum(map(len, found.values()))
 
-    rankings: list[RankedComparison] = []
-    for kind in RANKINGS:
-        rankings += _evenly(_queues(kind, found[kind], recipe.seed), recipe.rankings)
+    rankings = [one for kind in RANKINGS for one in _evenly(kind, found[kind], recipe.rankings, recipe.seed)]
     # A ranking of two and a pair of the same two would be one comparison twice.
     taken = {(one.document, one.candidates) for one in rankings}
-    queues = {}
-    for kind in PAIRS:
-        left = [one for one in found[kind] if (one.document, one.candidates) not in taken]
-        queues[kind] = _queues(kind, left, recipe.seed)
-    sizes = {kind: sum(map(len, cells.values())) for kind, cells in queues.items()}
-    totals = even_shares(sizes, recipe.pairs)
-    pairs = [one for kind, cells in queues.items() for one in _evenly(cells, totals[kind])]
+    left = {
+        kind: [one for one in found[kind] if (one.document, one.candidates) not in taken] for kind in PAIRS
+    }
+    totals = even_shares({kind: len(pairs) for kind, pairs in left.items()}, recipe.pairs)
+    pairs = [one for kind in PAIRS for one in _evenly(kind, left[kind], totals[kind], recipe.seed)]
     return [*pairs, *rankings], counts
 
 
@@ -241,18 +225,14 @@ def distinct(candidates: Sequence[Candidate]) -> list[int]:
     return [*first.values()]
 
 
-def pairs_of(document: Document, min_gap: float) -> Iterator[RankedComparison]:
-    """All pairs of scored candidates that models wrote whose better score exceeds the other by `min_gap` of it.
-
-    The paper's section 2 has chosen scores typically 40-80% above the rejected ones.
-    """
+def pairs_of(document: Document) -> Iterator[RankedComparison]:
+    """All pairs of scored candidates that models wrote, whose scores are far enough apart."""
     candidates, scores = document.candidates, _scores(document)
     for one, other in combinations(distinct(candidates), 2):
         if GOLD_MODEL in (candidates[one].model, candidates[other].model):
             continue
         best, worst = (one, other) if scores[one] > scores[other] else (other, one)
-        gap = scores[best] - scores[worst]
-        if gap >= MIN_POINTS and gap >= min_gap * scores[worst]:
+        if scores[best] - scores[worst] >= max(MIN_POINTS, MIN_GAP * scores[worst]):
             kind: Kind = "same" if candidates[one].model == candidates[other].model else "cross"
             yield RankedComparison(document.id, kind, (best, worst), (scores[best], scores[worst]))
 
@@ -314,22 +294,14 @@ def task_of(document: Document, tasks: Mapping[str, str]) -> str:
     return task
 
 
-def _evenly(
-    cells: Mapping[tuple[str, int], Sequence[RankedComparison]], total: int
-) -> Iterator[RankedComparison]:
-    shares = even_shares({cell: len(queue) for cell, queue in cells.items()}, total)
-    for cell, queue in cells.items():
-        yield from queue[: shares[cell]]
-
-
-def _queues(
-    kind: Kind, found: Sequence[RankedComparison], seed: int
-) -> dict[tuple[str, int], list[RankedComparison]]:
-    """The comparisons of a kind by task and length, in the order in which they are taken: texts take turns."""
+def _evenly(kind: Kind, found: Iterable[RankedComparison], total: int, seed: int) -> list[RankedComparison]:
+    """At most `total` comparisons, as evenly over tasks and lengths as can be; in each of these, texts take turns."""
     cells: dict[tuple[str, int], dict[str, list[RankedComparison]]] = {}
     for one in found:
         cells.setdefault((one.task, one.length), {}).setdefault(one.group, []).append(one)
-    return {cell: in_turns(groups, "benchmark", seed, kind, *cell) for cell, groups in cells.items()}
+    queues = {cell: in_turns(groups, "benchmark", seed, kind, *cell) for cell, groups in cells.items()}
+    shares = even_shares({cell: len(queue) for cell, queue in queues.items()}, total)
+    return [one for cell, queue in queues.items() for one in queue[: shares[cell]]]
 
 
 def even_shares(available: Mapping[Cell, int], total: int) -> dict[Cell, int]:

@@ -1,23 +1,20 @@
 """Consistency majority voting: several judges score every response on their own, and the largest agreement decides.
 
-Section 4 of the paper, with every rule explicit. Votes are clustered by their scores. The consensus is the largest
-cluster if no other is as large and it has more than `VotingSettings.majority` of all votes. Chosen is the
-judgment in the consensus whose explanation agrees best with the others there; rejected are the votes outside it. Rows
-without contrast are dropped, or kept and marked. `Agreement` measures how far judges agree.
+Section 4 of the paper, with every rule explicit. Votes with equal scores form a cluster. The consensus is the largest
+cluster if no other is as large and it has more than a given share of all votes. Chosen is the judgment in the
+consensus whose explanation agrees best with the others there; rejected are the votes outside it. Responses without such
+a contrast are dropped. `Agreement` measures how far judges agree.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import combinations
-from statistics import median
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
 from longrm.benchmarks.answer_metrics import word_overlap
-from longrm.config import Config
 from longrm.judging.answers import names_another_score
 from longrm.reading import is_number
 from longrm.runs.records import Estimate
@@ -26,31 +23,10 @@ from longrm.types import Comparison, Message, text_of
 UNPARSED = -1
 """Stands for a missing score in rows of the released format."""
 
-_ROUNDING = 1e-9  # scores this far beyond the tolerance still agree: 0.1 + 0.2 is not 0.3
+_ROUNDING = 1e-9  # 0.3 of ten votes is a little more than three in floats
 
 Reason = Literal["", "nothing_read", "tie", "no_majority"]
 Contrast = Literal["score", "format", "none"]
-
-
-class VotingSettings(Config):
-    """How votes become a judgment.
-
-    With a tolerance of 0, a majority of 0.3 and rows without contrast marked, clusters and consensus are those of the
-    released sample; the defaults are stricter.
-
-    Attributes:
-        tolerance: Points between the lowest and the highest score of one cluster, at most.
-        majority: The share of all votes, including those without a score, that the consensus must exceed.
-        ties: If several clusters are the largest, "discard" the item, or take the one nearest to the "median" of all
-            scores, and discard the item only if two are as near.
-        without_contrast: "discard" items without a vote outside the consensus, or "mark" them with `contrast = "none"`:
-            then the rest of the consensus is rejected, as in the released sample.
-    """
-
-    tolerance: float = Field(0.0, ge=0)
-    majority: float = Field(0.5, ge=0, lt=1)
-    ties: Literal["discard", "median"] = "discard"
-    without_contrast: Literal["discard", "mark"] = "discard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,104 +41,76 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
-    """Votes whose scores agree, in the order in which they were cast."""
-
-    votes: tuple[Vote, ...]
-
-    @property
-    def size(self) -> int:
-        """The number of votes."""
-        return len(self.votes)
-
-    @property
-    def score(self) -> float:
-        """The mean score in points; with a tolerance of 0, the only one."""
-        return sum(_score(vote) for vote in self.votes) / len(self.votes)
-
-
-@dataclass(frozen=True, slots=True)
 class VoteCount:
     """The votes for one response, and the judgment that they make."""
 
-    clusters: tuple[Cluster, ...]  # the largest first; of equally large ones, that with the lower score
+    # Votes with equal scores; the largest cluster first, of equally large ones that with the lower score.
+    clusters: tuple[tuple[Vote, ...], ...]
     unparsed: tuple[Vote, ...]  # votes without a score
-    consensus: Cluster | None = None  # the cluster that decides; None if there is none
-    reason: Reason = ""  # why there is none
+    reason: Reason = ""  # why there is no consensus
     chosen: Vote | None = None  # the judgment to learn; None if there is no consensus, or nothing to reject
     rejected: tuple[Vote, ...] = ()  # the votes to reject, those of the smallest cluster first
-    # "score" if a rejected judgment gives a score outside the consensus, "format" if the rejected ones only
-    # lack a score, "none" if they say the same as the chosen one
+    # "score" if a rejected judgment gives a score outside the consensus, "format" if the rejected ones only lack a
+    # score, "none" if nothing is rejected
     contrast: Contrast = "none"
+
+    @property
+    def consensus(self) -> tuple[Vote, ...]:
+        """The cluster that decides; empty if there is none."""
+        return () if self.reason else self.clusters[0]
+
+    @property
+    def consensus_score(self) -> float | None:
+        """The score of the consensus in points; None without one."""
+        return self.consensus[0].score if self.consensus else None
 
     @property
     def votes(self) -> list[Vote]:
         """All votes, those of the largest cluster first."""
-        return [*(vote for cluster in self.clusters for vote in cluster.votes), *self.unparsed]
+        return [*(vote for cluster in self.clusters for vote in cluster), *self.unparsed]
 
     @property
     def cluster_sizes(self) -> list[int]:
         """Sizes of all clusters, the largest first, as released rows record them; unparsed votes are one more."""
-        sizes = [cluster.size for cluster in self.clusters]
-        return sorted(filter(None, [*sizes, len(self.unparsed)]), reverse=True)
+        return sorted(filter(None, map(len, (*self.clusters, self.unparsed))), reverse=True)
 
 
-def clusters(votes: Sequence[Vote], tolerance: float = 0.0) -> tuple[Cluster, ...]:
-    """Clusters the votes with a score, whose lowest and highest score are within the tolerance in each cluster.
+def count_votes(votes: Sequence[Vote], majority: float) -> VoteCount:
+    """Counts the votes for one response; the consensus needs more than the share `majority` of all of them.
 
-    Greedy: the largest possible cluster is taken first (of several, the one with the lowest scores), then the rest is
-    clustered in the same way. With a tolerance of 0, clusters are the votes with equal scores.
+    Votes without a score count too. With a majority of 0.3, consensus and clusters are those of the released sample.
     """
-    left = [vote for vote in votes if vote.score is not None]
-    found = []
-    while left:
-        best = max(_windows(left, tolerance), key=lambda cluster: (cluster.size, -cluster.score))
-        found.append(best)
-        left = [vote for vote in left if vote not in best.votes]
-    return tuple(sorted(found, key=lambda cluster: (-cluster.size, cluster.score)))
-
-
-def count_votes(votes: Sequence[Vote], settings: VotingSettings) -> VoteCount:
-    """Counts the votes for one response. A judge that could not be asked has no vote: ask it again before counting."""
     assert len({vote.judge for vote in votes}) == len(votes), "a judge has one vote"
-    found = clusters(votes, settings.tolerance)
+    by_score: dict[float, list[Vote]] = {}
+    for vote in votes:
+        if vote.score is not None:
+            by_score.setdefault(vote.score, []).append(vote)
+    scores = sorted(by_score, key=lambda score: (-len(by_score[score]), score))
+    clusters = tuple(tuple(by_score[score]) for score in scores)
     unparsed = tuple(vote for vote in votes if vote.score is None)
-    if not found:
-        return VoteCount(found, unparsed, reason="nothing_read")
+    if not clusters:
+        return VoteCount(clusters, unparsed, "nothing_read")
+    if len(clusters) > 1 and len(clusters[0]) == len(clusters[1]):
+        return VoteCount(clusters, unparsed, "tie")
+    if len(clusters[0]) <= majority * len(votes) + _ROUNDING:
+        return VoteCount(clusters, unparsed, "no_majority")
 
-    # Ties are sought among all clusters that the scores allow, overlapping ones included: with a tolerance of 1, votes
-    # of 1, 2 and 3 points have two ({1, 2} and {2, 3}), and greedy clustering would hide that tie.
-    read = [vote for vote in votes if vote.score is not None]
-    windows = list(_windows(read, settings.tolerance))
-    most = max(cluster.size for cluster in windows)
-    tied = [cluster for cluster in windows if cluster.size == most]
-    if len(tied) > 1 and settings.ties == "median":
-        middle = median(_score(vote) for vote in read)
-        # Rounded, because two clusters as far on either side must stay tied.
-        distances = [round(abs(cluster.score - middle), 9) for cluster in tied]
-        tied = [one for one, distance in zip(tied, distances, strict=True) if distance == min(distances)]
-    if len(tied) > 1:
-        return VoteCount(found, unparsed, reason="tie")
-    best = tied[0]
-    if found[0].votes != best.votes:  # the median settled a tie differently
-        rest = clusters([vote for vote in votes if vote not in best.votes], settings.tolerance)
-        found = (best, *rest)
-    if best.size <= settings.majority * len(votes) + _ROUNDING:
-        return VoteCount(found, unparsed, reason="no_majority")
+    chosen = by_agreement(clusters[0])[0]
 
-    counted = VoteCount(found, unparsed, best)
-    chosen, *others = by_agreement(best.votes)
-    # A cluster as large as the consensus is no lower consensus, so it is not rejected.
-    smaller = [cluster for cluster in reversed(found) if cluster.size < best.size]
-    outside = _rejectable([vote for cluster in smaller for vote in cluster.votes], chosen)
-    unread = _rejectable(unparsed, chosen)  # last: training may read only the first few
-    if outside or unread:
-        contrast: Contrast = "score" if outside else "format"
-        return replace(counted, chosen=chosen, rejected=(*outside, *unread), contrast=contrast)
-    same = _rejectable(others, chosen)
-    if same and settings.without_contrast == "mark":
-        return replace(counted, chosen=chosen, rejected=tuple(same))
-    return counted
+    def rejectable(votes: Sequence[Vote]) -> list[Vote]:
+        return [vote for vote in votes if vote.text.strip() and vote.text != chosen.text]
+
+    outside = rejectable([vote for cluster in reversed(clusters[1:]) for vote in cluster])
+    unread = rejectable(unparsed)  # last: training may read only the first few
+    if not outside and not unread:
+        return VoteCount(clusters, unparsed)
+    return VoteCount(
+        clusters,
+        unparsed,
+        chosen=chosen,
+        rejected=(*outside, *unread),
+        contrast="score" if outside else "format",
+    )
 
 
 def by_agreement(votes: Sequence[Vote]) -> list[Vote]:
@@ -189,8 +137,7 @@ def judgment_row(
     chunk of the context at which the critical part begins. `group`, `contrast`, `consensus_score` and further `columns`
     are additions to the release.
     """
-    assert count.consensus is not None, "a row has a consensus"
-    assert count.chosen is not None, "a row has contrast"
+    assert count.chosen is not None, "a row has a consensus and contrast"
     released = ("document", "query", "answer", "insert_index", "prompt_ctx_length")
     row = {
         "id": identity,
@@ -208,34 +155,14 @@ def judgment_row(
         **columns,
         "group": group,
         "contrast": count.contrast,
-        "consensus_score": count.consensus.score,
+        "consensus_score": count.consensus_score,
     }
     return {name: value for name, value in row.items() if value is not None}
 
 
-def _windows(votes: Sequence[Vote], tolerance: float) -> Iterator[Cluster]:
-    """All maximal clusters that the tolerance allows, the lowest scores first; they may overlap."""
-    reached = float("-inf")
-    for low in sorted({_score(vote) for vote in votes}):
-        within = [vote for vote in votes if low <= _score(vote) <= low + tolerance + _ROUNDING]
-        high = max(_score(vote) for vote in within)
-        if high > reached:  # else it is part of the one before
-            reached = high
-            yield Cluster(tuple(within))
-
-
-def _rejectable(votes: Sequence[Vote], chosen: Vote) -> list[Vote]:
-    return [vote for vote in votes if vote.text.strip() and vote.text != chosen.text]
-
-
-def _score(vote: Vote) -> float:
-    assert vote.score is not None, "votes without a score are in no cluster"
-    return vote.score
-
-
 @dataclass(frozen=True, slots=True)
 class VoteVerification:
-    """A released row counted again under given rules, compared with what it records."""
+    """A released row counted again, compared with what it records."""
 
     votes: tuple[Vote, ...]  # in the order of the judges' names
     conf: tuple[int, ...]  # the recorded sizes of the clusters
@@ -247,8 +174,11 @@ class VoteVerification:
     outside: tuple[str, ...]  # the rejected judges outside the consensus: our rules reject no others
 
 
-def verify_votes(row: Comparison, settings: VotingSettings) -> VoteVerification | None:
-    """Counts the votes of a released row again; None if it does not have its judges' scores and names."""
+def verify_votes(row: Comparison) -> VoteVerification | None:
+    """Counts the votes of a released row again; None if it does not have its judges' scores and names.
+
+    The consensus is the only largest cluster: the row itself shows that it was enough.
+    """
     scores, sizes, chosen, rejected = (
         row.metadata.get(name) for name in ("scores", "conf", "chosen_model", "reject_models")
     )
@@ -264,9 +194,8 @@ def verify_votes(row: Comparison, settings: VotingSettings) -> VoteVerification 
         text = texts.get(judge, "")
         contradicted = None if score == UNPARSED else names_another_score(text, float(score))
         votes.append(Vote(judge, None if score == UNPARSED else float(score), text, contradicted))
-    count = count_votes(votes, settings)
-    agreeing = [] if count.consensus is None else by_agreement(count.consensus.votes)
-    consensus = [] if count.consensus is None else [vote.judge for vote in count.consensus.votes]
+    count = count_votes(votes, majority=0.0)
+    consensus = [vote.judge for vote in by_agreement(count.consensus)]
     recorded = row.metadata.get("contrast")
     contrast: Contrast | None = next((one for one in get_args(Contrast) if one == recorded), None)
     if contrast is None:
@@ -280,7 +209,7 @@ def verify_votes(row: Comparison, settings: VotingSettings) -> VoteVerification 
         contrast=contrast,
         same_conf=list(conf) == count.cluster_sizes,
         same_consensus=judges[0] in consensus,
-        same_chosen=bool(agreeing) and agreeing[0].judge == judges[0],
+        same_chosen=consensus[:1] == judges[:1],
         outside=tuple(judge for judge in judges[1:] if judge not in consensus),
     )
 
@@ -289,10 +218,9 @@ _FloatArray = npt.NDArray[np.float64]
 
 
 class Agreement:
-    """Collects scores item by item; two scores agree if they differ by at most `tolerance` points."""
+    """Collects scores item by item; two scores agree if they are equal."""
 
-    def __init__(self, tolerance: float = 0.0) -> None:
-        self._tolerance = tolerance
+    def __init__(self) -> None:
         self._origin: float | None = None
         # By group: scores, their sum, the sum of their squares, the within-item spread, pairs, agreeing pairs.
         self._groups: dict[str, list[float]] = {}
@@ -313,7 +241,7 @@ class Agreement:
         agreeing = 0
         for one, other in combinations(read, 2):
             distance = abs(read[one] - read[other])
-            agree = int(distance <= self._tolerance + _ROUNDING)
+            agree = int(not distance)
             agreeing += agree
             known = self._pairs.get((one, other), [0, 0, 0.0])
             self._pairs[one, other] = [known[0] + 1, known[1] + agree, known[2] + distance]
@@ -336,7 +264,7 @@ class Agreement:
         return self._estimate(_alpha, 0, resamples, seed)
 
     def pairwise(self, *, resamples: int = 1000, seed: int = 0) -> Estimate:
-        """The share of all pairs of scores for the same item that agree within the tolerance."""
+        """The share of all pairs of scores for the same item that are equal."""
         return self._estimate(_share, 4, resamples, seed)
 
     def to_dict(self) -> dict[str, Any]:

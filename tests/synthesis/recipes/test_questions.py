@@ -94,13 +94,6 @@ def test_an_answer_that_the_evidence_does_not_lead_to_and_one_that_needs_no_text
     assert len(made(Scripted(GOOD, guessed="in the barn"), closed_book=False)[0]) == 1
 
 
-def test_words_support_an_answer_without_asking():
-    model = Scripted(GOOD, supported="unknown")
-    assert len(made(model, support="words", closed_book=False)[0]) == len(model.seen) == 1
-    elsewhere = GOOD.replace("Answer: in the barn", "Answer: the den")
-    assert made(Scripted(elsewhere), support="words")[1]["support"] == {"unsupported": 1}
-
-
 def test_the_last_lines_count_and_a_text_cannot_close_its_block():
     first = GOOD.replace("the fox", "the owl").replace("Let me see.\n", "")
     assert made(Scripted(f"{first}\n\n{GOOD}"))[0][0]["question"] == "Where does the fox sleep?"
@@ -161,11 +154,9 @@ def test_from_a_folder_of_texts_to_judgments_over_long_contexts(texts, tmp_path)
     assert sum(1 for _ in read_demonstrations(tmp_path / "judged" / "rows")) > 10
 
 
-def test_conflicting_settings_are_refused(texts):
+def test_a_recipe_needs_a_writer(texts):
     with pytest.raises(ConfigError, match=r"writer\.model"):
         RECIPE.resolve(None, {"documents": {"path": str(texts)}})
-    with pytest.raises(ConfigError, match="checker"):
-        recipe(texts, checker={"model": "simulated:0"}, support="words", closed_book=False)
 
 
 def reply(content):

@@ -25,7 +25,7 @@ from longrm.synthesis.recipes.vote import (
     append_votes,
     ask_panel,
 )
-from longrm.synthesis.voting import VotingSettings, count_votes, verify_votes
+from longrm.synthesis.voting import count_votes, verify_votes
 from longrm.types import Outcome, message_text
 from longrm.worlds import words_tokenizer
 
@@ -145,13 +145,13 @@ async def votes_of(judges, given):
 
 def counted_votes(judges, given):
     voted = asyncio.run(votes_of(judges, given))
-    return [count_votes(votes, VotingSettings()) for votes in voted]
+    return [count_votes(votes, 0.5) for votes in voted]
 
 
 def test_every_judge_reads_every_response_and_votes_are_counted():
     panel = [*panel_judges(0, 0, 0, 3), PanelJudge("mute", says="No idea.")]
     first, second = counted_votes(panel, responses(1, 4, 7))
-    assert (first.consensus.score, second.consensus.score) == (4, 7)
+    assert (first.consensus_score, second.consensus_score) == (4, 7)
     assert first.cluster_sizes == [3, 1, 1]
     assert [vote.judge for vote in first.unparsed] == ["mute"]
     assert all(len(judge.asked) == 2 for judge in panel)
@@ -240,7 +240,7 @@ class WorldRecipe(vote.RECIPE):
         return sources(12)
 
 
-def make(panel, given=SOURCES, voting=None, **changed):
+def make(panel, given=SOURCES, **changed):
     settings = {
         "documents": {"path": "none"},
         "candidates": {"synthetic": True},
@@ -251,7 +251,7 @@ def make(panel, given=SOURCES, voting=None, **changed):
     }
     recipe = WorldRecipe.resolve(None, settings | changed)
     pool = gather_pool(recipe, words_tokenizer())
-    labeling = PanelLabeling(recipe, words_tokenizer(), pool, panel, voting or VotingSettings())
+    labeling = PanelLabeling(recipe, words_tokenizer(), pool, panel)
     found = all_outcomes(labeling.make_rows, given)
     return [row for one in found for row in one.rows], [nested(one.steps) for one in found]
 
@@ -293,7 +293,7 @@ def test_judges_read_the_short_context_and_rows_hold_the_long_one(tmp_path):
         before = text.partition("<context>\n")[2][: told["evidence"][0]["start"] - len("<context>\n")]
         assert before.count("\n\n") == told["insert_index"]
         assert tokenize(row, words_tokenizer(verdicts=True)).row.contrast
-        assert verify_votes(comparison, VotingSettings()).same_conf
+        assert verify_votes(comparison).same_conf
 
 
 def test_only_what_is_kept_is_lengthened():
@@ -303,9 +303,6 @@ def test_only_what_is_kept_is_lengthened():
     assert not any("padding" in one for one in steps)
     rows, steps = make(judges(0, 1))
     assert [one["consensus"] for one in steps] == [{"tie": 3}] * 4
-    marked, steps = make(judges(0, 0, 0), voting=VotingSettings(without_contrast="mark"))
-    assert {row["contrast"] for row in marked} == {"none"}
-    assert steps[0]["marked as without contrast"] == {"kept": 3}
 
 
 def test_pairs_follow_the_consensus_over_one_long_context(tmp_path):

@@ -6,7 +6,7 @@ selected evenly over task and length, and written with a data card.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from longrm.benchmarks import long_rewardbench
 from longrm.benchmarks.answer_metrics import ANSWER_METRICS
 from longrm.benchmarks.benchmark import measure_with
 from longrm.data import write_rows
-from longrm.errors import DataError, RunError
+from longrm.errors import DataError
 from longrm.judging.pointwise import Pointwise
 from longrm.reading import located
 from longrm.runs.folder import MANIFEST, RunFolder, read_manifest, write_file, write_json
@@ -27,11 +27,11 @@ from longrm.synthesis import selection
 from longrm.synthesis.documents import GOLD_MODEL, Document, is_leval, policy_prompt
 from longrm.synthesis.domains import DOMAINS, language_of
 from longrm.synthesis.labeling import judge_request
-from longrm.synthesis.models import AsyncModel, ask
-from longrm.synthesis.pipeline import KEPT, nested, open_models, prompt_hash, step_counts
+from longrm.synthesis.models import AsyncModel, Spending, ask, failure_of
+from longrm.synthesis.pipeline import check_unchanged, nested, open_models, prompt_hash, step_counts
 from longrm.synthesis.selection import BenchmarkCounts, BenchmarkRecipe, RankedComparison, select_comparisons
 from longrm.synthesis.simulated import GoldAnswers
-from longrm.types import Comparison, Outcome, Query, as_messages
+from longrm.types import Comparison, Query, as_messages, text_of
 
 CARD = "README.md"
 _DOMAIN = DOMAINS["qa_faithfulness"]  # the rubric of the second check
@@ -65,22 +65,40 @@ def synthesize(recipe: BenchmarkRecipe, out: Path, *, progress: Progress = no_pr
     """
     sources = recipe.provenance()
     with RunFolder(out, "synthesis of benchmark", recipe):
-        manifest = read_manifest(out)
-        if manifest.setdefault("sources", sources) != sources:
-            raise RunError(
-                f"{out}: the sources have changed since this run began; restore them, or choose another --out"
-            )
-        write_json(
-            out / MANIFEST, manifest
-        )  # at once: the files of a killed run belong to these sources, too
+        check_unchanged(out, {"sources": sources})
+        manifest = {**read_manifest(out), "sources": sources}
+        # At once: the files of a killed run belong to these sources, too.
+        write_json(out / MANIFEST, manifest)
         if manifest.get("counts") is not None:
             if (out / FILES).is_file():
                 check_files(out)
             return manifest
 
-        chosen, counts, checked_by, spending = _select(recipe, out, progress)
+        answers = GoldAnswers()
 
-        rows = write_benchmark(out, recipe.read, chosen, counts.see)
+        def read() -> Iterator[Document]:
+            for number, document in enumerate(answers.watching(recipe.read()), start=1):
+                yield document
+                progress("documents", number, 0)
+
+        of_leval = recipe.documents.format in (None, "leval") and is_leval(recipe.documents.place)
+        tasks = {**(LEVAL_TASKS if of_leval else {}), **recipe.tasks}
+        with _second_check(recipe, out, answers) as (rate, checked_by, spending):
+            chosen, counts = select_comparisons(recipe, read(), rate, measure_with(recipe.tokenizer), tasks)
+        if not chosen:
+            left_out = nested(counts.steps)
+            left_out["second check"] = {
+                opinion: number for (_, opinion), number in counts.opinions.items() if opinion != "agrees"
+            }
+            why = "; ".join(
+                f"{step}: {reason}: {n}" for step in left_out for reason, n in left_out[step].items()
+            )
+            raise DataError(
+                located(
+                    recipe.documents.path, f"no comparison could be built ({why or 'there are no documents'})"
+                )
+            )
+        rows, extremes = write_benchmark(out, recipe.read, chosen)
         record_files(out, [out / f"{task}.jsonl" for task in rows])
 
         models = {"writers": ", ".join(sorted(counts.models.keys() - {GOLD_MODEL}))}
@@ -93,67 +111,37 @@ def synthesize(recipe: BenchmarkRecipe, out: Path, *, progress: Progress = no_pr
             "seed": recipe.seed,
             "prompts": prompts,
             "models": models,
-            "counts": _manifest_counts(recipe, chosen, counts, rows),
+            "counts": _manifest_counts(chosen, counts, rows, extremes),
         }
-        metrics = {metric for metric, _ in counts.opinions}
-        write_file(out / CARD, data_card(recipe, manifest, metrics, checked_by))
-        manifest |= {"spending": spending} if spending else {}
+        write_file(
+            out / CARD, data_card(recipe, manifest, {metric for metric, _ in counts.opinions}, checked_by)
+        )
+        if spending is not None:
+            manifest["spending"] = spending.to_dict()
         write_json(out / MANIFEST, manifest)
         return manifest
 
 
-def _select(
-    recipe: BenchmarkRecipe, out: Path, progress: Progress
-) -> tuple[list[RankedComparison], BenchmarkCounts, str, dict[str, Any]]:
-    """The selection, the counts, a description of the second check, and what it cost."""
-    answers = GoldAnswers()
-
-    def read() -> Iterator[Document]:
-        for number, document in enumerate(answers.watching(recipe.read()), start=1):
-            yield document
-            progress("documents", number, 0)
-
-    documents = recipe.documents
-    of_leval = documents.format in (None, "leval") and is_leval(documents.place)
-    rate: selection.RateAnswers = selection.rate_by_metric
-    spending = None
-    metrics = ", ".join(f"`{first}` by `{other}`" for first, other in selection.SECOND_METRIC.items())
-    checked_by = f"another metric against the same gold answer ({metrics})"
-    with ExitStack() as stack:
-        if recipe.second_check is not None:
-            for document in documents.read():
-                _DOMAIN.check_language(language_of(document.question), f"document '{document.id}'")
-            # In a folder of its own: the files of `out` are the benchmark.
-            folder = out / "judge"
-            folder.mkdir(exist_ok=True)
-            (judge,), spending = stack.enter_context(
-                open_models([recipe.second_check], folder, recipe.seed, answers)
-            )
-            rate = rate_by_judge(judge, recipe.max_tokens)
-            checked_by = (
-                f"the judge {judge.name}, which rated every candidate on its own by the rubric '{_DOMAIN.name}' "
-                "and did not see the gold answer"
-            )
-        chosen, counts = select_comparisons(
-            recipe,
-            read,
-            rate,
-            measure_with(recipe.tokenizer),
-            {**(LEVAL_TASKS if of_leval else {}), **recipe.tasks},
+@contextmanager
+def _second_check(
+    recipe: BenchmarkRecipe, out: Path, answers: GoldAnswers
+) -> Iterator[tuple[selection.RateAnswers, str, Spending | None]]:
+    """The second check, its description for the data card, and what it costs."""
+    if recipe.second_check is None:
+        metrics = ", ".join(f"`{first}` by `{other}`" for first, other in selection.SECOND_METRIC.items())
+        yield selection.rate_by_metric, f"another metric against the same gold answer ({metrics})", None
+        return
+    for document in recipe.documents.read():
+        _DOMAIN.check_language(language_of(document.question), f"document '{document.id}'")
+    # In its own folder: the files of `out` are the benchmark.
+    folder = out / "judge"
+    folder.mkdir(exist_ok=True)
+    with open_models([recipe.second_check], folder, recipe.seed, answers) as ((judge,), spending):
+        checked_by = (
+            f"the judge {judge.name}, which rated every candidate on its own by the rubric '{_DOMAIN.name}' "
+            "and did not see the gold answer"
         )
-    if not chosen:
-        reasons = [
-            f"documents: {'scored' if reason == KEPT else reason}: {n}"
-            for reason, n in nested(counts.steps).get("documents", {}).items()
-        ]
-        reasons += [
-            f"second check: {opinion}: {n}"
-            for (_, opinion), n in counts.opinions.items()
-            if opinion in ("disagrees", "undecided")
-        ]
-        why = "; ".join(reasons) or "there are no documents"
-        raise DataError(located(documents.path, f"no comparison could be built ({why})"))
-    return chosen, counts, checked_by, {} if spending is None else spending.to_dict()
+        yield rate_by_judge(judge, recipe.max_tokens), checked_by, spending
 
 
 def rate_by_judge(judge: AsyncModel, max_tokens: int) -> selection.RateAnswers:
@@ -167,8 +155,7 @@ def rate_by_judge(judge: AsyncModel, max_tokens: int) -> selection.RateAnswers:
         found: list[float | None] = []
         for text, answer in zip(texts, await ask(judge, *requests), strict=True):
             query = Query(document.id, (), (as_messages(text, "assistant"),))
-            answered = answer.outcome is Outcome.ANSWERED
-            verdict = pointwise.parse(answer.text, query) if answered else None
+            verdict = None if failure_of(answer) else pointwise.parse(answer.text, query)
             found.append(None if verdict is None or verdict.contradicted else verdict.values[0])
         return found
 
@@ -176,24 +163,27 @@ def rate_by_judge(judge: AsyncModel, max_tokens: int) -> selection.RateAnswers:
 
 
 def write_benchmark(
-    folder: Path,
-    read: Callable[[], Iterable[Document]],
-    chosen: Sequence[RankedComparison],
-    watch: Callable[[Comparison], None],
-) -> dict[str, int]:
-    """Writes the selected comparisons, one file per task, and returns the rows of each.
+    folder: Path, read: Callable[[], Iterable[Document]], chosen: Sequence[RankedComparison]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Writes the selected comparisons, one file per task.
+
+    Returns:
+        The rows of each task, and in how many rows the best response is the longest, and the shortest one.
 
     Raises:
         DataError: A document has disappeared since the selection.
     """
+    extremes = {"best_is_longest": 0, "best_is_shortest": 0}
 
     def rows(task: str) -> Iterator[dict[str, Any]]:
         for number, comparison in enumerate(chosen_comparisons(read, chosen, task), start=1):
-            watch(comparison)
+            best, *others = [len(text_of(response)) for response in comparison.responses]  # listed best first
+            extremes["best_is_longest"] += best > max(others)
+            extremes["best_is_shortest"] += best < min(others)
             yield long_rewardbench.to_row(comparison, number)
 
     tasks = sorted({one.task for one in chosen})
-    return {task: write_rows(folder / f"{task}.jsonl", rows(task)) for task in tasks}
+    return {task: write_rows(folder / f"{task}.jsonl", rows(task)) for task in tasks}, extremes
 
 
 def chosen_comparisons(
@@ -264,28 +254,28 @@ def data_card(
         models=manifest["models"],
         gold=GOLD_MODEL,
         metrics={name: " ".join(text.split()) for name, text in texts.items()},
-        min_gap=recipe.min_gap,
+        min_gap=selection.MIN_GAP,
         min_points=selection.MIN_POINTS,
         seed=recipe.seed,
         checked_by=checked_by,
-        on_disagreement=recipe.on_disagreement,
     )
 
 
 def _manifest_counts(
-    recipe: BenchmarkRecipe,
     comparisons: Sequence[RankedComparison],
     counts: BenchmarkCounts,
     rows: Mapping[str, int],
+    extremes: Mapping[str, int],
 ) -> dict[str, Any]:
     dropped: Counter[str] = Counter()
     second_check: dict[str, dict[str, Any]] = {}
     for (metric, opinion), number in sorted(counts.opinions.items()):
         second_check.setdefault(metric, {})[opinion] = number
-        if recipe.on_disagreement == "drop" and opinion in ("disagrees", "undecided"):
+        if opinion in ("disagrees", "undecided"):
             dropped[opinion] += number
-    for metric, opinions in second_check.items():
-        opinions["disagreement"] = counts.disagreement(metric)
+    for opinions in second_check.values():
+        checked = sum(opinions.values()) - opinions.get("unchecked", 0)
+        opinions["disagreement"] = opinions.get("disagrees", 0) / checked if checked else None
     chosen: dict[str, dict[str, dict[str, int]]] = {}
     cells = Counter((one.kind, one.task, one.length) for one in comparisons)
     for (kind, task, length), number in sorted(cells.items()):
@@ -303,6 +293,5 @@ def _manifest_counts(
         "files": dict(rows),
         "chosen": chosen,
         "second_check": second_check,
-        "best_is_longest": counts.longest,
-        "best_is_shortest": counts.shortest,
+        **extremes,
     }

@@ -24,7 +24,7 @@ from longrm.synthesis.long_context import PaddedPrompt
 from longrm.synthesis.models import AsyncModel, ModelSettings, TaskRequest, ask
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
 from longrm.synthesis.settings import LabelingRecipe
-from longrm.synthesis.voting import Agreement, Vote, VotingSettings, count_votes, judgment_row
+from longrm.synthesis.voting import Agreement, Vote, count_votes, judgment_row
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 VOTES = "votes.jsonl"
@@ -36,11 +36,11 @@ class VoteRecipe(LabelingRecipe):
     Attributes:
         judges: Each scores every answer on its own; at least two. The first also names and checks passages if the
             settings ask a model.
-        voting: How votes are counted.
+        majority: The share of all votes, including those without a score, that the consensus must exceed.
     """
 
     judges: tuple[ModelSettings, ...] = Field(min_length=2)
-    voting: VotingSettings = VotingSettings()
+    majority: float = Field(0.5, ge=0, lt=1)
 
     @model_validator(mode="after")
     def _judges_differ(self) -> Self:
@@ -72,7 +72,7 @@ def synthesize(recipe: VoteRecipe, out: Path, *, progress: Progress = no_progres
     models = {f"judge {number}": judge for number, judge in enumerate(recipe.judges, start=1)}
     with open_run("vote", recipe, out, models, recipe.provenance(), labeling_prompts(recipe)) as run:
         pool = gather_pool(recipe, tokenizer)
-        labeling = PanelLabeling(recipe, tokenizer, pool, [*run.models.values()], recipe.voting)
+        labeling = PanelLabeling(recipe, tokenizer, pool, [*run.models.values()])
         with Log(out / VOTES, VoteRecord) as votes:
             manifest = run.write(
                 recipe.read(),
@@ -81,7 +81,7 @@ def synthesize(recipe: VoteRecipe, out: Path, *, progress: Progress = no_progres
                 progress=progress,
                 log=partial(append_votes, votes, {vote.id for vote in votes}),
             )
-            agreement = Agreement(recipe.voting.tolerance)
+            agreement = Agreement()
             for vote in votes:  # those without a consensus included
                 agreement.see(vote.scores, vote.group)
     manifest["agreement"] = agreement.to_dict()
@@ -100,20 +100,15 @@ class PanelLabeling(Labeling):
     """Labels an answer with the consensus of several judges, each of whom scores it on its own (paper, section 4)."""
 
     def __init__(
-        self,
-        recipe: LabelingRecipe,
-        tokenizer: Tokenizer,
-        pool: DistractorPool,
-        judges: Sequence[AsyncModel],
-        voting: VotingSettings,
+        self, recipe: VoteRecipe, tokenizer: Tokenizer, pool: DistractorPool, judges: Sequence[AsyncModel]
     ) -> None:
         super().__init__(recipe, tokenizer, pool, judges[0])
-        self._judges, self._voting = judges, voting
+        self._judges, self._majority = judges, recipe.majority
 
     async def label(self, answer: Answer) -> Steps:
         """Asks all judges and counts their votes."""
         votes = await ask_panel(self._judges, answer.request, answer.candidate.text)
-        count = count_votes(votes, self._voting)
+        count = count_votes(votes, self._majority)
         answer.count, steps = count, Steps()
         read = len(votes) - len(count.unparsed)
         if read:
@@ -121,15 +116,12 @@ class PanelLabeling(Labeling):
         if count.unparsed:
             steps["votes read", "unparsed"] += len(count.unparsed)
         steps["consensus", count.reason or KEPT] += 1
-        if count.consensus is None:
+        if not count.consensus:
             return steps
         if self.recipe.rows == "judgments":
-            if count.chosen is None:
-                steps["contrast", "no_contrast"] += 1
-                return steps
-            step = "contrast" if count.contrast != "none" else "marked as without contrast"
-            steps[step, KEPT] += 1
-        answer.score = count.consensus.score
+            steps["contrast", KEPT if count.chosen else "no_contrast"] += 1
+        if self.recipe.rows == "pairs" or count.chosen is not None:
+            answer.score = count.consensus_score
         return steps
 
     def row(

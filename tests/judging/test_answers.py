@@ -1,4 +1,4 @@
-"""What all formats share, tested on the pairwise one."""
+"""What all formats have in common, tested on the pairwise one."""
 
 import time
 
@@ -11,14 +11,14 @@ A, B, TIE = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5)
 
 
 @pytest.fixture
-def said(query):
-    """What the pairwise format reads in a text."""
+def parsed(query):
+    """The values that the pairwise format parses from a text."""
 
-    def read(text, *responses, **given):
-        reading = load_format("pairwise").parse(text, query(*responses or ("Marlow.", "Tamsin."), **given))
-        return reading and reading.values
+    def parse(text):
+        verdict = load_format("pairwise").parse(text, query("Marlow.", "Tamsin."))
+        return verdict and verdict.values
 
-    return read
+    return parse
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def said(query):
         ("[[A>A]]", None),
     ],
 )
-def test_the_last_verdict_in_brackets_counts(said, text, verdict):
-    assert said(text) == verdict
+def test_the_last_verdict_in_brackets_counts(parsed, text, verdict):
+    assert parsed(text) == verdict
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_the_last_verdict_in_brackets_counts(said, text, verdict):
         ("[[B]], because response A leaks `</think>` into its text.", B),
     ],
 )
-def test_thoughts_are_removed(said, text, verdict):
-    assert said(text) == verdict
+def test_thoughts_are_removed(parsed, text, verdict):
+    assert parsed(text) == verdict
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_a_thought_that_the_prompt_opens_is_found(prompt, opened):
         ("It ends with `[[B]]`.\nI take neither.", None),
     ],
 )
-def test_a_quotation_is_no_verdict(said, text, verdict):
-    assert said(text) == verdict
+def test_a_quotation_is_not_a_verdict(parsed, text, verdict):
+    assert parsed(text) == verdict
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ def test_a_quotation_is_no_verdict(said, text, verdict):
         "**Winner:**\nResponse B",
     ],
 )
-def test_other_forms_of_real_judges_are_parsed(said, text):
-    assert said(f"So it is.\n{text}") == B
-    assert said(f"{text}\n[[A]]") == A, "the asked-for form comes first"
+def test_other_forms_of_real_judges_are_parsed(parsed, text):
+    assert parsed(f"So it is.\n{text}") == B
+    assert parsed(f"{text}\n[[A]]") == A, "the asked-for form comes first"
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_other_forms_of_real_judges_are_parsed(said, text):
         ('{"verdict": ["A"]}', None),
     ],
 )
-def test_a_whole_answer_is_a_verdict_and_a_part_need_not_be(said, text, verdict):
-    assert said(text) == verdict
+def test_a_whole_answer_is_a_verdict_and_a_part_need_not_be(parsed, text, verdict):
+    assert parsed(text) == verdict
 
 
 @pytest.mark.full
@@ -159,45 +159,19 @@ def test_a_whole_answer_is_a_verdict_and_a_part_need_not_be(said, text, verdict)
 @pytest.mark.parametrize(
     "piece",
     [
-        *(
-            "\n",
-            "*",
-            "`",
-            "[[A ",
-            "[[A]] ",
-            "[[A]]\n[[B]]\n",
-            "verdict:\n",
-            "so, ",
-            "```\n",
-            "<",
-            "&",
-            " ",
-            "“",
-            '"',
-            "-",
-        ),
-        *(
-            "$",
-            "{",
-            '{"a":',
-            "\\boxed{",
-            '"<think>" ',
-            "Verdict: A\n",
-            "Winner: A — ",
-            "Response A's :",
-            "\\text{",
-            "A > ",
-        ),
+        "\n", "*", "`", "[[A ", "[[A]] ", "[[A]]\n[[B]]\n", "verdict:\n", "so, ", "```\n", "<", "&", " ", "“", '"',
+        "-", "$", "{", '{"a":', "\\boxed{", '"<think>" ', "Verdict: A\n", "Winner: A — ", "Response A's :", "\\text{",
+        "A > ",
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("ending", ["", '\nVerdict: "[[B]]"', '"}'])
-def test_parsing_takes_time_in_proportion_to_the_text(said, piece, ending):
+def test_parsing_takes_time_in_proportion_to_the_text(parsed, piece, ending):
     def seconds(count):
         text = f"x{piece * count}{ending}"
         spent = []
         for _ in range(3):
             start = time.process_time()
-            said(text)
+            parsed(text)
             spent.append(time.process_time() - start)
         return min(spent)
 

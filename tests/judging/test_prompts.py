@@ -15,7 +15,7 @@ def shared(one, other):
 
 
 @pytest.mark.parametrize("name", JUDGING_FORMATS)
-def test_all_that_is_the_same_in_every_order_comes_first(query, name):
+def test_what_does_not_depend_on_the_order_comes_first(query, name):
     texts = ("Marlow has it.", "Tamsin has it.")
     prompts = [
         message["content"]
@@ -30,11 +30,18 @@ def test_all_that_is_the_same_in_every_order_comes_first(query, name):
 
 
 @pytest.mark.parametrize("name", JUDGING_FORMATS)
-def test_responses_stand_in_the_order_of_the_query(query, name):
-    text = "".join(message["content"] for (message,) in load_format(name).render(query("one 1", "two 2")))
-    assert text.index("one 1") < text.index("two 2")
-    swapped = "".join(message["content"] for (message,) in load_format(name).render(query("two 2", "one 1")))
-    assert swapped.index("two 2") < swapped.index("one 1")
+def test_responses_have_the_order_of_the_query(query, name):
+    for order in permutations(["one 1", "two 2"]):
+        text = "".join(message["content"] for (message,) in load_format(name).render(query(*order)))
+        assert text.index(order[0]) < text.index(order[1])
+
+
+def test_pointwise_prompts_show_one_response(query):
+    names = ["Marlow.", "Tamsin.", "Quill."]
+    prompts = load_format("pointwise").render(query(*names))
+    for (message,), shown in zip(prompts, names, strict=True):
+        after = message["content"].split("Who has the key?")[1]
+        assert [name for name in names if name in after] == [shown]
 
 
 ATTACKS = st.lists(

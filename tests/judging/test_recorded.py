@@ -33,13 +33,13 @@ EXCEPTIONS = {
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("file", "answers", "exceptions"),
+    ("file", "total", "exceptions"),
     [(HAIKU, 540, EXCEPTIONS), (O1_MINI, 700, {})],
     ids=["haiku", "o1-mini"],
 )
-def test_recorded_decisions_are_read_from_the_raw_answers(file, answers, exceptions):
+def test_recorded_decisions_are_read_from_the_raw_answers(file, total, exceptions):
     if not file.is_file():
-        pytest.skip("JudgeBench does not lie beside the checkout")
+        pytest.skip("JudgeBench is not in ../shared/data")
     pairwise = load_format("pairwise")
     differing, read = {}, 0
     for line in file.read_text().splitlines():
@@ -47,11 +47,11 @@ def test_recorded_decisions_are_read_from_the_raw_answers(file, answers, excepti
         for trial, (judgment, shown) in enumerate(zip(row["judgments"], ["AB", "BA"], strict=True)):
             responses = tuple(({"role": "assistant", "content": row[f"response_{name}"]},) for name in shown)
             asked = Query(row["pair_id"], ({"role": "user", "content": row["question"]},), responses)
-            reading = pairwise.parse(judgment["judgment"]["response"], asked)
-            decision = reading and DECISIONS[reading.values]
+            verdict = pairwise.parse(judgment["judgment"]["response"], asked)
+            decision = verdict and DECISIONS[verdict.values]
             read += 1
             if decision != judgment["decision"]:
                 assert judgment["decision"] is None
                 differing[row["pair_id"], trial] = decision
-    assert read == answers
+    assert read == total
     assert differing == exceptions

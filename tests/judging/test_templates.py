@@ -1,3 +1,5 @@
+"""The user's own prompts and verdict patterns."""
+
 import re
 from dataclasses import replace
 
@@ -29,9 +31,6 @@ def test_a_file_becomes_the_only_message(template, query):
         "role": "user",
         "content": "Text: Marlow has the copper key.\nQ: Who has the key?\n1) Marlow.\n2) <b>Tamsin & Co.</b>\nWhich?",
     }
-
-
-def test_the_conversation_is_the_whole_prompt(template, query):
     ((message,),) = template("{{ conversation }} {{ responses|length }}").render(query("Marlow.", "Tamsin."))
     assert message["content"] == (
         '<turn role="user">\nMarlow has the copper key.\n\nWho has the key?\n</turn> 2'
@@ -51,7 +50,6 @@ def test_pointwise_templates_see_one_response(template, query):
     [
         ("pairwise", "x\n{% if %}{{ responses }}", "line 2"),
         ("pairwise", "{{ responses|nosuch }}", "nosuch"),
-        ("pairwise", "{{ respones }}", "'respones'.*'responses'"),
         ("pointwise", "{{ responses }}", "'response'"),
         ("pairwise", "{{ responses }} {{ gold }}", "'gold'"),
         ("pairwise", "Who wins?", "'responses'"),
@@ -60,13 +58,6 @@ def test_pointwise_templates_see_one_response(template, query):
 def test_a_bad_template_is_refused_before_any_work(template, name, text, named):
     with pytest.raises(ConfigError, match=rf"prompt\.jinja.*{named}"):
         template(text, name)
-
-
-def test_a_missing_file_and_an_unknown_format_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"none\.jinja"):
-        load_format("pairwise", template=tmp_path / "none.jinja")
-    with pytest.raises(ConfigError, match="'ranked'"):
-        load_format("ranked")
 
 
 @pytest.mark.parametrize(
@@ -102,19 +93,20 @@ def test_a_bad_pattern_is_refused(verdict):
 
 
 @pytest.mark.parametrize(
-    ("said", "points"),
-    [("A", (1, 0)), ("B", (0, 1)), ("1", (1, 0)), ("2", (0, 1)), ("tie", (0.5, 0.5)), ("3", None)],
+    ("found", "points"),
+    [("A", (1, 0)), ("1", (1, 0)), ("2", (0, 1)), ("tie", (0.5, 0.5)), ("3", None)],
 )
-def test_matches_of_the_own_pattern_are_mapped(template, query, said, points):
+def test_matches_of_a_pattern_are_verdicts(template, query, found, points):
     judging = template("{{ responses }}", verdict=VERDICT)
     asked = query("Marlow.", "Tamsin.")
-    reading = judging.parse(f"<think>\nBetter: A\n</think>\nBetter: B\nOr rather\nBetter: {said}\n", asked)
-    assert (reading and reading.values) == points
-    assert judging.parse("[[A]]", asked) is None  # the pattern takes the place of the format's own form
+    verdict = judging.parse(f"<think>\nBetter: A\n</think>\nBetter: B\nOr rather\nBetter: {found}\n", asked)
+    assert (verdict and verdict.values) == points
+    assert judging.parse("[[A]]", asked) is None  # the pattern replaces the format's own form
     assert "[[A]]" not in judging.reminder
+    assert template("{{ responses }}").parse("[[B]]", asked).values == (0.0, 1.0), "a template alone does not"
 
 
-def test_the_own_pattern_finds_rankings_and_scores(query):
+def test_patterns_find_rankings_and_scores(query):
     ranked = load_format("listwise", verdict=r"<order>(.*)</order>")
     assert ranked.parse("<order>3, 1, 2</order>", query("x", "y", "z")).ranking == (2, 0, 1)
     assert ranked.parse("<order>CAB</order>", query("x", "y", "z")).ranking == (2, 0, 1)
@@ -122,7 +114,3 @@ def test_the_own_pattern_finds_rankings_and_scores(query):
     scored = load_format("pointwise", verdict=r'"score": ([\d.]+)')
     assert scored.parse('{"why": "so", "score": 7.5}', query("x")).values == (7.5,)
     assert scored.parse('{"why": "so", "score": 75}', query("x")) is None
-
-
-def test_a_template_without_a_pattern_is_parsed_as_the_format(template, query):
-    assert template("{{ responses }}").parse("[[B]]", query("Marlow.", "Tamsin.")).values == (0.0, 1.0)

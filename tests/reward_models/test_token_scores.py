@@ -167,8 +167,6 @@ def test_a_format_that_cannot_show_so_many_is_an_error_of_the_query(folder):
 
 def test_formats():
     assert [kind.name for kind in TOKEN_FORMATS.values()] == list(TOKEN_FORMATS)
-    with pytest.raises(ConfigError, match="did you mean 'pairwise'"):
-        load_token_format("pairwis")
     pairwise = load_token_format("pairwise")
     assert pairwise.scores([[math.log(0.3), math.log(0.1)]], 2) == pytest.approx(
         (math.log(0.75), math.log(0.25))

@@ -1,16 +1,15 @@
-"""How judges are asked, and how their answers are parsed: one file a format."""
+"""How judges are asked, and how their answers are parsed: one file per format."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from longrm.errors import ConfigError, nearest
+from longrm.errors import ConfigError
 from longrm.judging.cutting import Policy, fit, too_long, why_uncut
 from longrm.judging.format import JudgingFormat, ParsedVerdict, TokenFormat
 from longrm.judging.listwise import Listwise, TokenListwise
 from longrm.judging.pairwise import Pairwise, TokenPairwise
 from longrm.judging.pointwise import Pointwise, TokenPointwise
-from longrm.judging.prompts import Template, verdict_pattern
 
 __all__ = [
     "JUDGING_FORMATS",
@@ -50,19 +49,15 @@ def load_format(name: str, *, template: Path | None = None, verdict: str | None 
 
     Args:
         name: A key of `JUDGING_FORMATS`.
-        template: A jinja2 file with a prompt of your own; see `prompts.Template`.
+        template: A jinja2 file with the user's own prompt; see `prompts.Template`.
         verdict: A regular expression with one group for the verdict; `^` and `$` match at line ends, and the last match
             counts. Pairwise the group matches A, B, C or tie, 1, 2, or a relation such as A>B; listwise letters or
             numbers, best first; pointwise a number from 0 to 10.
 
     Raises:
-        ConfigError: An unknown name, a template that cannot be used, or a pattern without exactly one group.
+        ConfigError: A template that cannot be used, or a pattern without exactly one group.
     """
-    if name not in JUDGING_FORMATS:
-        raise ConfigError(f"no judging format '{name}'; {nearest(name, JUDGING_FORMATS)}")
-    kind = JUDGING_FORMATS[name]
-    own = None if template is None else Template(template, alone=kind.alone)
-    return kind(own, None if verdict is None else verdict_pattern(verdict))
+    return JUDGING_FORMATS[name](template, verdict)
 
 
 def load_token_format(
@@ -72,46 +67,33 @@ def load_token_format(
 
     Args:
         name: A key of `TOKEN_FORMATS`.
-        template: A jinja2 file with a prompt of your own; see `prompts.Template`.
+        template: A jinja2 file with the user's own prompt; see `prompts.Template`.
         tokens: The tokens that the template asks for; see `TokenFormat.tokens`.
 
     Raises:
-        ConfigError: An unknown name, a template that cannot be used, or tokens that are blank, equal or too few.
+        ConfigError: A template that cannot be used, or tokens that are blank, equal or too few.
     """
-    if name not in TOKEN_FORMATS:
-        raise ConfigError(f"no judging format '{name}'; {nearest(name, TOKEN_FORMATS)}")
-    kind = TOKEN_FORMATS[name]
-    made = kind(None if template is None else Template(template, alone=kind.alone))
+    loaded = TOKEN_FORMATS[name](template)
     if tokens is not None:
         if template is None:
             raise ConfigError("judge.tokens requires judge.template, a prompt that asks for them")
-        distinct = {token.strip() for token in tokens}
-        if "" in distinct or len(distinct) < len(tokens):
+        if len({token.strip() for token in tokens} - {""}) < len(tokens):
             raise ConfigError(f"judge.tokens must be distinct and not blank, got {list(tokens)}")
         if len(tokens) < 2 or (name != "listwise" and len(tokens) != 2):
             needed = "at least 2" if name == "listwise" else "2"
             raise ConfigError(f"judge.tokens needs {needed} tokens for the {name} format, got {len(tokens)}")
-        made.tokens = tuple(tokens)
-    return made
+        loaded.tokens = tuple(tokens)
+    return loaded
 
 
 def load_formats(
-    name: str | None, template: str | None, make: Callable[[str, Path | None], AnyFormat]
+    name: str | None, template: str | None, load: Callable[[str, Path | None], AnyFormat]
 ) -> dict[str, AnyFormat]:
-    """The formats that a judge needs, by name: the given one, else pairwise and listwise.
-
-    Args:
-        name: The setting `judge.format`.
-        template: The setting `judge.template`.
-        make: Makes a format from its name and a template's file.
-
-    Raises:
-        ConfigError: A template without a format, or as `make` raises it.
-    """
+    """The formats that a judge with these settings needs, by name: the given one, else pairwise and listwise."""
     if template and name is None:
         raise ConfigError("judge.template requires judge.format: pairwise, listwise or pointwise")
     file = Path(template) if template else None
-    return {name: make(name, file) for name in ([name] if name else ["pairwise", "listwise"])}
+    return {name: load(name, file) for name in ([name] if name else ["pairwise", "listwise"])}
 
 
 def format_for(formats: Mapping[str, AnyFormat], responses: int) -> AnyFormat:

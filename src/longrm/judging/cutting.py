@@ -1,8 +1,10 @@
 """Shortens prompts that do not fit, by cutting tokens out of the context and nothing else."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import groupby, pairwise
 from math import ceil
-from typing import Literal, NamedTuple
+from operator import itemgetter
+from typing import Literal
 
 from longrm.data.spans import disjoint_spans, edit_context
 from longrm.data.tokenizing import Tokenizer
@@ -15,13 +17,6 @@ MARK = "\n[... cut ...]\n"
 
 _MEASUREMENTS = 8  # attempts at finding the smallest cut
 _SLACK = 8  # tokens; a result this close to the limit is not improved
-
-
-class _Piece(NamedTuple):
-    """A span of the context that may be cut."""
-
-    span: Span
-    starts: list[int]  # where each of its tokens starts, in characters of the message
 
 
 def why_uncut(query: Query, policy: Policy) -> str:
@@ -45,7 +40,7 @@ def fit(
 ) -> tuple[Query, Cut | None] | None:
     """Cuts tokens out of a query's context until it fits; several spans are cut as if they were joined.
 
-    The question and the responses are not changed, and `MARK` replaces what was cut.
+    The question and the responses are not changed, and `MARK` replaces the cut text.
 
     Args:
         query: The query.
@@ -61,16 +56,19 @@ def fit(
     total = measure(query)
     if total <= limit:
         return query, None
-    pieces = [] if policy == "refuse" else _pieces(query, tokenizer)
-    most = sum(len(piece.starts) for piece in pieces) - 1
+    cuttable = [] if policy == "refuse" else _cuttable(query, tokenizer)
+    most = len(cuttable) - 1  # at least one token of the context stays
     count = min(total - limit + tokenizer.count(MARK), most)
     best: tuple[int, Query] | None = None
     tried: set[int] = set()
     while 0 < count <= most and count not in tried and len(tried) < _MEASUREMENTS:
         tried.add(count)
         first = {"left": 0, "middle": (most + 2 - count) // 2, "right": most + 1 - count}[policy]
-        marked, *others = _holes(pieces, first, first + count)
-        shorter = edit_context(query, [(marked, MARK), *((hole, "") for hole in others)])
+        holes = []
+        for _, group in groupby(cuttable[first : first + count], key=itemgetter(0)):
+            spans = [span for _, span in group]
+            holes.append(Span(spans[0].message, spans[0].start, spans[-1].end))
+        shorter = edit_context(query, [(holes[0], MARK), *((hole, "") for hole in holes[1:])])
         tokens = measure(shorter)
         if tokens <= limit and (best is None or tokens > best[0]):
             best = tokens, shorter
@@ -81,27 +79,19 @@ def fit(
     return None if best is None else (best[1], Cut(policy, total - best[0]))
 
 
-def _pieces(query: Query, tokenizer: Tokenizer) -> list[_Piece]:
-    """The context without the question, in reading order; empty if one of its messages is not plain text."""
+def _cuttable(query: Query, tokenizer: Tokenizer) -> list[tuple[int, Span]]:
+    """The tokens of the context without the question, in reading order, each with the number of its span.
+
+    Empty if a message of the context is not plain text.
+    """
     if not all(isinstance(query.prompt[span.message].get("content"), str) for span in query.context):
         return []
-    pieces = []
-    for span in disjoint_spans(query.context, query.question):
+    tokens = []
+    for number, span in enumerate(disjoint_spans(query.context, query.question)):
         text = message_text(query.prompt[span.message])[span.start : span.end]
         offsets = tokenizer.backend.encode(text, add_special_tokens=False).offsets
-        pieces.append(_Piece(span, [span.start + start for start, _ in offsets]))
-    return pieces
-
-
-def _holes(pieces: Sequence[_Piece], first: int, end: int) -> list[Span]:
-    """The spans of the tokens `first` to `end` (exclusive), counted over all pieces."""
-    holes = []
-    for piece in pieces:
-        size = len(piece.starts)
-        low, high = max(first, 0), min(end, size)
-        if low < high:
-            start = piece.starts[low] if low else piece.span.start
-            stop = piece.starts[high] if high < size else piece.span.end
-            holes.append(Span(piece.span.message, start, stop))
-        first, end = first - size, end - size
-    return holes
+        if offsets:
+            # Each token with what follows it up to the next one: some tokenizers skip spaces.
+            bounds = [span.start, *(span.start + start for start, _ in offsets[1:]), span.end]
+            tokens += [(number, Span(span.message, start, end)) for start, end in pairwise(bounds)]
+    return tokens

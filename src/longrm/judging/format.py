@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar
 
-from longrm.errors import DataError
+from longrm.errors import ConfigError, DataError
 from longrm.judging.answers import answer_of, boxed, plain, unquoted
 from longrm.judging.prompts import Template, prompt_text, response_text
 from longrm.reading import is_number
@@ -57,42 +58,33 @@ class JudgingFormat(ABC):
     """One way to ask for a judgment and to parse the answer.
 
     Args:
-        template: The user's own prompt; by default the format's.
-        verdict: The user's own pattern, whose one group is the verdict; by default the format's rules.
+        template: A file with the user's own prompt; by default the format's.
+        verdict: The user's own regular expression, whose one group is the verdict; by default the format's rules.
 
     Attributes:
-        name: Its name in settings and on the command line.
-        scale: What a difference of two scores means.
-        counts: The numbers of responses it can judge.
-        alone: Whether every response is judged in its own prompt.
-        instruction: Follows the conversation and precedes the responses.
-        by_criterion: Replaces `instruction` if one criterion is asked about, which follows the responses.
-        request: Ends the prompt: what to write, and in which form.
-        form: The form of the verdict, in words.
         reminder: The user's message of a retry, which asks for the verdict only.
-        marker: Finds a verdict in the requested form. In this and the next two, group 1 is the verdict.
-        labeled: Matches a line with a label and a verdict.
-        value: Matches a text that is nothing but a verdict, as in a box or a JSON field.
-        keys: The JSON fields that hold a verdict, lower-case letters only.
-        boxes: Whether a box on its own line is a verdict. A number in a box usually answers the question instead.
     """
 
-    name: ClassVar[str]
-    scale: ClassVar[Scale]
-    counts: ClassVar[range]
-    alone: ClassVar[bool] = False
-    instruction: ClassVar[str]
-    by_criterion: ClassVar[str]
-    request: ClassVar[str]
-    form: ClassVar[str]
-    marker: ClassVar[re.Pattern[str]]
-    labeled: ClassVar[re.Pattern[str]]
-    value: ClassVar[re.Pattern[str]]
-    keys: ClassVar[frozenset[str]]
-    boxes: ClassVar[bool] = True
+    name: ClassVar[str]  # in settings and on the command line
+    scale: ClassVar[Scale]  # what a difference of two scores means
+    counts: ClassVar[range]  # numbers of responses that it can judge
+    alone: ClassVar[bool] = False  # whether every response is judged in its own prompt
 
-    def __init__(self, template: Template | None = None, verdict: re.Pattern[str] | None = None) -> None:
-        self._template, self._verdict = template, verdict
+    instruction: ClassVar[str]  # follows the conversation and precedes the responses
+    by_criterion: ClassVar[str]  # replaces `instruction` for one criterion, which follows the responses
+    request: ClassVar[str]  # ends the prompt: what to write, and in which form
+    form: ClassVar[str]  # the form of the verdict, in words
+
+    # In these patterns group 1 is the verdict.
+    marker: ClassVar[re.Pattern[str]]  # a verdict in the requested form
+    labeled: ClassVar[re.Pattern[str]]  # a whole line with a label and a verdict
+    value: ClassVar[re.Pattern[str]]  # a whole text that is only a verdict, as in a box or a JSON field
+    keys: ClassVar[frozenset[str]]  # names of JSON fields that hold a verdict, lower-case letters only
+    boxes: ClassVar[bool] = True  # whether a box on its own line is a verdict
+
+    def __init__(self, template: Path | None = None, verdict: str | None = None) -> None:
+        self._template = None if template is None else Template(template, alone=self.alone)
+        self._verdict = None if verdict is None else _verdict_pattern(verdict)
         form = self.form if verdict is None else "in the form that was asked for"
         self.reminder = f"{_REMINDER}: {form}"
 
@@ -102,7 +94,7 @@ class JudgingFormat(ABC):
         Everything independent of the responses and their order comes first, so that prompts share its tokens.
 
         Raises:
-            DataError: The format cannot judge so many responses, or the template shows an unknown span.
+            DataError: The format cannot judge so many responses, or the template uses a span that is not known.
             ConfigError: The template cannot be rendered.
         """
         if len(query.responses) not in self.counts:
@@ -123,10 +115,11 @@ class JudgingFormat(ABC):
     def parse(self, text: str, query: Query) -> ParsedVerdict | None:
         """Parses the last verdict of an answer; None if there is none.
 
-        Thoughts are removed, and so is the form in case the judge repeats it. The user's own pattern is searched in
-        the rest. Otherwise the verdict is the last one in double square brackets outside of quotations (none if its
-        line has two different ones), else what `_verdict_at_end` finds.
+        Thoughts are removed. The user's own pattern is searched in the rest. Otherwise the verdict is the last one in
+        double square brackets outside of quotations (none if its line has two different ones), else what
+        `_verdict_at_end` finds.
         """
+        # A judge may repeat the form, which has a verdict in it.
         answer, count = answer_of(text).replace(self.form, ""), len(query.responses)
         explanation = plain(unquoted(answer))
         if self._verdict is not None:
@@ -208,17 +201,29 @@ class JudgingFormat(ABC):
         return match[1] if match else None
 
 
+def _verdict_pattern(expression: str) -> re.Pattern[str]:
+    try:
+        pattern = re.compile(expression, re.MULTILINE)
+    except re.error as error:
+        raise ConfigError(
+            f"the verdict pattern {expression!r} is not a regular expression: {error}"
+        ) from error
+    if pattern.groups != 1:
+        raise ConfigError(
+            f"the verdict pattern {expression!r} needs exactly one group and has {pattern.groups}; write other groups "
+            "as (?:...)"
+        )
+    return pattern
+
+
 class TokenFormat(JudgingFormat):
     """A format whose verdict is one token: nothing is generated or parsed, its probability is read.
 
     SWE-RM reads the logits of YES and NO in this way, and vLLM serves a language model as such a classifier
     (`classifier_from_token`, `from_2_way_softmax`).
-
-    Attributes:
-        tokens: One for each response in presented order or, if responses are judged alone, the token for the response
-            and the one against it.
     """
 
+    # One for each response in presented order or, if responses are judged alone, the one for and the one against it.
     tokens: tuple[str, ...]
 
     def scores(self, logprobs: Sequence[Sequence[float]], responses: int) -> tuple[float, ...]:

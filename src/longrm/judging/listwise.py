@@ -15,6 +15,10 @@ _RANKING = re.compile(r"\s*(?:[A-Z](?:[\s,>=]*[A-Z])*|\d+(?:[\s,>=]+\d+)*)\s*")
 
 _CHAIN = re.compile(rf"{_NAME}\b[A-Z](?:\s*[>=]+\s*{_NAME}[A-Z]\b)+")
 
+_SHOWN = (
+    "Above stands what the models were given; below stand several responses to its last turn, each named by a "
+    "letter. "
+)
 _FORM = (
     "between double square brackets the letters of all responses from the best to the worst, with no ties, in this "
     "form: [[B > A]]."
@@ -32,14 +36,10 @@ class Listwise(JudgingFormat):
     scale = "verdict"
     counts = range(2, len(LETTERS) + 1)
     instruction = (
-        "Above stands what the models were given; below stand several responses to its last turn, each named by a "
-        "letter. Rank them from the best to the worst: the more faithful ones before the less faithful, and among "
-        "equally faithful ones the more helpful before the less helpful.\n\n" + CRITERIA
+        f"{_SHOWN}Rank them from the best to the worst: the more faithful ones before the less faithful, and among "
+        f"equally faithful ones the more helpful before the less helpful.\n\n{CRITERIA}"
     )
-    by_criterion = (
-        "Above stands what the models were given; below stand several responses to its last turn, each named by a "
-        "letter. Rank them from the best to the worst by one criterion.\n\n" + ONE_CRITERION
-    )
+    by_criterion = f"{_SHOWN}Rank them from the best to the worst by one criterion.\n\n{ONE_CRITERION}"
     request = (
         "Write a short analysis: name what decides, with the passages that show it. Then end with the ranking, alone "
         "on the last line: " + _FORM
@@ -99,13 +99,9 @@ class TokenListwise(TokenFormat, Listwise):
     """Asks which of 2 to 26 responses is the best, by its letter."""
 
     instruction = (
-        "Above stands what the models were given; below stand several responses to its last turn, each named by a "
-        "letter. Decide which is the best: the most faithful one or, among equally faithful ones, the most helpful "
-        "one.\n\n" + CRITERIA
+        f"{_SHOWN}Decide which is the best: the most faithful one or, among equally faithful ones, the most helpful "
+        f"one.\n\n{CRITERIA}"
     )
-    by_criterion = (
-        "Above stands what the models were given; below stand several responses to its last turn, each named by a "
-        "letter. Decide which is the best by one criterion.\n\n" + ONE_CRITERION
-    )
+    by_criterion = f"{_SHOWN}Decide which is the best by one criterion.\n\n{ONE_CRITERION}"
     request = "Answer with one letter and nothing else: that of the best response."
     tokens = tuple(LETTERS)

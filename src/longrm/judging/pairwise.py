@@ -31,6 +31,10 @@ _KEYS = frozenset(
         *("best", "bestresponse", "winningresponse"),
     }
 )
+_SHOWN = (
+    "Above stands what the models were given; below stand two responses to its last turn, A and B. Decide which is "
+    "better"
+)
 _FORM = "[[A]] if response A is better, [[B]] if response B is better, [[C]] if neither is."
 _FIRST, _SECOND, _TIE = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5)
 _POINTS = {"A": _FIRST, "1": _FIRST, "B": _SECOND, "2": _SECOND, "C": _TIE}
@@ -59,14 +63,10 @@ class Pairwise(JudgingFormat):
     scale = "verdict"
     counts = range(2, 3)
     instruction = (
-        "Above stands what the models were given; below stand two responses to its last turn, A and B. Decide which "
-        "is better: the more faithful one or, where they are equally faithful, the more helpful one.\n\n"
-        + CRITERIA
+        f"{_SHOWN}: the more faithful one or, where they are equally faithful, the more helpful one."
+        f"\n\n{CRITERIA}"
     )
-    by_criterion = (
-        "Above stands what the models were given; below stand two responses to its last turn, A and B. Decide which "
-        "is better by one criterion.\n\n" + ONE_CRITERION
-    )
+    by_criterion = f"{_SHOWN} by one criterion.\n\n{ONE_CRITERION}"
     request = (
         "Write a short analysis: name what decides, with the passages that show it. Then end with your verdict, "
         "alone on the last line: " + _FORM
@@ -79,28 +79,21 @@ class Pairwise(JudgingFormat):
 
     def read(self, verdict: str, explanation: str, responses: int) -> ParsedVerdict | None:
         """A letter, a relation or a number as the points of the two responses."""
-        points = _points(verdict)
-        return None if points is None else ParsedVerdict(points, (), argues_otherwise(explanation, points))
+        match = _VERDICT.fullmatch(verdict)
+        if match is None:
+            return None
+        points = _TIE if match["one"] is None else _POINTS[match["one"].upper()]
+        if match["sign"] is not None:
+            other = _POINTS[match["other"].upper()]
+            if {points, other} != {_FIRST, _SECOND}:
+                return None
+            points = {">": points, "<": other, "=": _TIE}[match["sign"][0]]
+        return ParsedVerdict(points, (), argues_otherwise(explanation, points))
 
     def claimed(self, line: str) -> str | None:
         """The winner of a line such as "Assistant A wins." or "It is a tie."."""
         claim = _CLAIM.fullmatch(line)
         return claim and (claim["one"] or "tie")
-
-
-def _points(verdict: str) -> tuple[float, float] | None:
-    match = _VERDICT.fullmatch(verdict)
-    if match is None:
-        return None
-    if match["one"] is None:
-        return _TIE
-    one = _POINTS[match["one"].upper()]
-    if match["sign"] is None:
-        return one
-    other = _POINTS[match["other"].upper()]
-    if {one, other} != {_FIRST, _SECOND}:
-        return None
-    return {">": one, "<": other, "=": _TIE}[match["sign"][0]]
 
 
 class TokenPairwise(TokenFormat, Pairwise):

@@ -26,7 +26,7 @@ from longrm.evaluation.estimates import metrics_for, ratio
 from longrm.evaluation.judge_behavior import DIFFERENCE, POWER, comparisons_needed, recommended
 from longrm.evaluation.metrics.standard import exact_order_credit, position_match_credit
 from longrm.evaluation.table import ScoreTable
-from longrm.reward_models.simulated import ErrorRates, SimulatedRewardModel, comparison_keys
+from longrm.reward_models.simulated import ErrorRates, SimulatedRewardModel
 from longrm.runs.records import Estimate, JudgmentRecord
 from longrm.types import Comparison, Outcome
 
@@ -94,11 +94,10 @@ def coverage_and_power(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def asked(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Coverage by a simulated reward model that is asked as an evaluation asks it."""
     pairs = [_pair(number) for number in range(SMALL)]
-    key = comparison_keys(pairs)
     for orders in ("one", "both"):
         covered = 0
         for seed in range(options.asked_seeds):
-            model = SimulatedRewardModel(ErrorRates(error=ERROR), key, seed)
+            model = SimulatedRewardModel(ErrorRates(error=ERROR), pairs, seed)
             asker = TrialJudge(model, JudgingSettings(seed=seed, orders=orders, baselines=()))
             records = [replace(record, ranks=(1, 2)) for record in asker.records(pairs)]
             covered += holds(metrics_for(records, resamples=options.resamples)["pair_accuracy"], 1 - ERROR)

@@ -110,7 +110,7 @@ def test_what_the_model_cannot_read_is_counted_and_not_cut(model):
 @pytest.mark.parametrize("policy", ["middle", "left", "right"])
 def test_a_named_policy_cuts_the_context_and_says_so(folder, policy):
     cutting = DiscriminativeRewardModel.load(str(folder), JudgeSettings(cut=policy))
-    tokenizer = cutting._tokenizer
+    tokenizer = cutting.tokenizer
     short, long = queries(n=1, per_group=1)[0], queries(n=1, per_group=1, length=700)[0]
 
     def measure(query):

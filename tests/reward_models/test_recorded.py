@@ -114,7 +114,6 @@ def test_what_was_not_recorded_is_an_error(put):
         "'p' has 3 responses, and 2 in the record",
     ]
     assert model.orders("q") == ()
-    assert model.ids == {"p"}
 
 
 def test_scores_of_judgebench_are_in_presented_order(put):
@@ -216,14 +215,12 @@ def test_an_unknown_scale_in_a_summary_is_named(tmp_path):
     "change",
     [
         {"scores": ()},
-        {"order": ()},
         {"scores": (), "trials": (Trial(order=(0, 1), outcome=Outcome.ANSWERED),)},
-        {"order": (0,), "scores": (0.5,)},
     ],
 )
 def test_an_answer_without_one_is_named(change, tmp_path):
     good = JudgmentRecord(id="a", group="g", outcome=Outcome.ANSWERED, order=(1, 0), scores=(0.5, 1.0))
-    assert RecordedRewardModel.load(log(tmp_path / "good.jsonl", good)).ids == {"a"}
+    assert RecordedRewardModel.load(log(tmp_path / "good.jsonl", good)).orders("a") == ((1, 0),)
     with pytest.raises(DataError, match="line 2, field 'scores'"):
         RecordedRewardModel.load(log(tmp_path / "bad.jsonl", good, replace(good, **change)))
 

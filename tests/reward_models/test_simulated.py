@@ -5,8 +5,8 @@ from itertools import permutations
 import pytest
 
 import longrm
-from longrm.errors import ConfigError, DataError
-from longrm.reward_models.simulated import ComparisonKey, ErrorRates, SimulatedRewardModel, comparison_keys
+from longrm.errors import ConfigError
+from longrm.reward_models.simulated import ErrorRates, SimulatedRewardModel
 from longrm.types import Comparison, Criterion, Outcome, query_of
 from longrm.worlds import WorldPlan, generate
 from longrm.worlds.words_tokenizer import load_tokenizer
@@ -35,9 +35,7 @@ def comparisons(n=N, responses=2, ranks=None, length=None):
 def verdicts(rates, rows, order=None, trial=0, seed=0):
     """The judged order of every row, best first, as indices of the comparison; None where unanswered."""
     order = order or tuple(range(len(rows[0].responses)))
-    judged = SimulatedRewardModel(rates, comparison_keys(rows), seed).judge(
-        [query_of(row, order, trial) for row in rows]
-    )
+    judged = SimulatedRewardModel(rates, rows, seed).judge([query_of(row, order, trial) for row in rows])
     return [best_first(judgment, order) for judgment in judged]
 
 
@@ -82,7 +80,7 @@ def test_disagreement_flips_one_asking_and_not_the_next():
 
 def test_misformat_leaves_an_asking_without_a_verdict_that_the_parser_finds():
     rows = comparisons()
-    model = SimulatedRewardModel(ErrorRates(misformat=0.3), comparison_keys(rows))
+    model = SimulatedRewardModel(ErrorRates(misformat=0.3), rows)
     judged = [model.judge([query_of(row, (0, 1), trial) for row in rows]) for trial in (0, 1)]
     silent = [[judgment.outcome is Outcome.UNPARSED for judgment in one] for one in judged]
     assert near(sum(silent[0]) / N, 0.3)
@@ -134,31 +132,21 @@ def test_without_gold_a_coin_judges_and_falls_once():
 
 def test_what_is_asked_beside_changes_nothing():
     rows = comparisons(60, responses=4)
-    model = SimulatedRewardModel(ErrorRates(0.3, 0.2, 0.3), comparison_keys(rows))
+    model = SimulatedRewardModel(ErrorRates(0.3, 0.2, 0.3), rows)
     queries = [query_of(row, (2, 0, 3, 1), trial) for row in rows for trial in range(3)]
     together = model.judge(queries)
     assert [model.judge([query])[0] for query in reversed(queries)] == together[::-1]
 
 
-def test_identical_responses_share_the_better_rank_and_end():
+def test_identical_responses_share_the_better_rank():
     row = comparisons(1)[0]
     twin = replace(row, responses=(row.responses[0], row.responses[0]))
-    assert list(comparison_keys([twin])["c0"].ranks.values()) == [1]
     assert verdicts(ErrorRates(1.0, disagreement=1.0), [twin])[0] in [(0, 1), (1, 0)]
-
-
-def test_the_key_holds_ranks_and_length_and_nothing_else():
-    (row,) = comparisons(1, length=4096)
-    assert comparison_keys([row])["c0"] == ComparisonKey(comparison_keys([row])["c0"].ranks, 4096)
-    assert sorted(comparison_keys([row])["c0"].ranks.values()) == [1, 2]
-    assert comparison_keys([replace(row, ranks=None, metadata={})]) == {"c0": ComparisonKey()}
-    with pytest.raises(DataError, match="comparison 'c0', field 'length'"):
-        comparison_keys([replace(row, metadata={"length": "4k"})])
 
 
 def test_one_response_alone_is_an_error_of_its_query_only():
     (row,) = comparisons(1)
-    judged = SimulatedRewardModel(ErrorRates(), {}).judge([query_of(row, (0,)), query_of(row, (0, 1))])
+    judged = SimulatedRewardModel(ErrorRates(), []).judge([query_of(row, (0,)), query_of(row, (0, 1))])
     assert [one.outcome for one in judged] == [Outcome.ERROR, Outcome.ANSWERED]
 
 
@@ -195,7 +183,7 @@ def test_bad_rates_are_refused(text, fault):
 
 def test_its_explanations_agree_with_its_verdicts():
     rows = comparisons(20) + comparisons(20, responses=3)
-    model = SimulatedRewardModel(ErrorRates(0.5, disagreement=0.5), comparison_keys(rows))
+    model = SimulatedRewardModel(ErrorRates(0.5, disagreement=0.5), rows)
     queries = [query_of(row, tuple(range(len(row.responses)))) for row in rows]
     assert not any(judgment.contradicted for judgment in model.judge(queries))
 
@@ -220,7 +208,7 @@ def test_by_criterion_it_errs_at_its_rate_and_calls_a_tie_a_tie():
 
 def test_ties_by_a_criterion_lack_a_verdict_as_often_as_others():
     rows = list(generate(WorldPlan("checklist", 400, per_group=6), 600, load_tokenizer("approximate")))
-    model = SimulatedRewardModel(ErrorRates(misformat=0.3), comparison_keys(rows))
+    model = SimulatedRewardModel(ErrorRates(misformat=0.3), rows)
     tied = [
         replace(query_of(row, (0, 1)), criterion=criterion.text)
         for row in rows

@@ -45,7 +45,7 @@ from longrm.runs.folder import RunFolder
 from longrm.runs.logs import EXAMPLES, Log, text_digest
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import UNDEFINED, Estimate, ExampleRecord
-from longrm.types import Comparison, Outcome, Query, Span, query_of, text_of
+from longrm.types import Comparison, Judgment, Outcome, Query, Span, query_of, text_of
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 _log = logging.getLogger(__name__)
@@ -269,7 +269,9 @@ def attended_by(model: RewardModel, comparison: Comparison) -> AttendedCompariso
 
     if not isinstance(model, DiscriminativeRewardModel):
         raise ConfigError(f"--attention requires a scalar model on this machine; {model.name} is not one")
-    model.open_whole(_query(comparison))
+    opened = model.open(_query(comparison), cut="refuse")
+    if isinstance(opened, Judgment):  # it cannot be read, or is too long
+        raise DataError(f"{opened.outcome}: {opened.detail}")
     return attended(model.scorer, comparison, gradients=True)
 
 

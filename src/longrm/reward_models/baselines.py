@@ -16,20 +16,12 @@ def _random(query: Query) -> list[float]:
     return [hash_fraction(query.id, text_of(response)) for response in query.responses]
 
 
-def _first(query: Query) -> list[float]:
-    return [-float(position) for position in range(len(query.responses))]
-
-
 def _last(query: Query) -> list[float]:
     return [float(position) for position in range(len(query.responses))]
 
 
 def _longest(query: Query) -> list[float]:
     return [float(len(text_of(response))) for response in query.responses]
-
-
-def _shortest(query: Query) -> list[float]:
-    return [-float(len(text_of(response))) for response in query.responses]
 
 
 def _overlap(query: Query) -> list[float]:
@@ -45,36 +37,26 @@ def _overlap(query: Query) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class BaselineRule:
-    """A rule that scores responses without a model.
+    """A rule that scores responses without a model."""
 
-    Attributes:
-        scores: Returns one number a response, higher is better.
-        sees_order: Whether the score depends on the position of the response.
-        reads_context: Whether it reads the prompt, and not only the responses.
-    """
-
-    scores: Callable[[Query], Sequence[float]]
-    sees_order: bool = False
-    reads_context: bool = False
+    scores: Callable[[Query], Sequence[float]]  # one number per response, higher is better
+    sees_order: bool = False  # whether the score depends on the position of the response
+    reads_context: bool = False  # whether it reads the prompt, and not only the responses
 
 
 BASELINES: Mapping[str, BaselineRule] = {
     "random": BaselineRule(_random),
-    "first": BaselineRule(_first, sees_order=True),
+    "first": BaselineRule(lambda query: [-score for score in _last(query)], sees_order=True),
     "last": BaselineRule(_last, sees_order=True),
     "longest": BaselineRule(_longest),
-    "shortest": BaselineRule(_shortest),
+    "shortest": BaselineRule(lambda query: [-score for score in _longest(query)]),
     "overlap": BaselineRule(_overlap, reads_context=True),
 }
 """The registry of baselines."""
 
 
 class Baseline(RewardModel):
-    """One of `BASELINES` as a reward model, such as `baseline:longest`.
-
-    Raises:
-        ConfigError: There is no such baseline.
-    """
+    """One of `BASELINES` as a reward model, such as `baseline:longest`."""
 
     def __init__(self, name: str) -> None:
         if name not in BASELINES:

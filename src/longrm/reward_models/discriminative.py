@@ -27,11 +27,7 @@ class DiscriminativeRewardModel(PackedRewardModel):
 
     @classmethod
     def load(cls, model: str, settings: JudgeSettings | None = None) -> Self:
-        """Loads a folder or Hub id.
-
-        Raises:
-            ModelError: It cannot be loaded, or its architecture is not supported.
-        """
+        """Loads a folder or Hub id."""
         settings = settings or JudgeSettings()
         scorer = load_scorer(model, dtype=settings.dtype, device=settings.device, weights=settings.weights)
         return cls(scorer, model, settings)
@@ -41,10 +37,8 @@ class DiscriminativeRewardModel(PackedRewardModel):
         """The lead of the first of two responses, in standard deviations of the lead under a random head.
 
         With a head w of the same norm in a random direction, the lead has mean 0 and standard deviation
-        |w| |h1 - h2| / sqrt(d), where h1 and h2 are the d-dimensional hidden states that the scores are read from.
-
-        Returns:
-            None if the query cannot be read, or the two states are equal.
+        |w| |h1 - h2| / sqrt(d), where h1 and h2 are the d-dimensional hidden states that the scores are read from. None
+        if the query cannot be read, or the two states are equal.
         """
         opened = self.open(query)
         if isinstance(opened, Judgment):
@@ -57,10 +51,10 @@ class DiscriminativeRewardModel(PackedRewardModel):
     @property
     def scorer(self) -> Scorer:
         """The model and its tokenizer."""
-        return Scorer(self._model, self._tokenizer)
+        return Scorer(self._model, self.tokenizer)
 
-    def _items(self, query: Query) -> Sequence[Encoded]:
-        return [encode(self._tokenizer, query.prompt, query.responses, query.tools)]
+    def _encode(self, query: Query) -> Sequence[Encoded]:
+        return [encode(self.tokenizer, query.prompt, query.responses, query.tools)]
 
     def _read(self, packed: Packed, items: Sequence[Encoded]) -> Float[Tensor, "branches 1"]:
         return scores(self._model, packed)[:, None]

@@ -4,8 +4,8 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,12 +29,7 @@ if TYPE_CHECKING:
 
 
 def connect(address: str, request: LoadRequest, path: str = CHAT) -> tuple[OpenAIClient, Tokenizer | None]:
-    """A client of the endpoint `URL#NAME`, and the model's tokenizer if `remote.tokenizer` is set.
-
-    Raises:
-        ConfigError: The address is not valid.
-        ModelError: The tokenizer cannot be loaded.
-    """
+    """A client of the endpoint `URL#NAME`, and the model's tokenizer if `remote.tokenizer` is set."""
     url, name = split_address(address)
     remote, limit = request.remote, request.judge.max_length
     tokenizer = Tokenizer.load(remote.tokenizer) if remote.tokenizer else None
@@ -73,7 +68,7 @@ class TokenEndpoint(GenerativeRewardModel):
     def _read(self, one: Conversation, completion: Completion) -> bool:
         counted = completion.prompt_tokens
         one.prompt_tokens = self._writer.tokens(one.messages) if counted is None else counted
-        one.attempts, one.completion = 1, completion
+        one.attempts, one.outcome, one.detail = 1, completion.outcome, completion.detail
         if completion.outcome not in (Outcome.ANSWERED, Outcome.TRUNCATED):
             return False
         if completion.logprobs is None:
@@ -90,11 +85,11 @@ class TokenEndpoint(GenerativeRewardModel):
         ]
         if all(value is None for value in found):
             top = repr(completion.logprobs[0][0]) if completion.logprobs else "nothing"
-            detail = (
+            one.outcome = Outcome.UNPARSED
+            one.detail = (
                 f"none of {list(tokens)} is among the {len(completion.logprobs)} most likely tokens; the most likely "
                 f"is {top}"
             )
-            one.completion = replace(completion, outcome=Outcome.UNPARSED, detail=detail)
             return False
         least = min((value for _, value in completion.logprobs if math.isfinite(value)), default=-math.inf)
         row = [least if value is None else value for value in found]
@@ -106,23 +101,6 @@ class TokenEndpoint(GenerativeRewardModel):
 # ---- Likelihood ----
 
 
-@dataclass(frozen=True, slots=True)
-class _EchoedQuery:
-    """A query as requests.
-
-    Attributes:
-        echoes: One for each response.
-        written: The positions of the tokens that count in each, from its end.
-        prompt_tokens: Tokens that all responses continue.
-        cut: What was cut out of the context.
-    """
-
-    echoes: Sequence[Echo]
-    written: Sequence[Sequence[int]]
-    prompt_tokens: int
-    cut: Cut | None
-
-
 class LikelihoodEndpoint(RewardModel):
     """The log-probability of each response given the prompt, over the same tokens as `LikelihoodRewardModel`.
 
@@ -130,15 +108,28 @@ class LikelihoodEndpoint(RewardModel):
     rendered by the chat template of `remote.tokenizer`, and the server must tokenize it into the same number of tokens.
 
     Args:
-        client: Sends to `/completions`.
-        settings: As for `LikelihoodRewardModel`; `max_length` is the server's context window.
-        tokenizer: The model's, with its chat template.
+        address: The endpoint as `URL#NAME`.
+        request: `judge` applies as for `LikelihoodRewardModel`; `judge.max_length` is the server's context window.
+
+    Raises:
+        ConfigError: The address is not valid, or the settings lack what this kind needs.
     """
 
-    def __init__(self, client: OpenAIClient, settings: JudgeSettings, tokenizer: Tokenizer) -> None:
-        self.name = f"likelihood:{client.name}"
-        self._client, self._settings, self._tokenizer = client, settings, tokenizer
-        self.scale = "none" if settings.likelihood == "mean" else "logit"
+    def __init__(self, address: str, request: LoadRequest) -> None:
+        self._client, tokenizer = connect(address, request, COMPLETIONS)
+        self._settings = request.judge
+        if tokenizer is None or tokenizer.chat_template is None:
+            raise ConfigError(
+                f"likelihood:{self._client.name} requires remote.tokenizer, with a chat template"
+            )
+        if self._settings.cut != "refuse" and self._settings.max_length is None:
+            raise ConfigError(
+                f'judge.cut = "{self._settings.cut}" requires judge.max_length, the context window of '
+                f"{self._client.name}"
+            )
+        self._tokenizer = tokenizer
+        self.name = f"likelihood:{self._client.name}"
+        self.scale = "none" if self._settings.likelihood == "mean" else "logit"
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
         """Sends all responses of all queries; servers with a prefix cache share the prompts.
@@ -148,15 +139,21 @@ class LikelihoodEndpoint(RewardModel):
             RunError: The budget of the client is spent.
         """
         opened = [self._open(query) for query in queries]
-        echoes = [echo for one in opened if not isinstance(one, Judgment) for echo in one.echoes]
+        echoes = [echo for one in opened if not isinstance(one, Judgment) for echo in one[1]]
         self._client.on_progress = self.on_progress
         completions = iter(self._client.write(echoes))
-        return [
-            one if isinstance(one, Judgment) else self._judgment(one, [next(completions) for _ in one.echoes])
-            for one in opened
-        ]
+        judgments = []
+        for one in opened:
+            if isinstance(one, Judgment):
+                judgments.append(one)
+            else:
+                item, requests, cut = one
+                answers = [next(completions) for _ in requests]
+                judgments.append(replace(self._judgment(item, answers), cut=cut))
+        return judgments
 
-    def _open(self, query: Query) -> _EchoedQuery | Judgment:
+    def _open(self, query: Query) -> tuple[Encoded, list[Echo], Cut | None] | Judgment:
+        """The token ids of a query, one request for each response, and what was cut to make it fit."""
         limit, policy = self._settings.max_length, self._settings.cut
         try:
             item, cut = self._encode(query), None
@@ -169,24 +166,25 @@ class LikelihoodEndpoint(RewardModel):
             opening, texts = self._tokenizer.continuations(query.prompt, query.responses, query.tools)
         except DataError as error:
             return Judgment(Outcome.ERROR, detail=str(error))
+        # `written` counts from the end of each response, and the server is asked for the last tokens of the text: from
+        # the first one that counts.
         echoes = [
             Echo(opening + text, len(item.prompt) + len(response), -written[0])
             for text, response, written in zip(texts, item.responses, item.written, strict=True)
         ]
-        return _EchoedQuery(echoes, item.written, len(item.prompt), cut)
+        return item, echoes, cut
 
     def _encode(self, query: Query) -> Encoded:
         return encode(self._tokenizer, query.prompt, query.responses, query.tools, written=True)
 
-    def _judgment(self, opened: _EchoedQuery, completions: Sequence[Completion]) -> Judgment:
+    def _judgment(self, item: Encoded, completions: Sequence[Completion]) -> Judgment:
+        tokens = len(item.prompt)
         failed = [one for one in completions if one.outcome is not Outcome.ANSWERED]
         if failed:
             worst = min(failed, key=lambda one: WORST_FIRST.index(one.outcome))
-            return Judgment(
-                worst.outcome, detail=worst.detail, prompt_tokens=opened.prompt_tokens, cut=opened.cut
-            )
+            return Judgment(worst.outcome, detail=worst.detail, prompt_tokens=tokens)
         scores = []
-        for completion, written in zip(completions, opened.written, strict=True):
+        for completion, written in zip(completions, item.written, strict=True):
             if completion.logprobs is None:
                 raise ModelError(
                     f"{self.name}: the server returns no log-probabilities of a text (completions with echo and "
@@ -194,24 +192,7 @@ class LikelihoodEndpoint(RewardModel):
                 )
             total = math.fsum(completion.logprobs[place][1] for place in written)
             scores.append(total / len(written) if self._settings.likelihood == "mean" else total)
-        return Judgment(Outcome.ANSWERED, tuple(scores), prompt_tokens=opened.prompt_tokens, cut=opened.cut)
-
-
-def load_likelihood_endpoint(address: str, request: LoadRequest) -> LikelihoodEndpoint:
-    """Loads `likelihood:openai:URL#NAME` from its URL#NAME.
-
-    Raises:
-        ConfigError: The address is not valid, or the settings lack what this kind needs.
-        ModelError: The tokenizer cannot be loaded.
-    """
-    client, tokenizer = connect(address, request, COMPLETIONS)
-    if tokenizer is None or tokenizer.chat_template is None:
-        raise ConfigError(f"likelihood:{client.name} requires remote.tokenizer, with a chat template")
-    if request.judge.cut != "refuse" and request.judge.max_length is None:
-        raise ConfigError(
-            f'judge.cut = "{request.judge.cut}" requires judge.max_length, the context window of {client.name}'
-        )
-    return LikelihoodEndpoint(client, request.judge, tokenizer)
+        return Judgment(Outcome.ANSWERED, tuple(scores), prompt_tokens=tokens)
 
 
 # ---- longrm serve ----
@@ -255,7 +236,7 @@ class _Answer(_Body):
     error: _Error | None = None
 
 
-class _Refusal(_Body):
+class _Rejection(_Body):
     error: _Error
 
 
@@ -282,13 +263,20 @@ class LongrmServer(RewardModel):
         self.name = f"longrm:{url}"
         self._settings, self._cut = settings, judge.cut
         self._tokens = 0
+
+        def within_budget() -> bool:
+            requests, tokens = settings.max_requests, settings.max_total_tokens
+            return (requests is None or self._endpoint.requests < requests) and (
+                tokens is None or self._tokens < tokens
+            )
+
         self._endpoint = Endpoint(
             url,
             "/v1/scores",
             settings,
-            lambda body: _parsed(_Answer, body),
+            _parser(_Answer),
             root="",
-            within_budget=self._within_budget,
+            within_budget=within_budget,
             advice=_ADVICE,
         )
         info = run_async(lambda: _info(url, settings))
@@ -336,27 +324,25 @@ class LongrmServer(RewardModel):
             return Judgment(Outcome.ERROR, detail=str(failure))
         except RequestRejected as rejection:
             try:
-                error = _Refusal.model_validate_json(rejection.body).error
+                error = _Rejection.model_validate_json(rejection.body).error
             except ValidationError:
                 error = _Error(
                     type="unknown", message=f"the server answered {rejection.status}: {rejection.text}"
                 )
-            return self._unscored(error.type, error.message)
+            return self._unscored(error)
         except BudgetSpent:
             raise RunError(
                 f"the budget is spent: {self._endpoint.requests} requests and {self._tokens} tokens "
                 "(remote.max_requests, remote.max_total_tokens)"
             ) from None
-        if len(answer.scores) != len(query.responses):
-            detail = (
-                f"the server's answer has {len(answer.scores)} scores for {len(query.responses)} responses"
-            )
+        count = len(answer.scores)
+        if count != len(query.responses):
+            detail = f"the server's answer has {count} scores for {len(query.responses)} responses"
             return Judgment(Outcome.ERROR, detail=detail)
         self._tokens += answer.usage.total_tokens
         scores = tuple(score for score in answer.scores if score is not None)
-        if len(scores) < len(answer.scores):
-            error = answer.error or _Error(type="unscored", message="a response has no score")
-            return self._unscored(error.type, error.message)
+        if len(scores) < count:
+            return self._unscored(answer.error or _Error(type="unscored", message="a response has no score"))
         return Judgment(
             Outcome.ANSWERED,
             scores,
@@ -366,24 +352,19 @@ class LongrmServer(RewardModel):
             cut=None if answer.cut is None else Cut(answer.cut.policy, answer.cut.tokens),
         )
 
-    def _within_budget(self) -> bool:
-        requests, tokens = self._settings.max_requests, self._settings.max_total_tokens
-        return (requests is None or self._endpoint.requests < requests) and (
-            tokens is None or self._tokens < tokens
-        )
-
-    def _unscored(self, kind: str, message: str) -> Judgment:
-        detail = self._endpoint.redact(message)
-        if kind in ("too_long", "too_large"):
-            return Judgment(Outcome.TOO_LONG, detail=detail)
-        if kind != "unscored" or "could not be asked" in message:
-            return Judgment(Outcome.ERROR, detail=detail)
-        verdict = _NO_VERDICT.search(message)
-        return Judgment(Outcome(verdict[1]) if verdict else Outcome.UNPARSED, detail=detail)
+    def _unscored(self, error: _Error) -> Judgment:
+        outcome = Outcome.UNPARSED
+        if error.type in ("too_long", "too_large"):
+            outcome = Outcome.TOO_LONG
+        elif error.type != "unscored" or "could not be asked" in error.message:
+            outcome = Outcome.ERROR
+        elif verdict := _NO_VERDICT.search(error.message):
+            outcome = Outcome(verdict[1])
+        return Judgment(outcome, detail=self._endpoint.redact(error.message))
 
 
 async def _info(url: str, settings: Remote) -> _Info:
-    endpoint = Endpoint(url, "/info", settings, lambda body: _parsed(_Info, body), root="", advice=_ADVICE)
+    endpoint = Endpoint(url, "/info", settings, _parser(_Info), root="", advice=_ADVICE)
     async with endpoint.open() as client:
         try:
             return await endpoint.ask(client)
@@ -391,9 +372,12 @@ async def _info(url: str, settings: Remote) -> _Info:
             raise ModelError(f"{endpoint.url}: {endpoint.redact(str(error))}; {_ADVICE}") from None
 
 
-def _parsed(kind: type[_Expected], body: bytes) -> _Expected:
-    try:
-        return kind.model_validate_json(body)
-    except ValidationError as error:
-        place = ".".join(map(str, error.errors()[0]["loc"]))
-        raise ValueError(f"the server's answer is not that of longrm serve (field '{place}')") from None
+def _parser(kind: type[_Expected]) -> Callable[[bytes], _Expected]:
+    def parse(body: bytes) -> _Expected:
+        try:
+            return kind.model_validate_json(body)
+        except ValidationError as error:
+            place = ".".join(map(str, error.errors()[0]["loc"]))
+            raise ValueError(f"the server's answer is not that of longrm serve (field '{place}')") from None
+
+    return parse

@@ -1,7 +1,7 @@
 """Generative reward models (judges): a language model writes a verdict, which is parsed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from longrm.clients import Completion, Request, Writer
@@ -17,57 +17,23 @@ from longrm.types import Cut, Judgment, Message, Outcome, Query, message_text, t
 WORST_FIRST = (Outcome.ERROR, Outcome.TOO_LONG, Outcome.REFUSED, Outcome.TRUNCATED, Outcome.UNPARSED)
 """Which outcome a query has if its prompts end in several."""
 
-_NO_COMPLETION = Completion(Outcome.ERROR)
-
 
 @dataclass(slots=True)
 class Conversation:
-    """One prompt on its way to a verdict.
+    """One prompt on its way to a verdict."""
 
-    Attributes:
-        query: The query as shown, after any cut.
-        format: Parses the answers.
-        number: The index of this prompt among those of the query; a pointwise query has one for each response.
-        messages: The messages of the next attempt.
-        max_tokens: The most tokens of the next answer.
-        cut: What was cut out of the context.
-        attempts: The number of attempts so far.
-        prompt_tokens: Tokens of the first attempt's prompt; None if unknown.
-        texts: The text of every attempt, thinking included.
-        completion: The last answer.
-        verdict: The verdict, once there is one.
-    """
-
-    query: Query
+    query: Query  # as shown, after any cut
     format: JudgingFormat
-    number: int
-    messages: tuple[Message, ...]
-    max_tokens: int
+    number: int  # among the prompts of the query; a pointwise query has one for each response
+    messages: tuple[Message, ...]  # of the next attempt
+    max_tokens: int  # of the next answer
     cut: Cut | None
     attempts: int = 0
-    prompt_tokens: int | None = None
-    texts: list[str] = field(default_factory=list)
-    completion: Completion = _NO_COMPLETION
+    prompt_tokens: int | None = None  # of the first attempt; None if unknown
+    texts: list[str] = field(default_factory=list)  # of every attempt, thinking included
+    outcome: Outcome = Outcome.ERROR  # of the last attempt
+    detail: str = ""  # why there is no verdict
     verdict: ParsedVerdict | None = None
-
-    @property
-    def outcome(self) -> Outcome:
-        """The outcome of the prompt."""
-        if self.verdict is not None:
-            return Outcome.ANSWERED
-        outcome = self.completion.outcome
-        return Outcome.UNPARSED if outcome is Outcome.ANSWERED else outcome
-
-    @property
-    def detail(self) -> str:
-        """Why there is no verdict."""
-        times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
-        return self.completion.detail or f"no verdict in the answer after {times}"
-
-    @property
-    def transcript(self) -> str:
-        """The text of all attempts."""
-        return "\n\n[asked again]\n\n".join(self.texts)
 
 
 class GenerativeRewardModel(RewardModel):
@@ -93,9 +59,7 @@ class GenerativeRewardModel(RewardModel):
         self.name = writer.name
         self.sees_order = settings.format != "pointwise"
         self.samples = settings.temperature > 0
-        self._writer = writer
-        self._settings = settings
-        self._tokenizer = tokenizer
+        self._writer, self._settings, self._tokenizer = writer, settings, tokenizer
         # Only for a local model: `remote.tokenizer` may be another that counts alike.
         own = getattr(writer, "tokenizer", None)
         self._unknown = None if own is None else UnknownTokens(own, writer.name)
@@ -140,12 +104,11 @@ class GenerativeRewardModel(RewardModel):
 
     def _start(self, query: Query) -> tuple[Conversation, ...] | Judgment:
         """The prompts of a query, or its judgment if they cannot be rendered or do not fit."""
-        cut = None
-        format, max_tokens = format_for(self._formats, len(query.responses)), self._settings.max_tokens
+        cut, policy, max_tokens = None, self._settings.cut, self._settings.max_tokens
+        format = format_for(self._formats, len(query.responses))
         try:
-            if (
-                self._unknown is not None
-            ):  # only the comparison's texts: the judging prompt is the same for all
+            # Only the comparison's texts are checked: the judging prompt is the same for all.
+            if self._unknown is not None:
                 texts = [*map(message_text, query.prompt), *map(text_of, query.responses)]
                 self._unknown.check(map(self._unknown.tokenizer.encode, texts))
             if self._tokenizer is not None and self._limit is not None:
@@ -154,13 +117,13 @@ class GenerativeRewardModel(RewardModel):
                     return max(self._tokens(messages) for messages in format.render(candidate))
 
                 room = self._limit - max_tokens
-                fitted = fit(query, measure, room, self._tokenizer, self._settings.cut)
+                fitted = fit(query, measure, room, self._tokenizer, policy)
                 if fitted is None:
                     tokens = measure(query)
-                    why = (
-                        f"the prompt leaves less than judge.max_tokens{why_uncut(query, self._settings.cut)}"
+                    detail = (
+                        f"{tokens:,} > {room:,} tokens; the prompt leaves less than judge.max_tokens"
+                        f"{why_uncut(query, policy)}"
                     )
-                    detail = f"{tokens:,} > {room:,} tokens; {why}"
                     return Judgment(Outcome.TOO_LONG, detail=detail, prompt_tokens=tokens)
                 query, cut = fitted
             return tuple(
@@ -183,8 +146,12 @@ class GenerativeRewardModel(RewardModel):
         elif completion.outcome is Outcome.TOO_LONG:
             return False  # the reminder did not fit, so the answer before it counts
         one.attempts += 1
-        one.completion = completion = self._with_opened_thought(one, completion)
-        text = completion.text
+        one.outcome, one.detail, text = completion.outcome, completion.detail, completion.text
+        # The prompt may end with the opening tag of a thought, and then a truncated text may be all thought. A complete
+        # text without a tag stays as it is: many servers remove the thinking.
+        tagged = completion.thinking or thinking_tags(text)
+        if self._tokenizer is not None and completion.outcome is Outcome.TRUNCATED and not tagged:
+            text = opened_thought(self._tokenizer.render(one.messages, add_generation_prompt=True)) + text
         one.texts.append(
             f"<think>\n{completion.thinking}\n</think>\n\n{text}" if completion.thinking else text
         )
@@ -192,22 +159,14 @@ class GenerativeRewardModel(RewardModel):
             return False
         one.verdict = one.format.parse(text, one.query)
         if one.verdict is not None:
+            one.outcome = Outcome.ANSWERED
             return False
+        if completion.outcome is Outcome.ANSWERED:
+            one.outcome = Outcome.UNPARSED
         one.messages = _with_reminder(one.messages, answer_of(text), one.format.reminder)
         if self._tokenizer is not None and self._limit is not None:
             one.max_tokens = min(one.max_tokens, self._limit - self._tokens(one.messages))
         return one.max_tokens > 0
-
-    def _with_opened_thought(self, one: Conversation, completion: Completion) -> Completion:
-        """Puts the opening tag that the prompt ends with before a truncated text, which may be all thought.
-
-        A text that is complete and has no tag stays as it is: many servers remove the thinking.
-        """
-        known = completion.thinking or thinking_tags(completion.text)
-        if self._tokenizer is None or completion.outcome is not Outcome.TRUNCATED or known:
-            return completion
-        opened = opened_thought(self._tokenizer.render(one.messages, add_generation_prompt=True))
-        return replace(completion, text=opened + completion.text)
 
     def _tokens(self, messages: Sequence[Message]) -> int:
         tokens = self._writer.tokens(messages)
@@ -220,15 +179,20 @@ def _judgment(conversations: tuple[Conversation, ...]) -> Judgment:
     counts = [one.prompt_tokens for one in conversations if one.prompt_tokens is not None]
     verdicts = [one.verdict for one in conversations if one.verdict is not None]
     outcome, detail = Outcome.ANSWERED, ""
+    transcripts = ["\n\n[asked again]\n\n".join(one.texts) for one in conversations]
+    explanation = transcripts[0]
     if len(verdicts) < len(conversations):
+        verdicts = []
         unanswered = [one for one in conversations if one.verdict is None]
         worst = min(unanswered, key=lambda one: WORST_FIRST.index(one.outcome))
-        outcome, detail, verdicts = worst.outcome, worst.detail, []
+        times = "1 attempt" if worst.attempts == 1 else f"{worst.attempts} attempts"
+        outcome, detail = worst.outcome, worst.detail or f"no verdict in the answer after {times}"
         if len(conversations) > 1:
             detail = f"response {worst.number + 1} of {len(conversations)}: {detail}"
-    explanation = conversations[0].transcript
     if len(conversations) > 1:
-        explanation = "\n\n".join(f"Response {one.number + 1}:\n{one.transcript}" for one in conversations)
+        explanation = "\n\n".join(
+            f"Response {number}:\n{text}" for number, text in enumerate(transcripts, start=1)
+        )
     contradictions = [verdict.contradicted for verdict in verdicts if verdict.contradicted is not None]
     return Judgment(
         outcome,

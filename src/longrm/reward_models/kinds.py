@@ -106,9 +106,9 @@ def _load_baseline(name: str, request: LoadRequest) -> RewardModel:
 
 
 def _load_simulated(name: str, request: LoadRequest) -> RewardModel:
-    from longrm.reward_models.simulated import ErrorRates, SimulatedRewardModel, comparison_keys
+    from longrm.reward_models.simulated import ErrorRates, SimulatedRewardModel
 
-    return SimulatedRewardModel(ErrorRates.parse(name), comparison_keys(request.key), request.judge.seed)
+    return SimulatedRewardModel(ErrorRates.parse(name), request.key, request.judge.seed)
 
 
 def _load_openai(name: str, request: LoadRequest) -> RewardModel:
@@ -130,21 +130,22 @@ def _load_longrm(url: str, request: LoadRequest) -> RewardModel:
 
 def _load_likelihood(name: str, request: LoadRequest) -> RewardModel:
     if name.startswith(_HTTP):
-        from longrm.reward_models.endpoints import load_likelihood_endpoint
+        from longrm.reward_models.endpoints import LikelihoodEndpoint
 
-        return load_likelihood_endpoint(name.removeprefix(_HTTP), request)
+        return LikelihoodEndpoint(name.removeprefix(_HTTP), request)
     from longrm.modeling.loading import load_language_model
     from longrm.reward_models.likelihood import LikelihoodRewardModel
 
-    path, separator, reference = name.partition("#")
-    if not path or (separator and not reference):
-        raise ConfigError(f"'likelihood:{name}' lacks the {'reference after' if path else 'model before'} #")
+    names = name.split("#", 1)
+    if not all(names):
+        raise ConfigError(
+            f"'likelihood:{name}' lacks the {'reference after' if names[0] else 'model before'} #"
+        )
     judge = request.judge
-    models = [
-        load_language_model(part, dtype=judge.dtype, device=judge.device, packed=True)
-        for part in ([path, reference] if reference else [path])
-    ]
-    return LikelihoodRewardModel(models[0], f"likelihood:{name}", judge, *models[1:])
+    model, *reference = (
+        load_language_model(part, dtype=judge.dtype, device=judge.device, packed=True) for part in names
+    )
+    return LikelihoodRewardModel(model, f"likelihood:{name}", judge, *reference)
 
 
 def _load_tokens(name: str, request: LoadRequest) -> RewardModel:
@@ -174,9 +175,9 @@ def _load_ensemble(name: str, request: LoadRequest) -> RewardModel:
     if combination not in COMBINATIONS:
         raise ConfigError(f"no ensemble '{combination}'; {nearest(combination, COMBINATIONS)}")
     names = members.split("+")
-    if not all(names) or any(member.startswith("ensemble:") for member in names):
+    if not all(names) or len(names) < 2 or any(member.startswith("ensemble:") for member in names):
         raise ConfigError(
-            f"'ensemble:{name}' needs a model on both sides of every +, and none may be an ensemble"
+            f"'ensemble:{name}' needs two models or more, joined by +, and none may be an ensemble"
         )
     return EnsembleRewardModel([request.load(member) for member in names], combination)
 
@@ -213,53 +214,37 @@ def _no_weights(model: str) -> ConfigError:
 Rename = Callable[[str], str]
 
 
-def _no_models(rename: Rename, name: str) -> str:
-    return name
-
-
-def _one_model(rename: Rename, name: str) -> str:
-    return rename(name)
-
-
-def _model_and_reference(rename: Rename, name: str) -> str:
-    return name if name.startswith(_HTTP) else "#".join(map(rename, name.split("#")))
-
-
-def _members(rename: Rename, name: str) -> str:
+def _rename_members(name: str, rename: Rename) -> str:
     combination, _, members = name.partition(":")
     return f"{combination}:{'+'.join(map(rename, members.split('+')))}"
 
 
 @dataclass(frozen=True, slots=True)
 class RewardModelKind:
-    """An entry of `KINDS`.
+    """An entry of `KINDS`."""
 
-    Attributes:
-        form: How the name of such a model is written.
-        load: Makes the model from the name after the colon.
-        rename: Applies a function to every name of a model within the name after the colon.
-    """
-
-    form: str
-    load: Callable[[str, LoadRequest], RewardModel]
-    rename: Callable[[Rename, str], str] = _no_models
+    form: str  # how the name of such a model is written
+    load: Callable[[str, LoadRequest], RewardModel]  # makes the model from the name after the colon
+    rename: Callable[[str, Rename], str] = lambda name, rename: name  # renames every model within that name
 
 
 KINDS: dict[str, RewardModelKind] = {
     "baseline": RewardModelKind("baseline:NAME, such as baseline:longest", _load_baseline),
-    "compress": RewardModelKind("compress:MODEL", _load_compress, _one_model),
+    "compress": RewardModelKind("compress:MODEL", _load_compress, lambda name, rename: rename(name)),
     "simulated": RewardModelKind("simulated:RATE, such as simulated:0.2", _load_simulated),
     "openai": RewardModelKind(
         "openai:URL#NAME, such as openai:http://127.0.0.1:8000/v1#my-model", _load_openai
     ),
     "longrm": RewardModelKind("longrm:URL, such as longrm:http://127.0.0.1:8000", _load_longrm),
     "likelihood": RewardModelKind(
-        "likelihood:MODEL, or likelihood:MODEL#REFERENCE", _load_likelihood, _model_and_reference
+        "likelihood:MODEL, or likelihood:MODEL#REFERENCE",
+        _load_likelihood,
+        lambda name, rename: name if name.startswith(_HTTP) else "#".join(map(rename, name.split("#"))),
     ),
-    # `rename` treats openai:URL#NAME after `tokens:` as a model's name, which it leaves as it is.
-    "tokens": RewardModelKind("tokens:MODEL", _load_tokens, _one_model),
+    # openai:URL#NAME after `tokens:` is renamed like a model's name, which leaves it as it is.
+    "tokens": RewardModelKind("tokens:MODEL", _load_tokens, lambda name, rename: rename(name)),
     "ensemble": RewardModelKind(
-        "ensemble:mean-rank:MODEL+MODEL or ensemble:votes:MODEL+MODEL", _load_ensemble, _members
+        "ensemble:mean-rank:MODEL+MODEL or ensemble:votes:MODEL+MODEL", _load_ensemble, _rename_members
     ),
 }
 """The registry of kinds. A name without a prefix is a local model: a folder or a Hub id."""
@@ -331,53 +316,48 @@ def _resolved(kind: type[_Settings], given: _Settings | Mapping[str, Any] | None
 
 
 def split_kind(model: str) -> tuple[RewardModelKind | None, str]:
-    """The kind of a model and the name after the colon; None for a local model.
-
-    Raises:
-        ConfigError: An unknown kind, or nothing after the colon.
-    """
+    """The kind of a model and the name after the colon; None for a local model."""
     kind, _, name = model.partition(":")
     if kind in KINDS:
         if not name:
             raise ConfigError(f"'{model}' is incomplete; write it as {KINDS[kind].form}")
         return KINDS[kind], name
+    # A folder's name may contain a colon.
     if kind != model and "/" not in kind and not Path(model).exists() and not hub.on_modelscope(model):
         raise ConfigError(f"no kind of model '{kind}:'; {nearest(kind, KINDS)}")
     return None, model
 
 
-def local_models(model: str) -> list[str]:
-    """The folders and Hub ids in a model's name, in order.
-
-    Raises:
-        ConfigError: An unknown kind, or nothing after a colon.
-    """
+def _rename_local(model: str, rename: Rename) -> str:
+    """Applies `rename` to every local model, a folder or Hub id, in a model's name."""
     kind, name = split_kind(model)
     if kind is None:
-        return [model] if model else []
+        return rename(model)
+    return f"{model.partition(':')[0]}:{kind.rename(name, lambda inner: _rename_local(inner, rename))}"
+
+
+def local_models(model: str) -> list[str]:
+    """The folders and Hub ids in a model's name, in order."""
     found: list[str] = []
 
-    def collect(inner: str) -> str:
-        found.extend(local_models(inner))
-        return inner
+    def collect(name: str) -> str:
+        found.append(name)
+        return name
 
-    kind.rename(collect, name)
-    return found
+    _rename_local(model, collect)
+    return [name for name in found if name]
 
 
 def pinned(model: str) -> str:
-    """A model's name with the current commits of its Hub models, so that every machine loads the same.
+    """A model's name with the current commits of its Hub models, so that every machine loads the same."""
 
-    Raises:
-        ModelError: There is no such model.
-    """
-    kind, _, name = model.partition(":")
-    if kind in KINDS:
-        return f"{kind}:{KINDS[kind].rename(pinned, name)}" if name else model
-    found = hub.split_revision(model)
-    if found is None:
-        return model
-    from longrm.modeling.folders import find_model_folder
+    def pin(name: str) -> str:
+        found = hub.split_revision(name)
+        if found is None:
+            return name
+        from longrm.modeling.folders import find_model_folder
 
-    commit = hub.commit_of(find_model_folder(model))
-    return model if commit is None else f"{found[0]}@{commit}"
+        commit = hub.commit_of(find_model_folder(name))
+        return name if commit is None else f"{found[0]}@{commit}"
+
+    return _rename_local(model, pin)

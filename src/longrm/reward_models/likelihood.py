@@ -11,7 +11,7 @@ from longrm.data.joining import Encoded, TokenQuery, encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError, ModelError
 from longrm.modeling.loading import LanguageModel
-from longrm.modeling.shared_prefix import Packed, TransformersModel, check_embedded, response_logprobs
+from longrm.modeling.shared_prefix import Packed, TransformersModel, response_logprobs
 from longrm.reward_models.kinds import JudgeSettings
 from longrm.reward_models.packed import PackedRewardModel
 from longrm.types import Query
@@ -37,10 +37,7 @@ class LikelihoodRewardModel(PackedRewardModel):
         language_model: The model, which reads packed sequences, and its tokenizer.
         name: Its name in summaries and reports.
         settings: `likelihood` selects the sum or the mean.
-        reference: The model that training started from.
-
-    Raises:
-        ModelError: The vocabularies of the two models differ.
+        reference: The model that training started from, with the same vocabulary.
     """
 
     def __init__(
@@ -55,62 +52,51 @@ class LikelihoodRewardModel(PackedRewardModel):
         self._mean = settings.likelihood == "mean"
         self._reference = reference
         self.scale = "none" if self._mean or reference is not None else "logit"
-        if reference is not None:
-            self._take_reference(language_model, reference)
-
-    def _take_reference(self, trained: LanguageModel, reference: LanguageModel) -> None:
-        # Both models read the tokens of the trained one. `_items` checks that the reference's tokenizer agrees.
-        self.provenance = {
-            **self.provenance,
-            **{f"reference_{name}": value for name, value in reference.provenance.items()},
-        }
-        self._limit = min(self._limit, int(reference.model.config.max_position_embeddings))
-        self._reference_tokenizer = replace(trained.tokenizer, backend=reference.tokenizer.backend)
-        ours, theirs = (
-            one.tokenizer.backend.get_vocab(with_added_tokens=False) for one in (trained, reference)
-        )
+        if reference is None:
+            return
+        added = {f"reference_{key}": value for key, value in reference.provenance.items()}
+        self.provenance = {**self.provenance, **added}
+        self.limit = min(self.limit, int(reference.model.config.max_position_embeddings))
+        # Both models read the tokens of the trained one. `_encode` checks that the reference's tokenizer, with the chat
+        # template of the trained model, gives the same ids.
+        self._reference_tokenizer = replace(self.tokenizer, backend=reference.tokenizer.backend)
+        backends = self.tokenizer.backend, reference.tokenizer.backend
+        ours, theirs = (backend.get_vocab(with_added_tokens=False) for backend in backends)
         if ours != theirs:
-            raise ModelError(self._different_tokens("their vocabularies differ"))
+            raise self._different_tokens("their vocabularies differ")
 
-    def _items(self, query: Query) -> Sequence[Encoded]:
-        item = self._encoded(self._tokenizer, query)
-        if self._reference is not None:
-            if self._encoded(self._reference_tokenizer, query) != item:
-                raise ModelError(self._different_tokens(f"the token ids of '{query.id}' differ"))
-            for ids in (item.prompt, *item.responses):
-                check_embedded(ids, self._reference.model)
+    def _encode(self, query: Query) -> Sequence[Encoded]:
+        def encoded(tokenizer: Tokenizer) -> Encoded:
+            return encode(tokenizer, query.prompt, query.responses, query.tools, written=True)
+
+        item = encoded(self.tokenizer)
+        if self._reference is not None and encoded(self._reference_tokenizer) != item:
+            raise self._different_tokens(f"the token ids of '{query.id}' differ")
         return [item]
-
-    def _encoded(self, tokenizer: Tokenizer, query: Query) -> Encoded:
-        return encode(tokenizer, query.prompt, query.responses, query.tools, written=True)
 
     def _given(self, query: TokenQuery) -> Sequence[Encoded]:
         if not query.split:
             raise DataError("the start of the response is not known; send prompt and response separately")
-        if self._reference is not None:
-            for ids in (query.encoded.prompt, *query.encoded.responses):
-                check_embedded(ids, self._reference.model)
         return super()._given(query)
 
     def _models(self) -> list[TransformersModel]:
         return [*super()._models(), *([] if self._reference is None else [self._reference.model])]
 
-    def _different_tokens(self, difference: str) -> str:
-        return (
+    def _different_tokens(self, difference: str) -> ModelError:
+        return ModelError(
             f"{self.name}: model and reference have different tokenizers ({difference}); the reference must be the "
             "model that training started from"
         )
 
     def _read(self, packed: Packed, items: Sequence[Encoded]) -> Float[Tensor, "branches 1"]:
         written = [own for item in items for own in item.written]
-        values = self._likelihoods(self._model, packed, written)
-        if self._reference is not None:
-            model = self._reference.model
-            values = values - self._likelihoods(model, packed.to(model.device), written).to(values.device)
-        return values[:, None]
-
-    def _likelihoods(
-        self, model: object, packed: Packed, written: Sequence[Sequence[int]]
-    ) -> Float[Tensor, " branches"]:
         reduce = torch.mean if self._mean else torch.sum
-        return torch.stack([reduce(logprobs) for logprobs in response_logprobs(model, packed, written)])
+
+        def likelihoods(model: TransformersModel) -> Float[Tensor, " branches"]:
+            logprobs = response_logprobs(model, packed.to(model.device), written)
+            return torch.stack([reduce(values) for values in logprobs])
+
+        values = likelihoods(self._model)
+        if self._reference is not None:
+            values = values - likelihoods(self._reference.model).to(values.device)
+        return values[:, None]

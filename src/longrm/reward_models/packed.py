@@ -2,16 +2,15 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from longrm.data.joining import Encoded, TokenQuery
-from longrm.data.tokenizing import Tokenizer, UnknownTokens
+from longrm.data.tokenizing import UnknownTokens
 from longrm.errors import DataError
 from longrm.judging import Policy, fit, too_long
 from longrm.modeling.device_memory import concerns_one_query
@@ -32,6 +31,31 @@ _TOKENS_PER_FORWARD_CPU = 2048
 Row = tuple[float, ...]
 """The numbers that the model computes for one branch."""
 
+_Branch = tuple[Row | None, int]
+"""The row of a branch, None if out of memory, and how many tokens of its prompt were in the prefix cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedQuery:
+    """A tokenized query."""
+
+    query: Query  # before any cut
+    items: Sequence[Encoded]  # prompts, each with its branches
+    cut: Cut | None = None
+    keys: Sequence[
+        Sequence[bytes]
+    ] = ()  # the cache keys of each prompt's blocks; empty without a prefix cache
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence: a prompt and its longest branch."""
+        return max(item.longest for item in self.items)
+
+    @property
+    def size(self) -> int:
+        """Tokens of all prompts and branches."""
+        return sum(item.size for item in self.items)
+
 
 class PackedRewardModel(RewardModel):
     """A transformers model that reads several responses, or several questions, over one shared prefix.
@@ -43,17 +67,23 @@ class PackedRewardModel(RewardModel):
         loaded: The model, whose attention is `longrm_shared_prefix`, and its tokenizer.
         name: Its name in summaries and reports.
         settings: `cut` and `max_length` apply to all subclasses.
+
+    Attributes:
+        tokenizer: The model's tokenizer.
+        limit: The context window in tokens.
+        kept: The prefix cache; None unless `keep_prefixes` was called.
     """
 
     def __init__(self, loaded: LoadedModel, name: str, settings: JudgeSettings | None = None) -> None:
         settings = settings or JudgeSettings()
         self.name = name
         self.provenance = loaded.provenance
-        self._model, self._tokenizer = loaded.model, loaded.tokenizer
+        self.tokenizer = loaded.tokenizer
+        self.kept: PrefixCache | None = None
+        self._model = loaded.model
         self._policy = settings.cut
         reads = int(loaded.model.config.max_position_embeddings)
-        self._limit = reads if settings.max_length is None else min(settings.max_length, reads)
-        self._kept: PrefixCache | None = None
+        self.limit = reads if settings.max_length is None else min(settings.max_length, reads)
         self._unknown = UnknownTokens(loaded.tokenizer, name)
 
     def keep_prefixes(self, budget: int) -> None:
@@ -62,17 +92,9 @@ class PackedRewardModel(RewardModel):
         Scores change by rounding only: in fp32 by less than 5e-5 of max(1, their size).
 
         Args:
-            budget: Bytes of memory; the least recently used blocks are evicted.
-
-        Raises:
-            ConfigError: The budget is too small for one block of tokens.
+            budget: Bytes of memory, of one block of tokens or more; the least recently used blocks are evicted.
         """
-        self._kept = PrefixCache(self._models(), budget)
-
-    @property
-    def kept(self) -> PrefixCache | None:
-        """The prefix cache; None unless `keep_prefixes` was called."""
-        return self._kept
+        self.kept = PrefixCache(self._models(), budget)
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
         """Reads all queries; neighbors with the same context share its encoding."""
@@ -80,18 +102,9 @@ class PackedRewardModel(RewardModel):
         judged = iter(self.read([one for one in opened if isinstance(one, OpenedQuery)]))
         return [one if isinstance(one, Judgment) else next(judged) for one in opened]
 
-    def read(self, opened: Sequence["OpenedQuery"]) -> list[Judgment]:
-        """Judges queries that `open` has opened."""
-        rows = iter(self._rows([item for one in opened for item in one.items]))
-        return [self._judgment(one, rows) for one in opened]
-
     @abstractmethod
-    def _items(self, query: Query) -> Sequence[Encoded]:
-        """The token ids of a query: prompts, each with its branches.
-
-        Raises:
-            DataError: The query cannot be rendered.
-        """
+    def _encode(self, query: Query) -> Sequence[Encoded]:
+        """The token ids of a query: prompts, each with its branches. `DataError` if it cannot be rendered."""
 
     @abstractmethod
     def _read(self, packed: Packed, items: Sequence[Encoded]) -> Float[Tensor, "branches values"]:
@@ -106,17 +119,17 @@ class PackedRewardModel(RewardModel):
         return max(len(item.prompt) for item in items)
 
     def _given(self, query: TokenQuery) -> Sequence[Encoded]:
-        """The token ids of a query whose client sends token ids; errors as in `_items`."""
+        """The token ids of a query whose client sends token ids; errors as in `_encode`."""
         return [query.encoded]
 
-    def _encoded_items(self, query: Query) -> Sequence[Encoded]:
-        return self._given(query) if isinstance(query, TokenQuery) else self._items(query)
+    def _items(self, query: Query) -> Sequence[Encoded]:
+        return self._given(query) if isinstance(query, TokenQuery) else self._encode(query)
 
     def _models(self) -> list[TransformersModel]:
         """All models that read the same tokens, whose prefixes are cached together."""
         return [self._model]
 
-    def open(self, query: Query, cut: Policy | None = None, salt: str = "") -> "OpenedQuery | Judgment":
+    def open(self, query: Query, cut: Policy | None = None, salt: str = "") -> OpenedQuery | Judgment:
         """Tokenizes a query and cuts it if needed; returns a judgment if it cannot be read.
 
         Args:
@@ -126,36 +139,30 @@ class PackedRewardModel(RewardModel):
         """
         policy = self._policy if cut is None else cut
         try:
-            opened = OpenedQuery(query, self._encoded_items(query))
+            opened = OpenedQuery(query, self._items(query))
             self._unknown.check(ids for item in opened.items for ids in (item.prompt, *item.responses))
-            if opened.longest > self._limit:
-                fitted = fit(query, self._longest, self._limit, self._tokenizer, policy)
+            if opened.longest > self.limit:
+
+                def measure(candidate: Query) -> int:
+                    return OpenedQuery(candidate, self._items(candidate)).longest
+
+                fitted = fit(query, measure, self.limit, self.tokenizer, policy)
                 if fitted is None:
                     tokens = self._prompt_tokens(opened.items)
-                    return too_long(query, policy, opened.longest, self._limit, tokens)
+                    return too_long(query, policy, opened.longest, self.limit, tokens)
                 opened = OpenedQuery(query, self._items(fitted[0]), fitted[1])
             for item in opened.items:
                 for ids in (item.prompt, *item.responses):
-                    check_embedded(ids, self._model)
+                    for model in self._models():
+                        check_embedded(ids, model)
         except DataError as error:
             return Judgment(Outcome.ERROR, detail=str(error))
-        if self._kept is None:
+        if self.kept is None:
             return opened
         items = [replace(item, salt=salt) for item in opened.items]
         return replace(opened, items=items, keys=[block_keys(item.prompt, salt) for item in items])
 
-    def open_whole(self, query: Query) -> "OpenedQuery":
-        """Like `open`, without cutting.
-
-        Raises:
-            DataError: The query cannot be read, or is too long.
-        """
-        opened = self.open(query, cut="refuse")
-        if isinstance(opened, Judgment):
-            raise DataError(f"{opened.outcome}: {opened.detail}")
-        return opened
-
-    def choose(self, waiting: Sequence["OpenedQuery"]) -> list[int]:
+    def choose(self, waiting: Sequence[OpenedQuery]) -> list[int]:
         """The indices of the queries for the next forward pass: the first one, and others that fit with it.
 
         Equal prompts are neighbors in the result, so that packing shares them. A query whose prompt shares an uncached
@@ -169,7 +176,7 @@ class PackedRewardModel(RewardModel):
         for index, one in enumerate(waiting):
             size, waits, first_keys = 0, False, []
             for item, keys in zip(one.items, one.keys or [()] * len(one.items), strict=True):
-                cached = 0 if self._kept is None else self._kept.usable(item.prompt, keys)
+                cached = 0 if self.kept is None else self.kept.usable(item.prompt, keys)
                 first_keys.append(keys[cached] if cached < len(keys) else b"")
                 same = begun.get(first_keys[-1])
                 waits = waits or (same is not None and same != item.prompt)
@@ -181,20 +188,35 @@ class PackedRewardModel(RewardModel):
             begun.update({key: item.prompt for key, item in zip(first_keys, one.items, strict=True) if key})
         return sorted(chosen, key=lambda index: list(waiting[index].items[0].prompt))
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
-        return self._tokenizer
+    def read(self, opened: Sequence[OpenedQuery]) -> list[Judgment]:
+        """Judges queries that `open` has opened."""
+        all_branches = iter(self._rows([item for one in opened for item in one.items]))
+        judgments = []
+        for one in opened:
+            branches = [next(all_branches) for item in one.items for _ in item.responses]
+            rows = [row for row, _ in branches if row is not None]
+            tokens = self._prompt_tokens(one.items)
+            if len(rows) < len(branches):
+                detail = (
+                    f"out of memory: {one.size:,} tokens of the prompt and its {len(one.query.responses)} responses; "
+                    "lower judge.max_length, set judge.cut, or use a larger device"
+                )
+                judgments.append(Judgment(Outcome.ERROR, detail=detail, prompt_tokens=tokens, cut=one.cut))
+                continue
+            scores, explanation = self._verdict(one.query, rows)
+            judgments.append(
+                Judgment(
+                    Outcome.ANSWERED,
+                    scores,
+                    explanation=explanation,
+                    prompt_tokens=tokens,
+                    cached_tokens=min(cached for _, cached in branches),
+                    cut=one.cut,
+                )
+            )
+        return judgments
 
-    @property
-    def limit(self) -> int:
-        """The context window in tokens."""
-        return self._limit
-
-    def _longest(self, query: Query) -> int:
-        return OpenedQuery(query, self._encoded_items(query)).longest
-
-    def _rows(self, items: Sequence[Encoded]) -> "list[_Branch]":
+    def _rows(self, items: Sequence[Encoded]) -> list[_Branch]:
         """Reads all items in as few forward passes as their sizes allow; one result for each branch."""
         if self._model.training:  # a model that is evaluated during its training
             self._model.eval()
@@ -211,88 +233,36 @@ class PackedRewardModel(RewardModel):
             self.on_progress(len(rows) / branches)
         return rows
 
-    def _read_together(self, items: Sequence[Encoded], trees: Sequence[TokenTree]) -> "list[_Branch]":
+    def _read_together(self, items: Sequence[Encoded], trees: Sequence[TokenTree]) -> list[_Branch]:
         """Reads items in one forward pass, and again separately if any fails, so that only those fail that must.
 
         A NaN in one branch spreads to others although the mask hides it: 0 * NaN is NaN.
         """
         rows = self._forward(items, trees)
-        if all(one.row is not None and all(map(math.isfinite, one.row)) for one in rows):
+        in_memory = all(row is not None for row, _ in rows)
+        if in_memory and all(math.isfinite(value) for row, _ in rows for value in row or ()):
             return rows
         parts = list(items)
-        if len(parts) == 1 and all(one.row is not None for one in rows):
+        if len(parts) == 1 and in_memory:
             parts = [items[0].only([at]) for at in range(len(items[0].responses))]
         if len(parts) == 1:
             return rows
         return [row for part in parts for row in self._read_together([part], build_trees([part]))]
 
     @torch.inference_mode()
-    def _forward(self, items: Sequence[Encoded], trees: Sequence[TokenTree]) -> "list[_Branch]":
+    def _forward(self, items: Sequence[Encoded], trees: Sequence[TokenTree]) -> list[_Branch]:
         branches = sum(len(tree.branches) for tree in trees)
-        found: Sequence[Row | None] = [None] * branches
+        rows: Sequence[Row | None] = [None] * branches
         cached = [0] * branches
         try:
-            packed = pack(trees) if self._kept is None else self._kept.pack(trees)
+            packed = pack(trees) if self.kept is None else self.kept.pack(trees)
             cached = [shape.cached for shape in packed.layout.trees for _ in shape.branches]
             values = self._read(packed.to(self._model.device), items)
-            found = [tuple(row) for row in values.tolist()]
-            if self._kept is not None and bool(values.isfinite().all()):
-                self._kept.keep(packed)
+            rows = [tuple(row) for row in values.tolist()]
+            # NaN must not reach the cache, where it would spread to later queries.
+            if self.kept is not None and bool(values.isfinite().all()):
+                self.kept.keep(packed)
         except (MemoryError, RuntimeError) as error:
             if not concerns_one_query(error, self._model):
                 raise
-        return [_Branch(*one) for one in zip(found, cached, strict=True)]
-
-    def _judgment(self, opened: "OpenedQuery", stream: "Iterator[_Branch]") -> Judgment:
-        query, branches = opened.query, [next(stream) for item in opened.items for _ in item.responses]
-        read = [one.row for one in branches if one.row is not None]
-        tokens = self._prompt_tokens(opened.items)
-        if len(read) == len(branches):
-            scores, explanation = self._verdict(query, read)
-            return Judgment(
-                Outcome.ANSWERED,
-                scores,
-                explanation=explanation,
-                prompt_tokens=tokens,
-                cached_tokens=min(one.cached for one in branches),
-                cut=opened.cut,
-            )
-        detail = (
-            f"out of memory: {opened.size:,} tokens of the prompt and its {len(query.responses)} responses; lower "
-            "judge.max_length, set judge.cut, or use a larger device"
-        )
-        return Judgment(Outcome.ERROR, detail=detail, prompt_tokens=tokens, cut=opened.cut)
-
-
-class _Branch(NamedTuple):
-    """The result at one branch."""
-
-    row: Row | None  # None if out of memory
-    cached: int  # tokens of the prompt that were in the prefix cache
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedQuery:
-    """A tokenized query.
-
-    Attributes:
-        query: The query, before any cut.
-        items: Prompts, each with its branches.
-        cut: What was cut out of the context.
-        keys: The cache keys of each prompt's blocks; empty without a prefix cache.
-    """
-
-    query: Query
-    items: Sequence[Encoded]
-    cut: Cut | None = None
-    keys: Sequence[Sequence[bytes]] = ()
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sequence: a prompt and its longest branch."""
-        return max(item.longest for item in self.items)
-
-    @property
-    def size(self) -> int:
-        """Tokens of all prompts and branches."""
-        return sum(item.size for item in self.items)
+        return list(zip(rows, cached, strict=True))

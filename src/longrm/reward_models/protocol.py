@@ -44,17 +44,16 @@ class RewardModel(ABC):
         """Judges the queries independently; batching never changes a verdict.
 
         Returns:
-            One judgment a query, in order, about the responses in presented order.
+            One judgment for each query, about its responses in presented order.
         """
 
     def keep_prefixes(self, budget: int) -> None:  # noqa: B027 - most models have nothing to cache
-        """Caches the shared prefixes of later prompts in so many bytes of memory, if the model supports it."""
+        """Caches the shared prefixes of later prompts in `budget` bytes of memory, if the model supports it."""
 
     def head_deviation(self, query: Query) -> float | None:
         """The lead of the first of two responses, in standard deviations of the lead under a random scalar head.
 
-        Returns:
-            None for models without a scalar head.
+        None for models without a scalar head.
         """
         return None
 
@@ -70,10 +69,9 @@ class RewardModel(ABC):
             votes: How often each order is judged; useful for a model that samples.
 
         Returns:
-            One trial a query, about the responses in the query's own order.
+            One trial for each query, about its responses in the query's own order.
         """
-        orders_of = []
-        presented = []
+        orders_of, presented = [], []
         for query in queries:
             plain = tuple(range(len(query.responses)))
             orders = (latin_square(plain) if self.sees_order else (plain,)) * votes
@@ -81,6 +79,7 @@ class RewardModel(ABC):
             for trial, order in enumerate(orders):
                 responses = tuple(query.responses[index] for index in order)
                 presented.append(replace(query, responses=responses, trial=trial))
+        # One call for all orders of all queries, so that a model may batch them.
         judgments = iter(self.judge(presented))
         return [together([trial_of(next(judgments), order) for order in orders]) for orders in orders_of]
 
@@ -107,7 +106,7 @@ class RewardModel(ABC):
             tools: The tools that every prompt offers, as `{"type": "function", "function": {...}}`.
 
         Returns:
-            One number a response, higher is better; for several prompts a list of lists.
+            One number per response, higher is better; for several prompts a list of lists.
 
         Raises:
             DataError: A prompt has no response, the lists differ in length, or the model gave no scores.
@@ -143,8 +142,12 @@ class RewardModel(ABC):
         Returns:
             Indices of the responses, best first, ties in their own order; for several prompts a list of lists.
         """
+
+        def ranked(scores: Sequence[float]) -> list[int]:
+            return sorted(range(len(scores)), key=lambda index: -scores[index])
+
         scores: Any = self.score(prompt, responses, tools=tools)
-        return [_ranked(one) for one in scores] if _are_prompts(prompt) else _ranked(scores)
+        return [ranked(one) for one in scores] if _are_prompts(prompt) else ranked(scores)
 
     def attribute(
         self, prompt: Prompt, responses: Sequence[Answer], *, tools: Sequence[Tool] = (), **settings: Any
@@ -169,9 +172,9 @@ class RewardModel(ABC):
             raise DataError("attribute takes one prompt: a text, or messages")
         if isinstance(responses, str) or len(responses) < 2:
             raise DataError("attribute needs a list of at least two responses")
-        # Attribution is a layer above, and scoring does not load it.
-        attributed = import_module("longrm.attribution.attribute").attribute_prompt
-        return attributed(self, _query(0, prompt, responses, tools), **settings)
+        # Attribution is a layer above, which the import linter would refuse here.
+        attribute_prompt = import_module("longrm.attribution.attribute").attribute_prompt
+        return attribute_prompt(self, _query(0, prompt, responses, tools), **settings)
 
 
 def _are_prompts(prompt: Any) -> bool:
@@ -184,7 +187,3 @@ def _query(number: int, prompt: Prompt, responses: Sequence[Answer], tools: Sequ
         raise DataError("responses must be a list of at least one response")
     answers = tuple(as_messages(text, "assistant") for text in responses)
     return Query(str(number), as_messages(prompt, "user"), answers, tools=tuple(tools))
-
-
-def _ranked(scores: Sequence[float]) -> list[int]:
-    return sorted(range(len(scores)), key=lambda index: -scores[index])

@@ -1,4 +1,4 @@
-"""A reward model as the function that trainers call: prompts and completions in, one reward a completion out."""
+"""A reward model as the function that trainers call: prompts and completions in, one reward per completion out."""
 
 import hashlib
 import logging
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from longrm.data.fields import tools_of
 from longrm.errors import DataError, RunError
@@ -22,21 +22,18 @@ from longrm.types import Message, Outcome, Query, Response, Tool, as_messages, t
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reward:
-    """The reward of one completion; `judged` is false if it never reached the model."""
-
+class _Reward(NamedTuple):
     outcome: Outcome
-    score: float | None = None
-    detail: str = ""
-    judged: bool = True
+    score: float | None
+    detail: str
+    judged: bool = True  # false if the completion never reached the model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Row:
     prompt: tuple[Message, ...]
     completion: Response
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[Tool, ...]
     reward: "Future[_Reward]" = field(default_factory=Future)
 
 
@@ -76,9 +73,9 @@ class RewardFunction:
                 it, receives the share of completions without a score. All others are ignored.
 
         Returns:
-            One number a completion, higher is better. None if there is no score: too long for the model, no verdict, a
-            score that is not finite, out of memory, or a lone surrogate in the text. TRL excludes such completions from
-            their group.
+            One number per completion, higher is better. None if there is no score: too long for the model, no verdict,
+            a score that is not finite, out of memory, or a lone surrogate in the text. TRL excludes such completions
+            from their group.
 
         Raises:
             DataError: The columns differ in length, are not lists, or contain something other than text or messages.
@@ -91,15 +88,16 @@ class RewardFunction:
             )
         if len(prompts) != len(completions):
             raise DataError(f"{len(prompts)} prompts for {len(completions)} completions")
-        tools = _tools(columns.get("tools"), len(prompts))
         rows = [
-            _Row(_messages(prompt, "user"), _messages(completion, "assistant"), offered)
-            for prompt, completion, offered in zip(prompts, completions, tools, strict=True)
+            _Row(_messages(prompt, "user"), _messages(completion, "assistant"), tools)
+            for prompt, completion, tools in zip(
+                prompts, completions, _tools(columns.get("tools"), len(prompts)), strict=True
+            )
         ]
         with self._arrival:
             self._waiting += rows
         with self._turn:
-            # Whoever gets the model scores all rows that wait; the rows of this call may have been scored already.
+            # The thread that gets the model scores all rows that wait. Another one may have scored this call's rows.
             with self._arrival:
                 batch, self._waiting = self._waiting, []
             self._score(batch)
@@ -112,14 +110,14 @@ class RewardFunction:
         try:
             groups: dict[str, list[_Row]] = {}
             for row in rows:
-                if is_text(text_of(row.prompt)) and is_text(text_of(row.completion)):
-                    # Equal for equal prompts with equal tools.
-                    shared = (row.prompt, row.tools) if row.tools else row.prompt
-                    key = hashlib.sha256(json_text(shared, default=str).encode()).hexdigest()[:16]
-                    groups.setdefault(key, []).append(row)
-                else:
+                if not (is_text(text_of(row.prompt)) and is_text(text_of(row.completion))):
                     detail = "a lone surrogate, which no tokenizer can encode"
-                    row.reward.set_result(_Reward(Outcome.ERROR, detail=detail, judged=False))
+                    row.reward.set_result(_Reward(Outcome.ERROR, None, detail, judged=False))
+                    continue
+                # The key is equal for equal prompts with equal tools.
+                shared = (row.prompt, row.tools) if row.tools else row.prompt
+                key = hashlib.sha256(json_text(shared, default=str).encode()).hexdigest()[:16]
+                groups.setdefault(key, []).append(row)
             unscored = self._judge([*groups.items()])
             # One completion that is too long, or whose score is not finite, must not affect the others of its group.
             self._judge([(name, [row]) for name, group in unscored for row in group])
@@ -139,12 +137,11 @@ class RewardFunction:
         ]
         alone = []
         for (name, group), trial in zip(groups, self.model.judge_in_all_orders(queries), strict=True):
-            scores = points(trial)
+            scores: Sequence[float | None] = points(trial)
             if not scores and len(group) > 1 and not self.model.sees_order:
                 alone.append((name, group))
                 continue
-            for place, row in enumerate(group):
-                score = scores[place] if scores else None
+            for row, score in zip(group, scores or [None] * len(group), strict=True):
                 row.reward.set_result(_Reward(trial.outcome, score, trial.detail))
         return alone
 
@@ -157,7 +154,7 @@ class RewardFunction:
         if error is not None and len(failed) == len(rewards):
             raise RunError(f"{self.model.name} scored none of {len(rewards)} completions: {error.detail}")
         with self._arrival:
-            new = {reward.outcome: reward for reward in failed if str(reward.outcome) not in self.unscored}
+            new = {reward.outcome: reward for reward in failed if reward.outcome not in self.unscored}
             self.unscored.update(str(reward.outcome) for reward in failed)
         for outcome, first in new.items():
             _logger.warning(
@@ -172,24 +169,20 @@ def reward_function(model: str | RewardModel) -> RewardFunction:
     """Makes the reward function that TRL takes as `reward_funcs`; for other trainers see `examples/`.
 
     Args:
-        model: A name as `longrm.load` takes it, or a loaded model.
-
-    Raises:
-        ConfigError: As `longrm.load`.
-        ModelError: As `longrm.load`.
+        model: A name as `longrm.load` takes it, with its errors, or a loaded model.
     """
     return RewardFunction(load(model) if isinstance(model, str) else model)
 
 
-def _messages(value: str | Sequence[Message], role: str) -> tuple[Message, ...]:
+def _messages(value: Any, role: str) -> tuple[Message, ...]:
     """A text or messages as messages. Content that is not text would be ignored by the model, so it is an error."""
-    is_list = isinstance(value, Collection) and not isinstance(value, str | Mapping)
-    if not isinstance(value, str) and not (
-        is_list and all(isinstance(message, Mapping) for message in value)
-    ):
+    # `Collection`, because some trainers pass numpy arrays.
+    if isinstance(value, Mapping) or not isinstance(value, Collection):
         raise DataError(f"prompts and completions must be text or lists of messages, got {short(value)}")
-    messages = as_messages(value, role)
+    messages = as_messages(value if isinstance(value, str) else list(value), role)
     for message in messages:
+        if not isinstance(message, Mapping):
+            raise DataError(f"prompts and completions must be text or lists of messages, got {short(value)}")
         content = message.get("content")
         parts = content if isinstance(content, list | tuple) else ()
         if not all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in parts):

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from string import ascii_uppercase as LETTERS
 from typing import Self
 
@@ -26,9 +26,6 @@ class ErrorRates:
         misformat: The answer of a trial contains no verdict.
         disagreement: A trial has another verdict than its comparison.
         per_doubling: Added to `error` for each doubling of the length beyond 1,024 tokens, up to chance level.
-
-    Raises:
-        ConfigError: A rate is not from 0 to 1.
     """
 
     error: float = 0.0
@@ -37,23 +34,19 @@ class ErrorRates:
     per_doubling: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, rate in self._named():
+        for name, rate in asdict(self).items():
             if not 0 <= rate <= 1:
                 raise ConfigError(f"the {name} rate of a simulated judge must be from 0 to 1, got {rate}")
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parses "0.2", which is `error`, or "error=0.2,misformat=0.05".
-
-        Raises:
-            ConfigError: An unknown or repeated name, not a number, or a rate out of range.
-        """
-        names, rates = [known.name for known in fields(cls)], {}
+        """Parses "0.2", which is `error`, or "error=0.2,misformat=0.05"; anything else is a `ConfigError`."""
+        known, rates = asdict(cls()), {}
         for part in text.split(","):
             name, equals, value = (side.strip() for side in part.rpartition("="))
             name = name if equals else "error"
-            if name not in names:
-                raise ConfigError(f"no rate '{name}' in 'simulated:{text}'; {nearest(name, names)}")
+            if name not in known:
+                raise ConfigError(f"no rate '{name}' in 'simulated:{text}'; {nearest(name, known)}")
             if name in rates:
                 raise ConfigError(f"duplicate rate '{name}' in 'simulated:{text}'")
             try:
@@ -65,7 +58,7 @@ class ErrorRates:
         return cls(**rates)
 
     def __str__(self) -> str:
-        given = {name: rate for name, rate in self._named() if rate}
+        given = {name: rate for name, rate in asdict(self).items() if rate}
         if given.keys() <= {"error"}:
             return f"{self.error:g}"
         return ",".join(f"{name}={rate:g}" for name, rate in given.items())
@@ -76,47 +69,14 @@ class ErrorRates:
         at_chance = 1 - 1 / math.factorial(responses)  # of a random order
         return min(self.error + self.per_doubling * doublings, max(self.error, at_chance))
 
-    def _named(self) -> list[tuple[str, float]]:
-        return [(known.name, getattr(self, known.name)) for known in fields(self)]
-
 
 @dataclass(frozen=True, slots=True)
-class ComparisonKey:
-    """What a simulated judge knows about one comparison.
+class _Key:
+    """What a simulated judge knows about one comparison."""
 
-    Attributes:
-        ranks: Gold ranks by the digest of a response's text; empty if the order is not known.
-        length: The length bucket in tokens; None if unknown.
-        by_criterion: Gold ranks by the text of each criterion.
-    """
-
-    ranks: Mapping[str, int] = field(default_factory=dict)
-    length: int | None = None
-    by_criterion: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-
-
-def comparison_keys(comparisons: Iterable[Comparison]) -> dict[str, ComparisonKey]:
-    """The keys of comparisons by their ids. Responses with the same text share the better rank.
-
-    Ranks by criterion are those of the metadata's `criterion_ranks`, in the order of the rubrics.
-    """
-    keys = {}
-    for comparison in comparisons:
-        by_criterion = zip(comparison.rubrics, comparison.metadata.get("criterion_ranks") or (), strict=False)
-        keys[comparison.id] = ComparisonKey(
-            _ranks_by_text(comparison, comparison.ranks or ()),
-            length_and_depth(comparison).length,
-            {criterion.text: _ranks_by_text(comparison, ranks) for criterion, ranks in by_criterion},
-        )
-    return keys
-
-
-def _ranks_by_text(comparison: Comparison, given: Sequence[int]) -> dict[str, int]:
-    ranks: dict[str, int] = {}
-    for response, rank in zip(comparison.responses, given, strict=False):
-        name = _digest(response)
-        ranks[name] = min(rank, ranks.get(name, rank))
-    return ranks
+    ranks: Mapping[str, int]  # gold ranks by the digest of a response's text; empty if unknown
+    length: int | None  # the length bucket in tokens; None if unknown
+    by_criterion: Mapping[str, Mapping[str, int]]  # the same by the text of each criterion
 
 
 class SimulatedRewardModel(RewardModel):
@@ -125,6 +85,12 @@ class SimulatedRewardModel(RewardModel):
     If the gold order is not known a coin decides, and likewise between responses that tie; two that tie by the given
     criterion are called a tie. All draws are hashes of the seed, the comparison's id, their purpose and, if they vary
     between trials, the trial; none depends on the order of the responses or of the queries.
+
+    Args:
+        rates: How often it errs.
+        comparisons: Those that it may be asked about. Gold by criterion is in the metadata's `criterion_ranks`, in the
+            order of the rubrics.
+        seed: Seeds the draws.
     """
 
     sees_order = True
@@ -132,9 +98,22 @@ class SimulatedRewardModel(RewardModel):
     by_criterion = True
     scale = "verdict"
 
-    def __init__(self, rates: ErrorRates, key: Mapping[str, ComparisonKey], seed: int = 0) -> None:
+    def __init__(self, rates: ErrorRates, comparisons: Iterable[Comparison], seed: int = 0) -> None:
         self.name = f"simulated:{rates}"
-        self._rates, self._key, self._seed = rates, key, seed
+        self._rates, self._seed = rates, seed
+        self._keys = {
+            comparison.id: _Key(
+                _ranks_by_text(comparison, comparison.ranks or ()),
+                length_and_depth(comparison).length,
+                {
+                    criterion.text: _ranks_by_text(comparison, ranks)
+                    for criterion, ranks in zip(
+                        comparison.rubrics, comparison.metadata.get("criterion_ranks") or (), strict=False
+                    )
+                },
+            )
+            for comparison in comparisons
+        }
         self._formats = {name: load_format(name) for name in ("pairwise", "listwise")}
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
@@ -150,9 +129,8 @@ class SimulatedRewardModel(RewardModel):
         text = self._write(query)
         verdict = judging.parse(text, replace(query, prompt=()))
         if verdict is None:
-            return Judgment(
-                Outcome.UNPARSED, explanation=text, detail="no verdict in the answer after 1 attempt"
-            )
+            detail = "no verdict in the answer after 1 attempt"
+            return Judgment(Outcome.UNPARSED, explanation=text, detail=detail)
         return Judgment(
             Outcome.ANSWERED, verdict.values, verdict.ranking, text, contradicted=verdict.contradicted
         )
@@ -175,16 +153,17 @@ class SimulatedRewardModel(RewardModel):
     def _verdict(self, query: Query) -> list[int]:
         """The verdict: presented positions, best first; empty if two responses tie by the given criterion."""
         names = [_digest(response) for response in query.responses]
+        # Sorted by digest before the shuffle, so that the coin does not depend on the presented order.
         order = sorted(range(len(names)), key=lambda position: names[position])
         self._draws(query, "coin").shuffle(order)
-        key = self._key.get(query.id, ComparisonKey())
+        key = self._keys.get(query.id, _Key({}, None, {}))
         known = key.by_criterion.get(query.criterion, {}) if query.criterion else key.ranks
         if not known.keys() >= {*names}:
             return order
         ranks = [known[name] for name in names]
         if query.criterion and ranks == ranks[:1] * 2:
             return []
-        order.sort(key=lambda position: ranks[position])
+        order.sort(key=lambda position: ranks[position])  # stable: the coin still orders ties
         error = self._rates.error_at(key.length, len(names))
         if len({*ranks}) > 1 and self._draws(query, "error").fraction() < error:
             draws = self._draws(query, "wrong verdict")
@@ -195,6 +174,15 @@ class SimulatedRewardModel(RewardModel):
     def _draws(self, query: Query, *purpose: object) -> Draws:
         criterion = (query.criterion,) if query.criterion else ()
         return Draws("simulated judge", self._seed, query.id, *criterion, *purpose)
+
+
+def _ranks_by_text(comparison: Comparison, ranks: Sequence[int]) -> dict[str, int]:
+    """Ranks by the digest of a response; responses with the same text share the better rank."""
+    best: dict[str, int] = {}
+    for response, rank in zip(comparison.responses, ranks, strict=False):
+        name = _digest(response)
+        best[name] = min(rank, best.get(name, rank))
+    return best
 
 
 def _digest(response: Response) -> str:

@@ -29,9 +29,6 @@ class TokenRewardModel(PackedRewardModel):
         language_model: The model, which reads packed sequences, and its tokenizer.
         name: Its name in summaries and reports.
         settings: The format, and optionally a template and its tokens.
-
-    Raises:
-        ConfigError: A template or tokens that cannot be used.
     """
 
     by_criterion = True
@@ -48,17 +45,17 @@ class TokenRewardModel(PackedRewardModel):
             settings.template,
             lambda name, template: load_token_format(name, template=template, tokens=settings.tokens),
         )
-        longest = max(self._formats.values(), key=lambda format: len(format.tokens))
-        self._tokens = longest.tokens
+        # The letters of two responses are the first of those of many, so one forward pass reads all.
+        self._tokens = max((format.tokens for format in self._formats.values()), key=len)
         try:
-            _, self._ids = token_ids(self._tokenizer, _PROBE, self._tokens)
+            _, self._ids = token_ids(self.tokenizer, _PROBE, self._tokens)
         except DataError as error:
             raise ConfigError(f"{name}: {error}") from None
 
-    def _items(self, query: Query) -> Sequence[Encoded]:
+    def _encode(self, query: Query) -> Sequence[Encoded]:
         items = []
         for messages in format_for(self._formats, len(query.responses)).render(query):
-            before, ids = token_ids(self._tokenizer, messages, self._tokens)
+            before, ids = token_ids(self.tokenizer, messages, self._tokens)
             if ids != self._ids or len(before) < 2:
                 raise DataError(f"'{query.id}': the token ids of the answer depend on the prompt")
             # The last token of the prompt is the branch: the next token is predicted at it.
@@ -88,8 +85,7 @@ def token_ids(
 ) -> tuple[list[int], list[int]]:
     """The ids of a prompt up to the start of the answer, and the id of each token as that answer.
 
-    Raises:
-        DataError: A token is several tokens or unknown to the tokenizer, or two have the same id.
+    A token that is several tokens or unknown to the tokenizer, or two with the same id, is a `DataError`.
     """
     # The template may write the same text before and after every answer, so the answers are what differs.
     item = encode(tokenizer, prompt, [({"role": "assistant", "content": token},) for token in tokens])

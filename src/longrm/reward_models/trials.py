@@ -1,8 +1,7 @@
 """Several trials of one comparison: presented orders, and the average of their judgments."""
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from longrm.types import Judgment, Outcome, Trial
 
@@ -20,7 +19,12 @@ def trial_of(judgment: Judgment, order: tuple[int, ...]) -> Trial:
 
     A score that is not finite makes it `unparsed` and not `error`: the model is deterministic, so a retry is useless.
     """
-    scores = _unpresented(judgment.scores, order)
+
+    def in_own_order(scores: Sequence[float]) -> tuple[float, ...]:
+        by_index = dict(zip(order, scores, strict=False))  # no scores if not answered
+        return tuple(by_index[index] for index in sorted(by_index))
+
+    scores = in_own_order(judgment.scores)
     for number, score in enumerate(scores, start=1):
         if not math.isfinite(score):
             detail = f"the score of response {number} of {len(scores)} is {score}"
@@ -36,17 +40,29 @@ def trial_of(judgment: Judgment, order: tuple[int, ...]) -> Trial:
         detail=judgment.detail,
         attempts=judgment.attempts,
         contradicted=judgment.contradicted,
-        criteria=tuple(_unpresented(row, order) for row in judgment.criteria),
+        criteria=tuple(in_own_order(row) for row in judgment.criteria),
     )
 
 
-def _unpresented(scores: Sequence[float], order: tuple[int, ...]) -> tuple[float, ...]:
-    placed = dict(zip(order, scores, strict=False))
-    return tuple(placed[index] for index in sorted(placed))
+def presented(trial: Trial) -> Judgment:
+    """The judgment of a trial in presented order: the inverse of `trial_of`."""
+    order = trial.order
+    return Judgment(
+        trial.outcome,
+        scores=tuple(trial.scores[index] for index in order) if trial.scores else (),
+        ranking=tuple(order.index(index) for index in trial.ranking),
+        explanation=trial.explanation,
+        detail=trial.detail,
+        prompt_tokens=trial.prompt_tokens,
+        cut=trial.cut,
+        attempts=trial.attempts,
+        contradicted=trial.contradicted,
+        criteria=tuple(tuple(row[index] for index in order) for row in trial.criteria),
+    )
 
 
 def points(judgment: Judgment) -> tuple[float, ...]:
-    """One number a response, higher is better: the scores, or 1 for the first of a ranking down to 0 for the last.
+    """One number per response, higher is better: the scores, or 1 for the first of a ranking down to 0 for the last.
 
     Empty if not answered.
     """
@@ -87,20 +103,14 @@ def together(trials: Sequence[Trial]) -> Trial:
     unanswered = [votes[0] for votes, answers in zip(orders, answered, strict=True) if not answers]
     for failed in errors + unanswered:
         return Trial(order=trials[0].order, outcome=failed.outcome, detail=failed.detail)
-
-    def mean(read: Callable[[Trial], Sequence[float]]) -> tuple[float, ...]:
-        return mean_scores([_mean([read(trial) for trial in votes]) for votes in answered])
-
-    return Trial(
-        order=trials[0].order,
-        outcome=Outcome.ANSWERED,
-        scores=mean(points),
-        criteria=tuple(mean(partial(_criterion, at)) for at in range(len(answered[0][0].criteria))),
-    )
-
-
-def _criterion(at: int, trial: Trial) -> Sequence[float]:
-    return trial.criteria[at]
+    # For every order the mean over its votes, of the points and of each criterion's share of them. Votes come first:
+    # an order with fewer answered votes must not weigh less.
+    by_row = [
+        [_mean(rows) for rows in zip(*([points(trial), *trial.criteria] for trial in votes), strict=True)]
+        for votes in answered
+    ]
+    scores, *criteria = [mean_scores(rows) for rows in zip(*by_row, strict=True)]
+    return Trial(order=trials[0].order, outcome=Outcome.ANSWERED, scores=scores, criteria=tuple(criteria))
 
 
 def mean_scores(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError
 from longrm.modeling import shared_prefix
-from longrm.modeling.adapters import adapt, read_adapter
+from longrm.modeling.adapters import adapt
 from longrm.modeling.device_memory import set_precision
 from longrm.modeling.folders import ADAPTER_HEAD, kind_of
 from longrm.modeling.loading import LanguageModel, Scorer, load_language_model, load_scorer
@@ -100,18 +100,6 @@ def test_an_adapter_changes_nothing_at_first_and_trains_no_weight_of_the_base(
     assert all(any(name in weight for weight in free) for name in linear)
 
 
-def test_the_seed_decides_and_the_callers_random_state_is_left_alone(base: Path):
-    one, same, other = (load_scorer(base, head_seed=3).model for _ in range(3))
-    torch.manual_seed(5)
-    before = torch.random.get_rng_state()
-    for model, seed in ((one, 1), (same, 1), (other, 2)):
-        adapt(model, base=str(base), rank=4, alpha=8.0, targets=None, seed=seed)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    first, second, third = (m.model.layers[0].mlp.up_proj.lora_A.default.weight for m in (one, same, other))
-    assert torch.equal(first, second)
-    assert not torch.equal(first, third)
-
-
 def test_chosen_layers_only(base: Path, tmp_path: Path):
     scorer = trained(load_scorer(base, head_seed=3), base, ("q_proj", "mlp.down_proj"))
     named = {name.split(".lora_")[0] for name, _ in scorer.model.named_parameters() if "lora_" in name}
@@ -120,10 +108,9 @@ def test_chosen_layers_only(base: Path, tmp_path: Path):
     assert distance(scores(load_scorer(tmp_path / "adapter")), scores(scorer)) < ROUNDING
 
 
-@pytest.mark.parametrize("unknown", ["score", "proj"])
-def test_a_target_that_is_no_layer_of_the_body_is_refused_with_those_that_are(base: Path, unknown: str):
-    with pytest.raises(ModelError, match=f"'{unknown}'.*down_proj.*v_proj"):
-        adapt(load_scorer(base, head_seed=3).model, base="b", rank=4, alpha=8.0, targets=(unknown,), seed=1)
+def test_a_target_that_is_no_layer_of_the_body_is_refused(base: Path):
+    with pytest.raises(ModelError, match="'score'"):
+        adapt(load_scorer(base, head_seed=3).model, base="b", rank=4, alpha=8.0, targets=("score",), seed=1)
 
 
 @pytest.mark.parametrize("family", CONFIGS)
@@ -171,7 +158,9 @@ def test_a_saved_language_model_says_the_same_here_in_peft_and_merged(
     assert distance(untrained, truth) > 100 * ROUNDING
     save(model, adapter)
     assert kind_of(adapter) == "generative"
-    assert distance(logprobs(load_language_model(adapter, packed=True)), truth) < ROUNDING
+    loaded = load_language_model(adapter, packed=True)
+    assert distance(logprobs(loaded), truth) < ROUNDING
+    assert not any(weight.requires_grad for weight in loaded.model.parameters())
     theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter).eval()
     assert distance(plain_logprobs(theirs, TREE), truth) < ROUNDING
     merge(adapter, tmp_path / "merged")
@@ -245,18 +234,3 @@ def test_the_tokenizer_of_the_adapter_comes_before_the_bases(
     assert load_scorer(adapter).tokenizer.chat_template == "own"
     (adapter / "tokenizer.json").unlink()
     assert load_scorer(adapter).tokenizer.chat_template is None
-
-
-def test_a_full_model_replaces_an_adapter_and_nothing_of_it_stays(base: Path, tmp_path: Path):
-    save(reward_model(base), tmp_path / "model")
-    save(load_scorer(base, head_seed=3), tmp_path / "model")
-    assert not (tmp_path / "model" / "adapter_config.json").exists()
-    with pytest.raises(ModelError, match="full model"):
-        merge(tmp_path / "model", tmp_path / "merged")
-
-
-def test_reading_an_adapter_leaves_all_weights_frozen(base: Path, tmp_path: Path):
-    save(writer(base), tmp_path / "adapter")
-    model = load_language_model(base, packed=True).model
-    read_adapter(model, tmp_path / "adapter", "here")
-    assert not any(weight.requires_grad for weight in model.parameters())

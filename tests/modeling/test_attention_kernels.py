@@ -282,17 +282,13 @@ def test_a_kernel_may_be_tried_within_a_checkpointed_layer(family, caplog):
     assert apart(found, truth) < TOLERANCE
 
 
-@pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: out of memory")]
-)
-def test_a_full_device_is_no_fault_of_a_kernel(error):
+def test_a_kernel_is_not_rejected_because_memory_ran_out():
     def full(*_):
-        raise error
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
-    with pytest.raises(type(error), match="out of memory"):
-        choose_kernel(
-            HEADS, {"one": lambda heads: full, "two": lambda heads: partial(varlen_attention, WrittenOut())}
-        )
+    right = partial(varlen_attention, WrittenOut())
+    with pytest.raises(torch.OutOfMemoryError):
+        choose_kernel(HEADS, {"one": lambda heads: full, "two": lambda heads: right})
 
 
 class GradientsOfNothing(WrittenOut):

@@ -113,16 +113,6 @@ def test_a_branch_that_saw_the_one_before_it_is_far_off(monkeypatch: pytest.Monk
     assert deviation(rows[1], matrices, last) > FAULT
 
 
-def test_frozen_weights_have_the_same_gradients_and_none_gets_one():
-    _, ours = make_pair("llama", "scores")
-    packed = pack(make_trees()[:1])
-    _, trained = attention_rows(ours.eval(), packed)
-    _, frozen = attention_rows(ours.requires_grad_(False), packed)
-    assert all(parameter.grad is None for parameter in ours.parameters())
-    for one, other in zip(trained[0], frozen[0], strict=True):
-        torch.testing.assert_close(one.gradients, other.gradients)
-
-
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_gradients_by_embeddings_are_those_of_separate_sequences(family: str):
     stock, ours = (model.eval() for model in make_pair(family, "scores"))

@@ -125,18 +125,6 @@ def test_regions_have_the_scores_of_the_equations(scorer, comparisons):
         assert apart(found[0].regions[SUPPORTING], written_out(stock, whole, evidence)) > 100 * TOLERANCE
 
 
-def test_the_whole_row_has_a_mass_of_one_and_k_tokens_are_attended_to(scorer, comparisons):
-    comparison = comparisons[0]
-    text = message_text(comparison.prompt[0])
-    (found, *_) = region_scores(scorer, query_of(comparison), {"all": [Span(0, 0, len(text))]}, k=K)
-    region = found.regions["all"]
-    assert all(0 < mass < 1 for mass in region.mass)
-    assert all(fr * region.tokens <= K for fr in region.fr)
-    (found, *_) = region_scores(scorer, query_of(comparison), {"all": [Span(0, 0, len(text))]}, k=10_000)
-    assert found.regions["all"].fr == (1.0,) * SHAPE.layers
-    assert found.chance == 1
-
-
 def test_a_closed_form():
     """Two heads, one row, four tokens: [1/2, 1/4, 1/8, 1/8] and [1/8, 1/8, 1/4, 1/2], with gradients of 1 and -2."""
     weights = torch.tensor([[0.5, 0.25, 0.125, 0.125], [0.125, 0.125, 0.25, 0.5]])

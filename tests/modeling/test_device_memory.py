@@ -107,15 +107,6 @@ def test_bf16_keeps_log_probabilities_in_fp32():
     assert (rounded - exact).abs().max() > 1e-3
 
 
-def test_a_frozen_scalar_head_is_fp32():
-    exact = make_pair("llama", "scores")[1].requires_grad_(False)
-    model = make_pair("llama", "scores")[1].requires_grad_(False)
-    set_precision(model, "bfloat16")
-    kept = {name for name, weight in model.named_parameters() if weight.dtype == torch.float32}
-    assert kept == {"score.weight"}
-    assert torch.equal(model.score.weight, exact.score.weight)
-
-
 PART = 7
 
 
@@ -165,18 +156,6 @@ def test_only_one_part_of_the_logits_is_ever_there(monkeypatch: pytest.MonkeyPat
     assert (sizes, kept) == ([7, 7, 5], 0)
     values.sum().backward()
     assert sorted(sizes) == [5, 5, 7, 7, 7, 7]  # all of them again, one by one, on the way back
-
-
-@pytest.mark.usefixtures("in_parts")
-def test_a_frozen_head_in_bf16_passes_gradients_on():
-    model, packed = make_pair("llama", "logprobs")[1], pack([TREE])
-    model.requires_grad_(False)
-    model.model.layers[0].mlp.up_proj.weight.requires_grad_(True)
-    set_precision(model, "bfloat16")
-    values = torch.cat(response_logprobs(model, packed))
-    assert values.dtype == torch.float32
-    values.sum().backward()
-    assert list(gradients(model)) == ["model.layers.0.mlp.up_proj.weight"]
 
 
 @pytest.mark.parametrize(

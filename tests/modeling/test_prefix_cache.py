@@ -153,19 +153,6 @@ def test_a_prompt_that_ends_in_padding_is_scored_where_transformers_scores_it():
     assert packed.layout.trees[0].cached == BLOCK
 
 
-def test_lower_precision_stays_as_near_as_it_is_without():
-    _, ours = make_pair("llama", "scores")
-    exact = computed(ours.eval(), pack(FORWARDS[0]), "scores")
-    kept = PrefixCache([ours.bfloat16()], 2**20)
-    for _ in range(2):
-        packed = kept.pack(FORWARDS[0])
-        found = computed(ours, packed, "scores")
-        kept.keep(packed)
-    assert packed.layout.trees[0].cached == 192
-    without = distance(computed(ours, pack(FORWARDS[0]), "scores"), exact)
-    assert distance(found, exact) < max(2 * without, 0.05)
-
-
 def enter(table, keys):
     """Enters what is not there, as a forward does."""
     found = table.count(keys)

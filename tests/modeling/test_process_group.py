@@ -5,14 +5,12 @@ import socket
 from datetime import timedelta
 
 import pytest
-import torch
 import torch.distributed as dist
 
 from longrm.errors import ConfigError, DataError, RunError
 from longrm.modeling import process_group
 from longrm.modeling.process_group import (
     LaunchedProcesses,
-    extend_timeouts,
     join,
     report_first_failure,
 )
@@ -38,15 +36,7 @@ def signals():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        DataError("line 3"),
-        ModuleNotFoundError("No module named 'peft'", name="peft"),
-        ValueError(),
-        KeyboardInterrupt(),
-    ],
-)
+@pytest.mark.parametrize("error", [DataError("line 3"), KeyboardInterrupt()])
 @pytest.mark.parametrize(("first", "notes"), [(0, []), (1, ["(process 1)"])])
 def test_only_the_first_process_that_fails_reports(as_process, signals, error, first, notes):
     store = dist.HashStore()
@@ -102,20 +92,3 @@ def test_processes_that_do_not_meet_fail(as_process, monkeypatch):
     with pytest.raises(ConfigError, match=r"127.0.0.1:\d+"), join():
         pass
     assert not dist.is_initialized()
-
-
-def test_all_groups_wait_alike(as_process, monkeypatch):
-    monkeypatch.setattr(process_group, "_TIMEOUT", timedelta(hours=7))
-    dist.init_process_group(
-        "gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(minutes=1)
-    )
-    try:
-        groups = [dist.group.WORLD, dist.new_group([0])]
-        extend_timeouts()
-        assert [patience_of(group) for group in groups] == [timedelta(hours=7)] * 2
-    finally:
-        dist.destroy_process_group()
-
-
-def patience_of(group):
-    return group._get_backend(torch.device("cpu")).options._timeout

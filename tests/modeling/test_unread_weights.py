@@ -111,65 +111,18 @@ def test_a_head_over_the_vocabulary_is_no_part_of_a_scorer(tokenizer: Tokenizer,
         load_scorer(folder)
 
 
-QUANTIZED = [
-    {"quant_method": "bitsandbytes", "load_in_4bit": True},
-    {"quant_method": "fp8", "weight_block_size": [128, 128]},
-]
-
-
-@pytest.mark.parametrize("quantization", QUANTIZED, ids=lambda config: config["quant_method"])
-@pytest.mark.parametrize("objective", ["bradley_terry", "sft"])
-def test_quantized_bases_are_not_trained(
-    objective: str, quantization: dict[str, Any], tokenizer: Tokenizer, tmp_path: Path
-):
+def test_quantized_bases_are_neither_trained_nor_merged(tokenizer: Tokenizer, tmp_path: Path):
     folder = saved(tokenizer, tmp_path / "model", scores=False)
-    change_config(folder, quantization_config=quantization)
-    model = {"path": str(folder), "lora": {"rank": 2}}
-    recipe = TrainingSettings.model_validate(
-        {"objective": objective} | {"model": model, "data": {"path": "rows.jsonl"}}
-    )
-    kind: Any = "scorer" if objective == "bradley_terry" else "language_model"
-    line = rf"{folder}: its weights are quantized \({quantization['quant_method']}\)"
-    with pytest.raises(ModelError, match=line):
-        initial_model(recipe, kind)
-    with pytest.raises(ModelError, match=line):
-        sizes_of(recipe, kind)
-
-
-def test_an_adapter_is_not_merged_into_a_quantized_base(tokenizer: Tokenizer, tmp_path: Path):
-    folder = saved(tokenizer, tmp_path / "model", scores=False)
-    recipe = {"model": {"path": str(folder), "lora": {"rank": 2}}, "data": {"path": "rows.jsonl"}}
-    save(
-        initial_model(TrainingSettings.model_validate({"objective": "sft"} | recipe), "language_model"),
-        tmp_path / "adapter",
-    )
-    change_config(folder, quantization_config=QUANTIZED[0])
-    with pytest.raises(ModelError, match=r"quantized \(bitsandbytes\)"):
+    settings = {"model": {"path": str(folder), "lora": {"rank": 2}}, "data": {"path": "rows.jsonl"}}
+    recipe = TrainingSettings.model_validate({"objective": "sft"} | settings)
+    save(initial_model(recipe, "language_model"), tmp_path / "adapter")
+    change_config(folder, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
+    for refuses in (initial_model, sizes_of):
+        with pytest.raises(ModelError, match=rf"{folder}: .*quantized"):
+            refuses(recipe, "language_model")
+    with pytest.raises(ModelError, match="quantized"):
         merge(tmp_path / "adapter", tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
     shutil.rmtree(folder)
     with pytest.raises(ModelError, match="base model was not found"):
         kind_of(tmp_path / "adapter")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU transformers keeps them in 8 bits")
-def test_declared_fp8_weights_are_read_with_their_scales(tokenizer: Tokenizer, tmp_path: Path):
-    folder = saved(tokenizer, tmp_path / "model", scores=True)
-    file = folder / "model.safetensors"
-    stored, exact, bare = {}, {}, {}
-    for name, weight in load_file(file).items():
-        if not name.endswith("proj.weight"):
-            stored[name] = exact[name] = bare[name] = weight
-            continue
-        blocks = weight.view(weight.shape[0] // 16, 16, weight.shape[1] // 16, 16)
-        scale = blocks.abs().amax((1, 3)) / 400
-        eighths = (blocks / scale[:, None, :, None]).to(torch.float8_e4m3fn)
-        stored |= {name: eighths.view(weight.shape), f"{name}_scale_inv": scale}
-        exact[name] = (eighths.float() * scale[:, None, :, None]).view(weight.shape)
-        bare[name] = eighths.float().view(weight.shape)
-    save_file(stored, file, {"format": "pt"})
-    change_config(folder, quantization_config={"quant_method": "fp8", "weight_block_size": [16, 16]})
-    weights = load_scorer(folder, device="cpu").model.state_dict()
-    name = "model.layers.1.mlp.down_proj.weight"
-    torch.testing.assert_close(weights[name].float(), exact[name], rtol=1e-2, atol=1e-3)
-    assert (exact[name] - bare[name]).abs().max() > 1

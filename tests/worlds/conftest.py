@@ -41,7 +41,7 @@ class View:
         return CLAIM.findall(response)
 
     def claims(self, response):
-        """The claims of a response as (entity whose value it is about, value); no entity if nobody knows."""
+        """The claims of a response as (entity whose value it is about, value); no entity if it is unknown."""
         return [
             (self.partners.get(entity) if partner else entity, value)
             for partner, entity, value in self.said(response)

@@ -4,7 +4,6 @@ import pytest
 
 from longrm.data.chunking import approximate_tokens
 from longrm.data.joining import encode
-from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.types import message_text, text_of
 from longrm.worlds import WorldPlan, generate
@@ -40,14 +39,6 @@ def test_a_prompt_and_its_response_are_marked_by_special_tokens(word_tokenizer):
     assert names == ["<user>", "Rain", "fell", ".", "<end>", "<assistant>", "The", ".", "<end>"]
     with pytest.raises(DataError, match="roles user and assistant"):
         word_tokenizer.prompt_ids(({"role": "system", "content": "Rain fell."}, *prompt))
-
-
-def test_the_tokenizer_is_read_back_from_a_folder(word_tokenizer, tmp_path):
-    word_tokenizer.save(tmp_path)
-    again = Tokenizer.load(tmp_path)
-    text = "The access code of Alora is anchor. <end>"
-    assert again.encode(text) == word_tokenizer.encode(text)
-    assert (again.eos_id, again.pad_id) == (word_tokenizer.eos_id, word_tokenizer.pad_id)
 
 
 @pytest.mark.parametrize(

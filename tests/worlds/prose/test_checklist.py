@@ -28,8 +28,8 @@ def test_each_criterion_asks_what_the_prompt_asks_and_holds_no_value(rows, prose
         claims = [view.claims(response) for response in view.responses]
         differ = [at for at in range(3) if claims[0][at] != claims[1][at]]
         assert len(differ) == 1
-        told = {*re.findall(r"\w+", claims[0][differ[0]])} ^ {*re.findall(r"\w+", claims[1][differ[0]])}
-        assert not any(value in criterion.text for value in told for criterion in row.rubrics)
+        values = {*re.findall(r"\w+", claims[0][differ[0]])} ^ {*re.findall(r"\w+", claims[1][differ[0]])}
+        assert not any(value in criterion.text for value in values for criterion in row.rubrics)
 
 
 def test_the_gold_by_criterion_is_what_the_context_says(rows, prose_view):

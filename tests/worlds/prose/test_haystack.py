@@ -67,7 +67,7 @@ def test_documents_of_a_table_are_those_of_json_lines(tmp_path):
     assert table.documents == rows.documents
     assert len(table.documents) == 2
     assert read_haystack(str(tmp_path / "table" / "a.csv"), "body").digest == rows.digest
-    # Negative control: beside texts a table is about them, and no document.
+    # Negative control: next to texts a table is about them, and is not a document.
     (tmp_path / "rows" / "questions.csv").write_text("file,question,answer\na.jsonl,Who?,Nobody\n")
     read_haystack.cache_clear()
     assert read_haystack(str(tmp_path / "rows"), "body").digest == rows.digest

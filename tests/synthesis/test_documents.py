@@ -15,6 +15,7 @@ from longrm.synthesis.documents import (
     Candidate,
     Document,
     join_candidates,
+    leval_documents,
     read_candidates,
     read_documents,
     read_texts,
@@ -96,7 +97,7 @@ def leval_folder(put, tmp_path):
 
 def test_the_answers_of_l_eval_are_joined_by_place_and_misfits_are_counted(leval_folder):
     auditor = Auditor(leval.FINDINGS)
-    found = list(read_documents(leval_folder, auditor=auditor))
+    found = list(leval_documents(leval_folder, auditor))
     assert [(one.id, one.metric, [c.text for c in one.candidates]) for one in found] == [
         ("quiz/1", "token_f1", ["rot"]),
         ("quiz/2", "right_choices", ["B"]),
@@ -118,7 +119,7 @@ def test_the_answers_of_l_eval_are_joined_by_place_and_misfits_are_counted(leval
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs the real data next to the checkout")
 def test_the_real_l_eval_is_aligned():
     auditor = Auditor(leval.FINDINGS)
-    found = list(read_documents(REAL, auditor=auditor))
+    found = list(leval_documents(REAL, auditor))
     assert len({document.id for document in found}) == len(found) == 1193
     assert len({document.group for document in found}) == 213
     assert sum(len(document.candidates) for document in found) == 2849

@@ -23,7 +23,7 @@ from longrm.synthesis.long_context import (
     why_insufficient,
 )
 from longrm.synthesis.models import TaskRequest
-from longrm.synthesis.perturbations import Passage, View
+from longrm.synthesis.recipes.responses import Passage, View
 from longrm.synthesis.simulated import GoldAnswers, SimulatedModel, compare_by, write_criteria
 from longrm.types import Outcome, Query
 

@@ -18,7 +18,7 @@ from longrm.data.readers import Skipped
 from longrm.errors import ConfigError, DataError
 from longrm.reading import FieldError, cut, is_number, located
 from longrm.runs.folder import MANIFEST, read_manifest
-from longrm.synthesis.documents import Document, document_of, is_leval, read_documents
+from longrm.synthesis.documents import Document, document_of, is_leval, leval_documents
 from longrm.synthesis.voting import VoteVerification, verify_votes
 from longrm.types import Comparison, Demonstration, Message, Span, message_text, text_of
 
@@ -102,7 +102,7 @@ class AuditedRows:
             self._take_findings(bench.audit)
         elif self.format == "leval":
             auditor = Auditor(leval.FINDINGS)
-            yield from map(_of_document, read_documents(self._path, "leval", auditor))
+            yield from map(_of_document, leval_documents(self._path, auditor))
             self._take_findings(auditor)
         elif self.format == "documents":
             yield from self._documents()

@@ -5,22 +5,21 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from longrm.benchmarks import leval
-from longrm.benchmarks.answer_metrics import answer_metric, choices
+from longrm.benchmarks.answer_metrics import ANSWER_METRICS, choices
 from longrm.benchmarks.benchmark import Auditor
-from longrm.data import ComparisonReader, read, read_demonstrations
-from longrm.data.fields import group_of, messages_of, name_of, required, to_json_types
+from longrm.data import read
+from longrm.data.fields import name_of, to_json_types
 from longrm.data.files import find_files, is_row_file, raw_rows
-from longrm.data.formats import recognize
 from longrm.errors import ConfigError, DataError, nearest
-from longrm.reading import FieldError, is_number, located, read_text, reading, short
+from longrm.reading import FieldError, is_number, read_text, reading, short
 from longrm.rng import Draws
-from longrm.types import Comparison, Message, Span, message_text, text_of
+from longrm.types import Comparison, Message, Span, as_messages, message_text, text_of
 
 GOLD_MODEL = "gold"
 """The model of synthetic candidates: the gold answer, and worse answers made from it."""
@@ -74,24 +73,20 @@ def _group_of(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def read_documents(
-    path: str | Path, format: str | None = None, auditor: Auditor | None = None
-) -> Iterator[Document]:
+def read_documents(path: Path, format: str | None = None) -> Iterator[Document]:
     """Reads documents one by one, with the candidates that the source itself holds (L-Eval and comparisons).
 
-    `format` is a key of `FORMATS`; None picks "leval", "texts" or "jsonl" by what the path holds. The auditor counts
-    what is wrong with L-Eval's rows, by the names of `benchmarks.leval.FINDINGS`.
+    `format` is a key of `FORMATS`; None picks "leval", "texts" or "jsonl" by what the path holds.
 
     Raises:
         ConfigError: An unknown format.
         DataError: Nothing to read, or a bad row; the message names file, row and field.
     """
-    place = Path(path)
-    return FORMATS[document_format(place, format)](place, auditor or Auditor(leval.FINDINGS))
+    return FORMATS[document_format(path, format)](path)
 
 
 def document_format(path: Path, format: str | None = None) -> str:
-    """The format by its name, or the one detected at a path; raises `ConfigError` if there is no such format."""
+    """The format by its name, or the one detected at a path."""
     if format is None:
         return "leval" if is_leval(path) else "texts" if _is_texts(path) else "jsonl"
     if format not in FORMATS:
@@ -121,38 +116,34 @@ def text_files(path: Path) -> dict[str, Path]:
         }
 
 
-def _row_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
+def _row_documents(path: Path) -> Iterator[Document]:
     for raw in raw_rows(find_files(path)):
         yield document_of(raw.checked(), raw.number, raw.place)
 
 
-def _text_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
+def _text_documents(path: Path) -> Iterator[Document]:
     """The texts of a folder, once for each row about them in `questions.csv` or `questions.jsonl`."""
     texts = text_files(path)
-    questions = sorted(
-        file for file in path.iterdir() if file.name.startswith("questions.") and is_row_file(file)
-    )
+    questions = [file for file in sorted(path.glob("questions.*")) if is_row_file(file)]
     if not questions:
         raise DataError(
-            located(
-                path,
-                f"{len(texts):,} texts without questions: add questions.csv or questions.jsonl with the columns file, "
-                "question, answer, or let a model write them (longrm synthesize questions)",
-            )
+            f"{path}: {len(texts):,} texts without questions: add questions.csv or questions.jsonl with the columns "
+            "file, question, answer, or let a model write them (longrm synthesize questions)"
         )
     for raw in raw_rows(questions):
         row = raw.checked()
-        name = row.get("file")
-        if not isinstance(name, str) or name not in texts:
-            raise DataError(
-                f"{raw.place}, field 'file': no text {short(name)} in this folder; {nearest(str(name), texts.keys())}"
+        file = texts.get(str(row.get("file")))
+        if file is None:
+            problem = (
+                f"no text {short(row.get('file'))} in this folder; {nearest(str(row.get('file')), texts)}"
             )
-        yield document_of({**row, "context": read_text(texts[name], DataError)}, raw.number, raw.place)
+            raise DataError(f"{raw.place}, field 'file': {problem}")
+        yield document_of({**row, "context": read_text(file, DataError)}, raw.number, raw.place)
 
 
-def _comparison_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
+def _comparison_documents(path: Path) -> Iterator[Document]:
     """Comparisons: the best response is the gold answer; candidates score from 1 (the best) to 0 (the worst)."""
-    for row in _comparison_reader(path):
+    for row in read(path):
         comparison = row.comparison
         if len(comparison.context) != 1 or comparison.question is None or comparison.ranks is None:
             raise DataError(
@@ -164,42 +155,37 @@ def _comparison_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
             for span in comparison.evidence
             if span.message == context.message and context.start <= span.start < span.end <= context.end
         ]
+        candidates = [
+            Candidate(
+                comparison.id, f"listed {number}", text_of(response), score=(worst - rank) / max(worst - 1, 1)
+            )
+            for number, (response, rank) in enumerate(
+                zip(comparison.responses, comparison.ranks, strict=True), start=1
+            )
+        ]
         yield Document(
             comparison.id,
             _span_text(comparison, context),
             _span_text(comparison, comparison.question),
-            text_of(comparison.responses[comparison.best_first()[0]]),
+            candidates[comparison.best_first()[0]].text,
             str(comparison.metadata.get("task") or ""),
             metadata={"evidence": evidence} if evidence else {},
-            candidates=tuple(
-                Candidate(
-                    comparison.id,
-                    f"listed {number}",
-                    text_of(response),
-                    score=(worst - rank) / max(worst - 1, 1),
-                )
-                for number, (response, rank) in enumerate(
-                    zip(comparison.responses, comparison.ranks, strict=True), start=1
-                )
-            ),
+            candidates=tuple(candidates),
         )
-
-
-@cache  # a recipe reads its documents several times; the format of a file is detected once
-def _comparison_reader(path: Path) -> ComparisonReader:
-    return read(path)
 
 
 def _span_text(comparison: Comparison, span: Span) -> str:
     return message_text(comparison.prompt[span.message])[span.start : span.end]
 
 
-def _leval_documents(folder: Path, auditor: Auditor) -> Iterator[Document]:
+def leval_documents(folder: Path, auditor: Auditor | None = None) -> Iterator[Document]:
     """L-Eval's documents, with the recorded answers of its models.
 
     Line k of a file of predictions answers the k-th question of its task. Answers whose line names another question
-    or gold answer are left out and counted, like missing, surplus, empty and identical ones.
+    or gold answer are left out and counted, like missing, surplus, empty and identical ones, by the names of
+    `benchmarks.leval.FINDINGS`.
     """
+    auditor = auditor or Auditor(leval.FINDINGS)
     files, predictions = leval.find_files(folder, leval.Leval())
     for model, task in predictions:
         if task not in files:
@@ -235,10 +221,10 @@ def _leval_documents(folder: Path, auditor: Auditor) -> Iterator[Document]:
                 auditor.note("surplus_predictions", f"{task}/{surplus}, {model}")
 
 
-FORMATS: dict[str, Callable[[Path, Auditor], Iterator[Document]]] = {
+FORMATS: dict[str, Callable[[Path], Iterator[Document]]] = {
     "jsonl": _row_documents,
     "texts": _text_documents,
-    "leval": _leval_documents,
+    "leval": leval_documents,
     "comparisons": _comparison_documents,
 }
 """The formats of documents by name."""
@@ -250,51 +236,41 @@ def document_of(row: Mapping[str, Any], number: int, place: str) -> Document:
     Raises:
         DataError: A field is missing or has the wrong type; the message names `place` and the field.
     """
-    for name in ("context", "question", "answer"):
-        if not isinstance(row.get(name), str) or (name != "answer" and not row[name].strip()):
-            raise DataError(f"{place}, field '{name}': needs a text, got {short(row.get(name))}")
-    metric = str(row.get("metric") or "")
-    if metric:
-        try:
-            answer_metric(metric)
-        except ConfigError as error:
-            raise DataError(f"{place}, field 'metric': {error}") from error
-    for column, (what, fits) in _LISTS.items():
-        given = row.get(column)
-        if given is not None and not (isinstance(given, list) and all(map(fits, given))):
-            raise DataError(
-                f"{place}, field '{column}': needs a list of {what}, got {short(given)}; rename a column with other "
-                "contents"
-            )
-    known = ("context", "question", "answer", "id", "task", "metric")
-    return Document(
-        row_id(row, number, place),
-        row["context"],
-        row["question"],
-        row["answer"],
-        str(row.get("task") or ""),
-        metric,
-        {
-            name: to_json_types(value)
-            for name, value in row.items()
-            if name not in known and value is not None
-        },
-        place,
-    )
+    with reading(place, DataError):
+        for name in ("context", "question", "answer"):
+            if not isinstance(row.get(name), str) or (name != "answer" and not row[name].strip()):
+                raise FieldError(name, f"needs a text, got {short(row.get(name))}")
+        metric = str(row.get("metric") or "")
+        if metric and metric not in ANSWER_METRICS:
+            raise FieldError("metric", f"no answer metric '{metric}'; {nearest(metric, ANSWER_METRICS)}")
+        for column, (what, fits) in _LISTS.items():
+            value = row.get(column)
+            if value is not None and not (isinstance(value, list) and all(map(fits, value))):
+                problem = f"needs a list of {what}, got {short(value)}; rename a column with other contents"
+                raise FieldError(column, problem)
+        known = ("context", "question", "answer", "id", "task", "metric")
+        return Document(
+            row_id(row, number),
+            row["context"],
+            row["question"],
+            row["answer"],
+            str(row.get("task") or ""),
+            metric,
+            {
+                name: to_json_types(value)
+                for name, value in row.items()
+                if name not in known and value is not None
+            },
+            place,
+        )
 
 
-def row_id(row: Mapping[str, Any], number: int, place: str) -> str:
+def row_id(row: Mapping[str, Any], number: int) -> str:
     """The id of a row, or its number if it has none."""
-    if row.get("id") in (None, ""):
-        return str(number)
-    try:
-        return name_of(row, "id")
-    except FieldError as error:
-        raise DataError(f"{place}, {error}") from error
+    return str(number) if row.get("id") in (None, "") else name_of(row, "id")
 
 
-def is_span(value: Any) -> bool:
-    """Whether a value is a [start, end] pair of whole numbers."""
+def _is_span(value: Any) -> bool:
     pair = isinstance(value, list | tuple) and len(value) == 2
     return pair and all(isinstance(at, int) and not isinstance(at, bool) for at in value)
 
@@ -304,7 +280,7 @@ def _is_text(value: Any) -> bool:
 
 
 _LISTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "evidence": ("spans [start, end] of the context, such as [[0, 80]]", is_span),
+    "evidence": ("spans [start, end] of the context, such as [[0, 80]]", _is_span),
     "exemplars": ("texts", _is_text),
     "steps": ("texts", _is_text),
 }
@@ -319,27 +295,24 @@ def read_texts(path: Path, format: str | None = None) -> Iterator[Document]:
         case "jsonl":
             for raw in raw_rows(find_files(path)):
                 row = raw.checked()
-                if not isinstance(row.get("context"), str):
-                    raise DataError(
-                        f"{raw.place}, field 'context': needs a text, got {short(row.get('context'))}"
-                    )
-                yield Document(row_id(row, raw.number, raw.place), row["context"], "", "")
+                with reading(raw.place, DataError):
+                    if not isinstance(row.get("context"), str):
+                        raise FieldError("context", f"needs a text, got {short(row.get('context'))}")
+                    document = Document(row_id(row, raw.number), row["context"], "", "")
+                yield document
         case other:
             yield from read_documents(path, other)
 
 
 def candidate_from(row: Mapping[str, Any], place: str) -> Candidate:
-    """Reads what `Candidate.to_row` wrote; other columns become metadata.
-
-    Raises:
-        DataError: A field is missing or has the wrong type.
-    """
-    for name in ("document", "model", "text"):
-        if not isinstance(row.get(name), str) or not row[name].strip():
-            raise DataError(f"{place}, field '{name}': needs a text")
-    score = row.get("score")
-    if score is not None and not (is_number(score) and math.isfinite(score)):
-        raise DataError(f"{place}, field 'score': needs a number, got {short(score)}")
+    """Reads what `Candidate.to_row` wrote; other columns become metadata."""
+    with reading(place, DataError):
+        for name in ("document", "model", "text"):
+            if not isinstance(row.get(name), str) or not row[name].strip():
+                raise FieldError(name, "needs a text")
+        score = row.get("score")
+        if score is not None and not (is_number(score) and math.isfinite(score)):
+            raise FieldError("score", f"needs a number, got {short(score)}")
     own = {column.name for column in fields(Candidate)}
     return Candidate(
         row["document"],
@@ -351,9 +324,9 @@ def candidate_from(row: Mapping[str, Any], place: str) -> Candidate:
     )
 
 
-def read_candidates(path: str | Path) -> Iterator[Candidate]:
+def read_candidates(path: Path) -> Iterator[Candidate]:
     """Reads candidates from a file or a folder of shards."""
-    for raw in raw_rows(find_files(Path(path))):
+    for raw in raw_rows(find_files(path)):
         yield candidate_from(raw.checked(), raw.place)
 
 
@@ -462,7 +435,7 @@ def policy_prompt(document: Document) -> PolicyPrompt:
     return PolicyPrompt(
         document.id,
         document.group,
-        ({"role": "user", "content": content},),
+        as_messages(content, "user"),
         (Span(0, len(OPENING), len(OPENING) + len(document.text)),),
         Span(0, len(content) - len(document.question), len(content)),
         {name: value for name, value in metadata.items() if value},
@@ -475,39 +448,3 @@ def plain_content(context: str, question: str, hint: str = "") -> str:
         return question
     hint = f"{hint}\n\n" if hint else ""
     return f"{OPENING}{context}{CLOSING}{hint}{ASKING}{question}"
-
-
-def read_policy_prompts(path: str | Path) -> Iterator[PolicyPrompt]:
-    """Reads the prompts of comparisons, of demonstrations, or of rows with only a prompt.
-
-    Raises:
-        DataError: There is nothing to read, or a bad row.
-    """
-    files = find_files(Path(path))
-    first = next(raw_rows(files), None)
-    columns = set(first.value) if first is not None and first.value is not None else set()
-    if columns & {"golden", "completion"} and not columns & {"chosen", "responses", "candidates"}:
-        for row in read_demonstrations(path):
-            one = row.demonstration
-            group = group_of({}, one.prompt, (), None)
-            yield PolicyPrompt(one.id, group, one.prompt, metadata=_kept(one.metadata))
-    elif recognize(columns):
-        for found in read(path):
-            two = found.comparison
-            yield PolicyPrompt(two.id, two.group, two.prompt, two.context, two.question, _kept(two.metadata))
-    else:
-        for raw in raw_rows(files):
-            value = raw.checked()
-            try:
-                name, given = required(value, "prompt", "prompt_template", "chat_template")
-                prompt = messages_of(given, name, "user")
-                identity = name_of(value, "id") if value.get("id") is not None else f"row-{raw.number}"
-            except FieldError as error:
-                raise DataError(located(raw.place, error)) from error
-            yield PolicyPrompt(identity, group_of({}, prompt, (), None), prompt, metadata=_kept(value))
-
-
-def _kept(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a row that its demonstration keeps."""
-    names = ("task", "source", "length")
-    return {name: to_json_types(metadata[name]) for name in names if metadata.get(name) is not None}

@@ -26,7 +26,7 @@ from longrm.synthesis.chunks import (
     gold_words,
     merge_adjacent,
 )
-from longrm.synthesis.documents import Document, is_span
+from longrm.synthesis.documents import Document
 from longrm.synthesis.domains import DOMAINS, ContextLayout, free_name, wrapped
 from longrm.synthesis.models import AsyncModel, TaskName, TaskRequest, ask, failure_of
 from longrm.synthesis.pipeline import KEPT, Steps
@@ -138,7 +138,7 @@ def given_chunks(document: Document, chunks: Sequence[DocumentChunk]) -> tuple[i
     """Numbers of the chunks that overlap the spans in the document's `evidence`."""
     spans = document.metadata.get("evidence") or ()
     for span in spans:
-        if not is_span(span) or not 0 <= span[0] < span[1] <= len(document.text):
+        if not 0 <= span[0] < span[1] <= len(document.text):
             raise DataError(
                 f"document '{document.id}', field 'evidence': needs spans [start, end] within the text's "
                 f"{len(document.text)} characters, such as [[0, 80]]; got {span!r:.40}"

@@ -5,8 +5,7 @@ import pytest
 
 from longrm.data import read_demonstrations, write
 from longrm.errors import ConfigError, DataError
-from longrm.synthesis.documents import read_policy_prompts
-from longrm.synthesis.recipes.distill import RECIPE, synthesize
+from longrm.synthesis.recipes.distill import RECIPE, read_policy_prompts, synthesize
 from longrm.types import text_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 

@@ -43,7 +43,7 @@ def test_cached_answers_are_not_requested_again(server, file):
     first = client(server, file).write(requests(4))
     again = client(server, file, max_requests=1)
     assert again.write(requests(4)) == first
-    assert (again.requests, again.total_tokens, len(server.seen)) == (0, 0, 4)
+    assert (again.endpoint.requests, again.endpoint.tokens, len(server.seen)) == (0, 0, 4)
 
 
 def test_the_key_depends_on_the_server_and_on_all_of_the_request(server, file):

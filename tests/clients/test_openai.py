@@ -146,7 +146,7 @@ def test_retries_are_limited_and_counted(server):
     (answer,) = asking.write(requests(1))
     assert answer.outcome is Outcome.ERROR
     assert answer.detail == "the server answered 500: broken"
-    assert len(server.seen) == asking.requests == 3
+    assert len(server.seen) == asking.endpoint.requests == 3
 
 
 def test_an_answer_that_takes_too_long_is_an_error(server):
@@ -221,10 +221,10 @@ def test_a_server_that_dies_midway_ends_the_run_and_the_answers_are_kept(server,
     asked = requests(5)
     writer = client(server, cache=cache, concurrency=1, retries=2)
     writer.write(asked[:3])
-    url, writer._endpoint.url = writer._endpoint.url, f"http://127.0.0.1:{closed_port}/v1/chat/completions"
+    url, writer.endpoint.url = writer.endpoint.url, f"http://127.0.0.1:{closed_port}/v1/chat/completions"
     with pytest.raises(RunError, match=str(closed_port)):
         writer.write(asked[3:])
-    writer._endpoint.url = url
+    writer.endpoint.url = url
     assert [answer.text for answer in writer.write(asked)] == [
         f"echo of question {index}" for index in range(5)
     ]
@@ -308,7 +308,9 @@ def test_an_interrupt_that_another_thread_receives_works_too():
             asked, _ = server.accept()
             with asked:
                 asked.settimeout(patience)
-                (loop,) = (thread for thread in threading.enumerate() if thread.name == "run_async")
+                (loop,) = (
+                    thread for thread in threading.enumerate() if thread.name.startswith("asyncio-portal")
+                )
                 signal.pthread_kill(loop.ident, signal.SIGINT)
                 try:
                     while asked.recv(65536):

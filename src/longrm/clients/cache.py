@@ -14,11 +14,11 @@ from longrm.clients import Completion
 from longrm.errors import RunError
 
 _BUSY_TIMEOUT = 60.0  # seconds to wait while another process writes
-_SETUP = (
-    "PRAGMA journal_mode=WAL",
-    "PRAGMA synchronous=NORMAL",
-    "CREATE TABLE IF NOT EXISTS completions (key TEXT PRIMARY KEY, completion TEXT NOT NULL)",
-)
+_SETUP = """
+PRAGMA journal_mode=WAL;
+PRAGMA synchronous=NORMAL;
+CREATE TABLE IF NOT EXISTS completions (key TEXT PRIMARY KEY, completion TEXT NOT NULL);
+"""
 _COMPLETION = TypeAdapter(Completion)
 
 
@@ -51,24 +51,24 @@ def open_cache(path: Path) -> Iterator[Cache]:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot use {path} as a cache (remote.cache): {error}") from error
+    deadline = time.monotonic() + _BUSY_TIMEOUT
     try:
-        with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT, isolation_level=None)) as database:
-            _set_up(database)
+        # The cache is opened here and used in the thread of the event loop, one after the other.
+        connection = sqlite3.connect(
+            path, timeout=_BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
+        )
+        with closing(connection) as database:
+            while True:
+                try:
+                    database.executescript(_SETUP)
+                    break
+                except sqlite3.OperationalError as error:
+                    # SQLite's own timeout does not apply while another process switches the journal mode.
+                    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                        raise
+                time.sleep(0.05)
             yield Cache(database)
     except (sqlite3.Error, ValidationError) as error:
-        reason = " ".join(str(error).split())
-        raise RunError(f"cannot use {path} as a cache (remote.cache): {reason}") from error
-
-
-def _set_up(database: sqlite3.Connection) -> None:
-    deadline = time.monotonic() + _BUSY_TIMEOUT
-    while True:
-        try:
-            for statement in _SETUP:
-                database.execute(statement)
-            return
-        except sqlite3.OperationalError as error:
-            # SQLite's own timeout does not apply while another process switches the journal mode.
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-        time.sleep(0.05)
+        raise RunError(
+            f"cannot use {path} as a cache (remote.cache): {' '.join(str(error).split())}"
+        ) from error

@@ -12,11 +12,10 @@ import json
 import logging
 import os
 import re
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import wait
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import unquote
 
@@ -34,7 +33,14 @@ _CONNECT_TIMEOUT = 20.0
 MAX_ANSWER_BYTES = 2**24  # a million tokens of text fit; a server must not be able to fill the memory
 
 _Answer = TypeVar("_Answer")
+_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+
+Ask = Callable[[bytes | None], Awaitable[_Answer]]
+"""Posts a JSON body, or gets the URL without one, and returns the parsed answer.
+
+It raises `RequestFailed` or `RequestRejected`; what concerns all requests ends `Endpoint.map`.
+"""
 
 
 class RequestFailed(Exception):  # noqa: N818 - not an error of the program
@@ -49,7 +55,7 @@ class RequestRejected(Exception):  # noqa: N818 - likewise
         self.status, self.body, self.text = status, body, error_text(body)
 
 
-class BudgetSpent(Exception):  # noqa: N818 - likewise
+class _BudgetSpent(Exception):  # noqa: N818 - likewise
     """The budget does not allow another request."""
 
 
@@ -62,13 +68,13 @@ class Endpoint(Generic[_Answer]):
         settings: How requests are sent.
         parse: Parses the body of an answer with status 200. If it raises `ValueError`, the request is retried.
         root: Inserted before `path` if the server's URL has no path.
-        within_budget: Called before every attempt; on False `ask` raises `BudgetSpent`.
         advice: Ends the error message if the server refuses every request.
 
     Attributes:
         url: The full URL.
         redact: Makes the server's text safe for messages and logs; see `redactor`.
         requests: The number of requests sent so far, including retries.
+        tokens: The number of tokens paid for so far, which callers add up.
 
     Raises:
         ConfigError: The URL is not valid or contains the key, or the key cannot be sent in a header.
@@ -82,7 +88,6 @@ class Endpoint(Generic[_Answer]):
         parse: Callable[[bytes], _Answer],
         *,
         root: str = "/v1",
-        within_budget: Callable[[], bool] = lambda: True,
         advice: str = "check the URL",
     ) -> None:
         variable = settings.api_key_env
@@ -93,44 +98,65 @@ class Endpoint(Generic[_Answer]):
         if len(self.key) >= SHORT_KEY and self.key in unquote(self.url):
             raise ConfigError(f"the URL contains the key of {variable}, which would be logged")
         self.redact = redactor(self.key)
-        self.requests = 0
-        self.settings, self.parse, self.within_budget = settings, parse, within_budget
+        self.requests = self.tokens = 0
+        self.settings, self.parse, self._advice = settings, parse, advice
         self.reached = False
-        self._advice = advice
         self._last_logged = -_LOG_INTERVAL
 
-    @asynccontextmanager
-    async def open(self) -> "AsyncIterator[AsyncOpenAI]":
-        """Opens the client that `ask` takes; it belongs to the running event loop."""
-        from openai import AsyncOpenAI
+    def map(
+        self,
+        items: Sequence[_Item],
+        work: Callable[[Ask[_Answer], _Item], Awaitable[_Result]],
+        on_progress: Callable[[float], None] = lambda share: None,
+    ) -> list[_Result]:
+        """Calls `work` on every item, `remote.concurrency` at a time, with a function that sends its requests.
 
-        timeout = httpx2.Timeout(None, connect=min(0.9 * self.settings.timeout, _CONNECT_TIMEOUT))
-        try:
-            http = _BoundedClient(self, timeout)
-        except (ValueError, ImportError, OSError) as error:  # proxies and certificates of the environment
-            raise ConfigError(
-                f"cannot open connections: {self.redact(str(error))}; check HTTP_PROXY and the like"
-            ) from error
-        async with http:
-            # A key is required; `_BoundedClient` sends the real one, or none.
-            yield AsyncOpenAI(
-                api_key="-",
-                base_url=self.url,
-                timeout=timeout,
-                max_retries=self.settings.retries,
-                http_client=http,
-            )
+        May be called while an event loop is running.
 
-    async def ask(self, client: "AsyncOpenAI", body: bytes | None = None) -> _Answer:
-        """Posts a JSON body, or gets the URL without one, and returns the parsed answer.
+        Returns:
+            The results, in order.
 
         Raises:
-            RequestFailed: No answer after all retries.
-            RequestRejected: The server rejected this request.
-            BudgetSpent: The budget ended before there was an answer.
             ModelError: The server cannot be reached, or refuses every request.
-            RunError: The server was reached before, and no longer is.
+            RunError: The budget is spent, or the server was reached before and no longer is.
         """
+        done: dict[int, _Result] = {}
+        pending = iter(enumerate(items))
+
+        async def take(ask: Ask[_Answer]) -> None:
+            for index, item in pending:
+                try:
+                    done[index] = await work(ask, item)
+                except _BudgetSpent:
+                    return  # requests in flight are completed
+                on_progress(len(done) / len(items))
+
+        async def main() -> None:
+            try:
+                async with _BoundedClient(self) as http, asyncio.TaskGroup() as group:
+                    ask = partial(self._ask, http.openai(self.settings.retries))
+                    for _ in range(min(self.settings.concurrency, len(items))):
+                        group.create_task(take(ask))
+            except ExceptionGroup as failures:
+                raise failures.exceptions[0] from None
+
+        _run_async(main)
+        if len(done) < len(items):
+            cache = self.settings.cache
+            raise RunError(
+                f"the budget is spent: {self.requests} requests and {self.tokens} tokens; rerun the command to "
+                f"continue with a new one ({f'answers so far are in {cache}' if cache else 'no remote.cache is set'})"
+            )
+        return [done[index] for index in range(len(items))]
+
+    def within_budget(self) -> bool:
+        """Whether the budget allows another request."""
+        most_requests, most_tokens = self.settings.max_requests, self.settings.max_total_tokens
+        return (most_requests is None or self.requests < most_requests) and (
+            most_tokens is None or self.tokens < most_tokens
+        )
+
+    async def _ask(self, client: "AsyncOpenAI", body: bytes | None) -> _Answer:
         from openai import APIConnectionError, APIStatusError
 
         try:
@@ -149,15 +175,21 @@ class Endpoint(Generic[_Answer]):
                 raise RequestRejected(status, error.response.content) from None
             if (status in (408, 409, 429) or status >= 500) and not _is_permanent(text):
                 raise RequestFailed(message) from None
-            raise ModelError(f"{self.url}: {message}; {self._advice_for(status)}") from None
+            advice = "check your account" if status in (402, 429) else self._advice
+            if status in (401, 403):
+                advice = f"check the key in {self.settings.api_key_env}"
+            raise ModelError(f"{self.url}: {message}; {advice}") from None
         except APIConnectionError as error:
+            reason = self.reason(error.__cause__)
             if isinstance(error.__cause__, httpx2.ConnectError | httpx2.ConnectTimeout):
-                raise RunError(
-                    f"lost {self.url}: {self._reason(error.__cause__)}; rerun the command to continue"
-                ) from None
-            raise RequestFailed(self._reason(error.__cause__)) from None
+                raise RunError(f"lost {self.url}: {reason}; rerun the command to continue") from None
+            raise RequestFailed(reason) from None
         answer: _Answer = response.extensions["answer"]
         return answer
+
+    def reason(self, error: BaseException | None) -> str:
+        """An error of a connection, for messages and logs."""
+        return self.redact(str(error)) or f"the connection failed ({type(error).__name__})"
 
     def log_failure(self, reason: str) -> None:
         """Logs a failed attempt, but not every one: without any line a failing server looks like a slow one."""
@@ -165,55 +197,61 @@ class Endpoint(Generic[_Answer]):
             self._last_logged = time.monotonic()
             _logger.info("%s: %s; retrying", self.url, reason)
 
-    def _reason(self, error: BaseException | None) -> str:
-        return self.redact(str(error)) or f"the connection failed ({type(error).__name__})"
-
-    def _advice_for(self, status: int) -> str:
-        if status in (401, 403):
-            return f"check the key in {self.settings.api_key_env}"
-        return "check your account" if status in (402, 429) else self._advice
-
 
 class _BoundedClient(httpx2.AsyncClient):
-    """An HTTP client that reads whole answers within the bounds of an endpoint."""
+    """An HTTP client that reads whole answers within the bounds of an endpoint. It belongs to one event loop."""
 
-    def __init__(self, endpoint: Endpoint[Any], timeout: httpx2.Timeout) -> None:
-        super().__init__(
-            timeout=timeout,
-            # A new connection for each request: bytes that a faulty server sends after an answer must not be read as
-            # the answer to the next request.
-            limits=httpx2.Limits(max_keepalive_connections=0),
-            follow_redirects=False,  # the key is for this server only
-        )
+    def __init__(self, endpoint: Endpoint[Any]) -> None:
+        connect = min(0.9 * endpoint.settings.timeout, _CONNECT_TIMEOUT)
+        try:
+            super().__init__(
+                timeout=httpx2.Timeout(None, connect=connect),  # the rest is limited by `send`
+                # A new connection for each request: bytes that a faulty server sends after an answer must not be read
+                # as the answer to the next request.
+                limits=httpx2.Limits(max_keepalive_connections=0),
+                follow_redirects=False,  # the key is for this server only
+            )
+        except (ValueError, ImportError, OSError) as error:  # proxies and certificates of the environment
+            raise ConfigError(
+                f"cannot open connections: {endpoint.redact(str(error))}; check HTTP_PROXY and the like"
+            ) from error
         self._endpoint = endpoint
+
+    def openai(self, retries: int) -> "AsyncOpenAI":
+        """The openai client over this one."""
+        from openai import AsyncOpenAI
+
+        # A key is required; `send` replaces it by the real one, or by none.
+        return AsyncOpenAI(
+            api_key="-",
+            base_url=self._endpoint.url,
+            timeout=self.timeout,
+            max_retries=retries,
+            http_client=self,
+        )
 
     async def send(self, request: httpx2.Request, **_: Any) -> httpx2.Response:
         """Sends one attempt. Errors of httpx2 are retried by the openai client; others are not caught there."""
         endpoint, seconds = self._endpoint, self._endpoint.settings.timeout
         if not endpoint.within_budget():
-            raise BudgetSpent
+            raise _BudgetSpent
         endpoint.requests += 1
         # Only these headers: the openai client adds the operating system and, from the environment, an organization.
-        request.headers = httpx2.Headers(
-            {
-                "Host": request.headers["Host"],
-                "Accept": "application/json",
-                "Accept-Encoding": "identity",  # nothing to unpack, so no bombs
-                **{
-                    name: request.headers[name]
-                    for name in ("Content-Type", "Content-Length")
-                    if name in request.headers
-                },
-                **({"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}),
-            }
-        )
+        names = [name for name in ("Host", "Content-Type", "Content-Length") if name in request.headers]
+        headers = {name: request.headers[name] for name in names}
+        headers |= {
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",
+        }  # nothing to unpack, so no bombs
+        if endpoint.key:
+            headers["Authorization"] = f"Bearer {endpoint.key}"
+        request.headers = httpx2.Headers(headers)
         try:
             async with asyncio.timeout(seconds):
                 response = await super().send(request, stream=True)
                 body = await _read_bounded(response)
-            headers = (
-                {"Retry-After": response.headers["Retry-After"]} if "Retry-After" in response.headers else {}
-            )
+            # All that the openai client needs to know of the answer.
+            headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
             answer = None
             if response.is_success:
                 answer = endpoint.parse(body)
@@ -225,12 +263,12 @@ class _BoundedClient(httpx2.AsyncClient):
             error: httpx2.RequestError = httpx2.ReadTimeout(f"no answer within {seconds:g} seconds")
         except ValueError as problem:  # of `parse`
             error = httpx2.DecodingError(str(problem))
-        except (httpx2.ConnectError, httpx2.ConnectTimeout) as problem:
-            if not endpoint.reached:  # retries would only delay the message that the URL is wrong
-                reason = endpoint.redact(str(problem)) or type(problem).__name__
-                raise ModelError(f"cannot reach {endpoint.url}: {reason}; is the server running?") from None
-            error = problem
         except httpx2.RequestError as problem:
+            if not endpoint.reached and isinstance(problem, httpx2.ConnectError | httpx2.ConnectTimeout):
+                # Retries would only delay the message that the URL is wrong.
+                raise ModelError(
+                    f"cannot reach {endpoint.url}: {endpoint.reason(problem)}; is the server running?"
+                ) from None
             error = problem
         else:
             endpoint.reached = True
@@ -242,7 +280,7 @@ class _BoundedClient(httpx2.AsyncClient):
                 extensions={"answer": answer},
             )
         endpoint.reached = True
-        endpoint.log_failure(endpoint.redact(str(error)) or type(error).__name__)
+        endpoint.log_failure(endpoint.reason(error))
         raise error
 
 
@@ -284,35 +322,20 @@ def error_text(body: bytes) -> str:
     return f"{message} ({error['code']})" if isinstance(error.get("code"), str) else message
 
 
-def run_async(main: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
+def _run_async(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Runs a coroutine in an event loop of its own thread, because the caller's thread may be running a loop.
 
     An interrupt cancels the coroutine.
     """
-    loop, result = asyncio.new_event_loop(), Future[_Result]()
+    from anyio.from_thread import start_blocking_portal
 
-    def run() -> None:
-        try:
-            with asyncio.Runner(loop_factory=lambda: loop) as runner:
-                value = runner.run(main())
-        except BaseException as error:
-            result.set_exception(error)
-        else:
-            result.set_result(value)
-
-    thread = threading.Thread(target=run, daemon=True, name="run_async")
-    try:
-        thread.start()
+    with start_blocking_portal() as portal:
+        running = portal.start_task_soon(main)
         # The system may deliver a signal to any thread, and Python handles it in the main thread: wake up now and then,
         # or an interrupt would wait for the answers.
-        while thread.is_alive():
-            thread.join(0.1)
-        return result.result()
-    except KeyboardInterrupt:
-        with suppress(RuntimeError):  # the loop has not started, or has ended
-            loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
-            thread.join()
-        raise
+        while not wait([running], timeout=0.1).done:
+            pass
+        running.result()
 
 
 SHORT_KEY = 8

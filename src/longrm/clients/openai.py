@@ -4,23 +4,20 @@ import hashlib
 import json
 import math
 import re
-from asyncio import TaskGroup
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from longrm.clients import Completion, Echo, Request, Writer
 from longrm.clients.cache import Cache, open_cache
-from longrm.clients.endpoint import BudgetSpent, Endpoint, RequestFailed, RequestRejected, run_async
+from longrm.clients.endpoint import Ask, Endpoint, RequestFailed, RequestRejected
 from longrm.clients.remote_settings import CHAT, Remote, endpoint_url
 from longrm.errors import RunError
 from longrm.types import Message, Outcome, message_text
-
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
 
 # OpenAI and vLLM say "maximum context length", llama.cpp "exceeds the available context size", TGI "`inputs` must have
 # less than", Anthropic "prompt is too long", Gemini "input token count exceeds".
@@ -43,13 +40,12 @@ class OpenAIClient(Writer):
         settings: How requests are sent.
         limit: The context window in tokens, if known.
         count: Counts the tokens of a prompt as the model reads it.
-        on_usage: Called with every answer that was paid for, in whatever thread waits for it.
+        on_usage: Called with every answer that was paid for, in another thread.
         cached_as: The server's URL in cache keys, if several servers run the same model.
         path: The path of the requests; only `/completions` can echo.
 
     Attributes:
-        prompt_tokens: Tokens read so far, as the server counts them.
-        completion_tokens: Tokens generated so far.
+        endpoint: The URL, with the requests and tokens of its budget so far.
 
     Raises:
         ConfigError: The URL is not valid, or the key cannot be sent.
@@ -69,33 +65,20 @@ class OpenAIClient(Writer):
     ) -> None:
         self.name = f"openai:{url}#{model}"
         self.limit = limit
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
         self._model, self._settings = model, settings
         self._count, self._on_usage = count, on_usage
-        self._endpoint = Endpoint(
+        self.endpoint = Endpoint(
             url,
             path,
             settings,
             self._parse_completion if path == CHAT else _parse_echo,
-            within_budget=self._within_budget,
             advice=f"check the URL (it often ends in /v1) and the model's name '{model}'",
         )
-        self._cached_as = endpoint_url(cached_as, path) if cached_as else self._endpoint.url
+        self._cached_as = endpoint_url(cached_as, path) if cached_as else self.endpoint.url
         # OpenAI renamed the field and rejects the old name for reasoning models; other servers know the old one.
         host = urlsplit(url).hostname or ""
         renamed = host == "api.openai.com" or host.endswith(".openai.azure.com")
         self._length_field = "max_completion_tokens" if renamed else "max_tokens"
-
-    @property
-    def requests(self) -> int:
-        """The number of requests sent so far, including retries."""
-        return self._endpoint.requests
-
-    @property
-    def total_tokens(self) -> int:
-        """Tokens read and generated so far."""
-        return self.prompt_tokens + self.completion_tokens
 
     def tokens(self, messages: Sequence[Message]) -> int | None:
         """The number of tokens of a prompt, if the client was given a way to count them."""
@@ -108,66 +91,33 @@ class OpenAIClient(Writer):
             ModelError: The server cannot be reached, or refuses every request.
             RunError: The budget is spent, the server was lost, or the cache cannot be used.
         """
-        return run_async(lambda: self._write(requests))
-
-    async def _write(self, requests: Sequence[Request | Echo]) -> list[Completion]:
-        done: dict[int, Completion] = {}
-        pending = iter(enumerate(requests))
         path = self._settings.cache
         with open_cache(Path(path)) if path else nullcontext() as cache:
-            try:
-                async with self._endpoint.open() as client, TaskGroup() as group:
-                    for _ in range(min(self._settings.concurrency, len(requests))):
-                        group.create_task(self._work(client, cache, pending, done, len(requests)))
-            except ExceptionGroup as failures:
-                raise failures.exceptions[0] from None
-        if len(done) < len(requests):
-            kept = f"answers so far are in {path}" if path else "set remote.cache to keep answers"
-            raise RunError(
-                f"the budget is spent: {self.requests} requests and {self.total_tokens} tokens; rerun the command to "
-                f"continue with a new one ({kept})"
-            )
-        return [done[index] for index in range(len(requests))]
+            return self.endpoint.map(requests, partial(self._complete, cache), self.on_progress)
 
-    async def _work(
-        self,
-        client: "AsyncOpenAI",
-        cache: Cache | None,
-        pending: Iterator[tuple[int, Request | Echo]],
-        done: dict[int, Completion],
-        total: int,
-    ) -> None:
-        """Takes requests in turn until none is left or the budget is spent; other workers then finish theirs."""
-        for index, request in pending:
-            body = json.dumps(self._body(request), sort_keys=True)
-            key = hashlib.sha256(f"{self._cached_as}\0{body}".encode()).hexdigest()
-            completion = cache.get(key) if cache else None
-            if completion is None:
-                try:
-                    completion = await self._complete(client, body.encode(), request)
-                except BudgetSpent:
-                    return
-                if cache and completion.outcome is not Outcome.ERROR:
-                    cache.put(key, completion)
-                self._charge(completion)
-            done[index] = completion
-            self.on_progress(len(done) / total)
-
-    async def _complete(self, client: "AsyncOpenAI", body: bytes, request: Request | Echo) -> Completion:
+    async def _complete(
+        self, cache: Cache | None, ask: Ask[Completion], request: Request | Echo
+    ) -> Completion:
+        """The answer to a request, from the cache if it is there."""
+        body = json.dumps(self._body(request), sort_keys=True)
+        key = hashlib.sha256(f"{self._cached_as}\0{body}".encode()).hexdigest()
+        cached = cache.get(key) if cache else None
+        if cached is not None:
+            return cached
         try:
-            completion = await self._endpoint.ask(client, body)
+            completion = await ask(body.encode())
         except RequestFailed as failure:
             return Completion(Outcome.ERROR, detail=str(failure))
         except RequestRejected as rejection:
-            return self._rejected(rejection)
+            completion = self._rejected(rejection)
         if isinstance(request, Echo):
-            return _last_tokens(completion, request)
-        if self._has_schema(request) and completion.outcome is Outcome.ANSWERED:
-            return replace(completion, text=_from_schema(completion.text))
+            completion = _last_tokens(completion, request)
+        elif self._settings.json_schema and request.verdict and completion.outcome is Outcome.ANSWERED:
+            completion = replace(completion, text=_from_schema(completion.text))
+        if cache and completion.outcome is not Outcome.ERROR:
+            cache.put(key, completion)
+        self._charge(completion)
         return completion
-
-    def _has_schema(self, request: Request) -> bool:
-        return self._settings.json_schema and bool(request.verdict)
 
     def _body(self, request: Request | Echo) -> dict[str, Any]:
         if isinstance(request, Echo):
@@ -181,35 +131,28 @@ class OpenAIClient(Writer):
             }
             if request.temperature > 0:
                 body["seed"] = request.seed
-            if self._has_schema(request):
+            if self._settings.json_schema and request.verdict:
                 body["response_format"] = _response_format(request.verdict)
             if request.top:
                 body |= {"logprobs": True, "top_logprobs": request.top}
         # Some servers stream by default.
         return {"model": self._model, **body, **self._settings.extra, "stream": False}
 
-    def _within_budget(self) -> bool:
-        most_requests, most_tokens = self._settings.max_requests, self._settings.max_total_tokens
-        return (most_requests is None or self.requests < most_requests) and (
-            most_tokens is None or self.total_tokens < most_tokens
-        )
-
     def _charge(self, completion: Completion) -> None:
         counts = (completion.prompt_tokens, completion.completion_tokens)
         generated = completion.outcome in (Outcome.ANSWERED, Outcome.TRUNCATED)
-        self.prompt_tokens += counts[0] or 0
-        self.completion_tokens += counts[1] or 0
+        self.endpoint.tokens += sum(count or 0 for count in counts)
         if self._on_usage is not None and (generated or counts != (None, None)):
             self._on_usage(completion)
         if self._settings.max_total_tokens is not None and generated and None in counts:
             raise RunError(
-                f"{self._endpoint.url} does not report token counts, so max_total_tokens cannot be enforced; set "
+                f"{self.endpoint.url} does not report token counts, so max_total_tokens cannot be enforced; set "
                 "max_requests instead"
             )
 
     def _parse_completion(self, body: bytes) -> Completion:
         """Parses an answer of `/chat/completions`; raises `ValueError` if it is malformed."""
-        redact = self._endpoint.redact
+        redact = self.endpoint.redact
         try:
             choice, usage = _parse(body)
             message, reason = choice["message"], choice.get("finish_reason")
@@ -239,7 +182,7 @@ class OpenAIClient(Writer):
         )
 
     def _rejected(self, rejection: RequestRejected) -> Completion:
-        text, said = rejection.text, self._endpoint.redact(rejection.text)
+        text, said = rejection.text, self.endpoint.redact(rejection.text)
         # Only the beginning is searched: the server may repeat the prompt after it.
         if rejection.status == 413 or _TOO_LONG.search(" ".join(text.split())[:300]):
             return Completion(

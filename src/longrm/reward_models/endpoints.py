@@ -1,31 +1,27 @@
 """Reward models behind HTTP: `longrm serve`, and endpoints that return log-probabilities."""
 
-import asyncio
 import json
 import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from longrm.clients import Completion, Echo, Request
-from longrm.clients.endpoint import BudgetSpent, Endpoint, RequestFailed, RequestRejected, run_async
+from longrm.clients.endpoint import Ask, Endpoint, RequestFailed, RequestRejected
 from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import CHAT, COMPLETIONS, Remote, split_address
 from longrm.data.joining import Encoded, encode
 from longrm.data.tokenizing import Tokenizer
-from longrm.errors import ConfigError, DataError, ModelError, RunError
+from longrm.errors import ConfigError, DataError, ModelError
 from longrm.judging import JudgingFormat, ParsedVerdict, TokenFormat, fit, load_token_format, too_long
 from longrm.reward_models.generative import WORST_FIRST, Conversation, GenerativeRewardModel
 from longrm.reward_models.kinds import JudgeSettings, LoadRequest
 from longrm.reward_models.protocol import RewardModel
 from longrm.types import Cut, Judgment, Outcome, Query, Scale, message_text
-
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
 
 
 def connect(address: str, request: LoadRequest, path: str = CHAT) -> tuple[OpenAIClient, Tokenizer | None]:
@@ -261,25 +257,9 @@ class LongrmServer(RewardModel):
 
     def __init__(self, url: str, settings: Remote, judge: JudgeSettings) -> None:
         self.name = f"longrm:{url}"
-        self._settings, self._cut = settings, judge.cut
-        self._tokens = 0
-
-        def within_budget() -> bool:
-            requests, tokens = settings.max_requests, settings.max_total_tokens
-            return (requests is None or self._endpoint.requests < requests) and (
-                tokens is None or self._tokens < tokens
-            )
-
-        self._endpoint = Endpoint(
-            url,
-            "/v1/scores",
-            settings,
-            _parser(_Answer),
-            root="",
-            within_budget=within_budget,
-            advice=_ADVICE,
-        )
-        info = run_async(lambda: _info(url, settings))
+        self._cut = judge.cut
+        self._endpoint = Endpoint(url, "/v1/scores", settings, _parser(_Answer), root="", advice=_ADVICE)
+        info = _info(url, settings)
         self.scale = info.scale
         self.provenance = {**info.provenance, "served_name": info.model}
 
@@ -290,27 +270,9 @@ class LongrmServer(RewardModel):
             ModelError: The server cannot be reached, or refuses every request.
             RunError: The budget of `remote` is spent, or the server was lost.
         """
-        return run_async(lambda: self._judge(queries))
+        return self._endpoint.map(queries, self._ask, self.on_progress)
 
-    async def _judge(self, queries: Sequence[Query]) -> list[Judgment]:
-        free, done = asyncio.Semaphore(self._settings.concurrency), 0
-
-        async def ask(client: "AsyncOpenAI", query: Query) -> Judgment:
-            nonlocal done
-            async with free:
-                judgment = await self._ask(client, query)
-            done += 1
-            self.on_progress(done / len(queries))
-            return judgment
-
-        try:
-            async with self._endpoint.open() as client, asyncio.TaskGroup() as group:
-                tasks = [group.create_task(ask(client, query)) for query in queries]
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        return [task.result() for task in tasks]
-
-    async def _ask(self, client: "AsyncOpenAI", query: Query) -> Judgment:
+    async def _ask(self, ask: Ask[_Answer], query: Query) -> Judgment:
         body = {"prompt": query.prompt, "responses": query.responses, "explanations": True}
         if query.tools:
             body["tools"] = query.tools
@@ -319,7 +281,7 @@ class LongrmServer(RewardModel):
             context = message_text(query.prompt[span.message])[span.start : span.end]
             body |= {"cut": self._cut, "context": context}
         try:
-            answer = await self._endpoint.ask(client, json.dumps(body, default=dict).encode())
+            answer = await ask(json.dumps(body, default=dict).encode())
         except RequestFailed as failure:
             return Judgment(Outcome.ERROR, detail=str(failure))
         except RequestRejected as rejection:
@@ -330,16 +292,11 @@ class LongrmServer(RewardModel):
                     type="unknown", message=f"the server answered {rejection.status}: {rejection.text}"
                 )
             return self._unscored(error)
-        except BudgetSpent:
-            raise RunError(
-                f"the budget is spent: {self._endpoint.requests} requests and {self._tokens} tokens "
-                "(remote.max_requests, remote.max_total_tokens)"
-            ) from None
         count = len(answer.scores)
         if count != len(query.responses):
             detail = f"the server's answer has {count} scores for {len(query.responses)} responses"
             return Judgment(Outcome.ERROR, detail=detail)
-        self._tokens += answer.usage.total_tokens
+        self._endpoint.tokens += answer.usage.total_tokens
         scores = tuple(score for score in answer.scores if score is not None)
         if len(scores) < count:
             return self._unscored(answer.error or _Error(type="unscored", message="a response has no score"))
@@ -363,13 +320,13 @@ class LongrmServer(RewardModel):
         return Judgment(outcome, detail=self._endpoint.redact(error.message))
 
 
-async def _info(url: str, settings: Remote) -> _Info:
+def _info(url: str, settings: Remote) -> _Info:
     endpoint = Endpoint(url, "/info", settings, _parser(_Info), root="", advice=_ADVICE)
-    async with endpoint.open() as client:
-        try:
-            return await endpoint.ask(client)
-        except (RequestFailed, RequestRejected) as error:
-            raise ModelError(f"{endpoint.url}: {endpoint.redact(str(error))}; {_ADVICE}") from None
+    try:
+        (info,) = endpoint.map([None], lambda ask, _: ask(None))
+    except (RequestFailed, RequestRejected) as error:
+        raise ModelError(f"{endpoint.url}: {endpoint.redact(str(error))}; {_ADVICE}") from None
+    return info
 
 
 def _parser(kind: type[_Expected]) -> Callable[[bytes], _Expected]:

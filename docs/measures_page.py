@@ -15,7 +15,6 @@ SCHEMA = Path(__file__).parents[1] / "src" / "longrm" / "runs" / "summary.schema
 BEGIN, END = "<!-- metrics: made by `make docs` -->", "<!-- end of metrics -->"
 SIZES = (2, 3, 4)
 """Numbers of responses for which the table has chance levels."""
-NEEDS = {"ranks": "any verdict", "scores": "scores", "pairs": "pairs"}
 
 
 def table() -> str:
@@ -30,14 +29,15 @@ def columns(metric: EvaluationMetric) -> list[str]:
     low, high = metric.span
     levels = ", ".join(f"{metric.chance_on(strict_order(size)):.3g}" for size in SIZES)
     reported = "yes" if metric.for_pairs else "no"
-    return [metric.title, metric.description, f"{low:g} to {high:g}", NEEDS[metric.needs], levels, reported]
+    needs = "scores" if metric.needs_scores else "any verdict"
+    return [metric.title, metric.description, f"{low:g} to {high:g}", needs, levels, reported]
 
 
 def strict_order(size: int) -> ScoreTable:
     """One comparison of so many responses, none of which gold ties."""
     ranks, order = tuple(range(1, size + 1)), tuple(range(size))
     scores = tuple(map(float, order))
-    return ScoreTable.of(
+    return ScoreTable(
         [JudgmentRecord(id="a", group="a", outcome=Outcome.ANSWERED, ranks=ranks, order=order, scores=scores)]
     )
 

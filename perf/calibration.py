@@ -24,7 +24,7 @@ from measuring import circumstances
 from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
 from longrm.evaluation.estimates import metrics_for, ratio
 from longrm.evaluation.judge_behavior import DIFFERENCE, POWER, comparisons_needed, recommended
-from longrm.evaluation.metrics.standard import exact_order_credit, position_match_credit
+from longrm.evaluation.metrics import exact_order_credit, position_match_credit
 from longrm.evaluation.table import ScoreTable
 from longrm.reward_models.simulated import ErrorRates, SimulatedRewardModel
 from longrm.runs.records import Estimate, JudgmentRecord
@@ -100,7 +100,9 @@ def asked(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             model = SimulatedRewardModel(ErrorRates(error=ERROR), pairs, seed)
             asker = TrialJudge(model, JudgingSettings(seed=seed, orders=orders, baselines=()))
             records = [replace(record, ranks=(1, 2)) for record in asker.records(pairs)]
-            covered += holds(metrics_for(records, resamples=options.resamples)["pair_accuracy"], 1 - ERROR)
+            covered += holds(
+                metrics_for(ScoreTable(records), resamples=options.resamples)["pair_accuracy"], 1 - ERROR
+            )
         share = covered / options.asked_seeds
         yield {
             "judge": f"simulated, asked in {orders} order{'s' * (orders == 'both')}",
@@ -118,7 +120,7 @@ def piloted(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     rate = 1 - ERROR
     for seed in range(options.seeds):
         rng = np.random.default_rng(seed)
-        pilot = ScoreTable.of([_judged(k, right) for k, right in enumerate(judge(rng, rate, SMALL, 1))])
+        pilot = ScoreTable([_judged(k, right) for k, right in enumerate(judge(rng, rate, SMALL, 1))])
         found = recommended(pilot, seed=0, resamples=options.resamples)
         assert found is not None, "the pilot is scored"
         n = found.comparisons

@@ -67,7 +67,7 @@ def task_and_length(record: JudgmentRecord) -> str:
 
 def accuracy(records: list[JudgmentRecord]) -> Estimate:
     """Pair accuracy; what was not answered counts as wrong."""
-    return estimate_metric(ScoreTable.of(records), PAIR_ACCURACY, seed=0, resamples=RESAMPLES)
+    return estimate_metric(ScoreTable(records), PAIR_ACCURACY, seed=0, resamples=RESAMPLES)
 
 
 def difference(ours: Records, theirs: Records, cell: Callable[[JudgmentRecord], str]) -> dict[str, Estimate]:

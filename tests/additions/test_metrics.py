@@ -14,7 +14,7 @@ from longrm.report import build
 from longrm.training.settings import EvaluationSettings
 
 FILE = '''
-from longrm.evaluation.metrics.metric import EvaluationMetric
+from longrm.evaluation.metrics import EvaluationMetric
 
 
 def beaten(values, ranks):
@@ -31,6 +31,7 @@ BEATEN = EvaluationMetric(
     lambda table: table.per_comparison(beaten),
     span=(0.0, 7.0),
     for_pairs=True,
+    in_results=True,
 )
 '''
 

@@ -12,7 +12,6 @@ from longrm.evaluation.calibration_error import calibration
 from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
 from longrm.evaluation.metrics import METRICS, metric_of
 from longrm.evaluation.rules.rewardbench import rewardbench
-from longrm.evaluation.table import ScoreTable
 from longrm.reward_models import load
 from longrm.runs.records import JudgmentRecord
 from longrm.synthesis import long_context
@@ -91,7 +90,7 @@ def test_forms_that_generated_data_is_written_in():
 def test_scales():
     pairs = SimpleNamespace(margin=np.array([1.0, 2.0]))
     with UNKNOWN:
-        calibration(records(), pairs, OTHER, seed=0)
+        calibration(None, pairs, OTHER, seed=0)
     with UNKNOWN:
         rewardbench(records(task="Chat", subtype="mt-bench-easy"), OTHER)
 
@@ -112,11 +111,6 @@ def test_metrics(name):
         return
     with pytest.raises(ValueError, match=OTHER):
         metric_of(name)
-
-
-def test_needs_of_metrics():
-    with UNKNOWN:
-        ScoreTable.of(records()).rows_for(OTHER)
 
 
 def test_steps_of_synthesis():

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from longrm.evaluation.table import ScoreTable, is_scored
 from longrm.reward_models.trials import together
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome, Trial
@@ -101,12 +100,6 @@ def judgment() -> Callable[..., JudgmentRecord]:
 @pytest.fixture
 def asked() -> Callable[..., JudgmentRecord]:
     return _asked
-
-
-@pytest.fixture
-def scored() -> Callable[[Sequence[JudgmentRecord]], tuple[list[JudgmentRecord], ScoreTable]]:
-    """The records that the metrics count, and their table."""
-    return lambda records: ([r for r in records if is_scored(r)], ScoreTable.of(records))
 
 
 @pytest.fixture

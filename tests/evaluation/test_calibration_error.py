@@ -7,15 +7,15 @@ from sklearn.linear_model import LogisticRegression
 
 from longrm.evaluation.calibration_error import calibration, fitted_temperature
 from longrm.evaluation.summaries import CalibratedError
-from longrm.evaluation.table import GoldPairs
+from longrm.evaluation.table import GoldPairs, ScoreTable
 from longrm.types import Outcome, Trial
 
 OPTIONS = {"seed": 0}
 
 
-def calibrated(scored, records, scale):
-    kept, table = scored(records)
-    return calibration(kept, GoldPairs.of(kept, table), scale, **OPTIONS)
+def calibrated(records, scale):
+    table = ScoreTable(records)
+    return calibration(table, GoldPairs(table), scale, **OPTIONS)
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def honest(judgment):
     return make
 
 
-def test_the_curve_is_scikit_learns(scored, honest):
+def test_the_curve_is_scikit_learns(honest):
     records = honest(1.7)
-    found = calibrated(scored, records, "logit")
+    found = calibrated(records, "logit")
     margins = np.array([record.scores[0] for record in records])
     # Our ten bins are the upper half of twenty from 0 to 1.
     accuracy, confidence = calibration_curve(margins > 0, expit(np.abs(margins)), n_bins=20)
@@ -47,7 +47,7 @@ def test_the_curve_is_scikit_learns(scored, honest):
     assert found.ece.n == 4000
 
 
-def test_the_temperature_is_that_of_a_logistic_regression(scored, honest):
+def test_the_temperature_is_that_of_a_logistic_regression(honest):
     margins = np.array([record.scores[0] for record in honest(3.0)])
     both = np.concatenate([margins, -margins])[:, None]  # a regression wants both labels
     peer = LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-8)
@@ -56,7 +56,7 @@ def test_the_temperature_is_that_of_a_logistic_regression(scored, honest):
     assert fitted_temperature(margins) == pytest.approx(3.0, rel=0.1)
 
 
-def test_vote_shares_by_hand(asked, judgment, scored):
+def test_vote_shares_by_hand(asked, judgment):
     ab, ba = (0, 1), (1, 0)
     a, b, tie = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5)
     records = [
@@ -67,7 +67,7 @@ def test_vote_shares_by_hand(asked, judgment, scored):
         asked("silent", (ab, a), (ba, ())),  # left out
         judgment("ranking", ranks=(3, 1, 2), ranking=(1, 0, 2)),  # 1.0: two pairs right, one wrong
     ]
-    found = calibrated(scored, records, "verdict")
+    found = calibrated(records, "verdict")
     assert found.link == "vote share"
     assert [(b.low, b.high, b.n, b.confidence, b.accuracy) for b in found.bins] == [
         (0.5, 0.55, 1, 0.5, 0.5),
@@ -77,21 +77,21 @@ def test_vote_shares_by_hand(asked, judgment, scored):
     assert found.ece.value == pytest.approx((0 + 2 * 0.25 + 4 * 0.25) / 7)
 
 
-def test_an_edge_of_the_bins_belongs_to_the_bin_below(asked, scored):
+def test_an_edge_of_the_bins_belongs_to_the_bin_below(asked):
     # Leads of 0/5, -2/5 and -4/5 of the votes in three orders are a confidence of 0.7, an edge; summed, a hair more.
     vote = {1: (1.0, 0.0, 0.0), -1: (0.0, 1.0, 1.0), 0: (0.5, 0.5, 0.5)}
     leads = {(0, 1, 2): (-1, -1, -1, -1, 0), (1, 2, 0): (-1, -1, 0, 0, 0), (2, 0, 1): (0, 0, 0, 0, 0)}
     record = asked("a", *((order, vote[v]) for order, votes in leads.items() for v in votes), ranks=(1, 2, 2))
     assert 0.5 + abs((-4 / 5 - 2 / 5 + 0) / 3) / 2 > 0.7
-    (held,) = calibrated(scored, [record], "verdict").bins
+    (held,) = calibrated([record], "verdict").bins
     assert (held.low, held.high, held.n) == (0.65, 0.7, 2)
 
 
 @pytest.mark.parametrize("n", [20, 100])
-def test_what_chance_gives_a_calibrated_judge(scored, judgment, n):
+def test_what_chance_gives_a_calibrated_judge(judgment, n):
     margin = float(np.log(3))  # a confidence of 3/4
     records = [judgment(str(k), scores=(margin if k % 4 else -margin, 0.0)) for k in range(n)]
-    found = calibrated(scored, records, "logit").ece
+    found = calibrated(records, "logit").ece
     gap = np.abs(np.arange(n + 1) / n - 0.75)
     chance = binom.pmf(np.arange(n + 1), n, 0.75)
     order = np.argsort(gap)
@@ -99,12 +99,12 @@ def test_what_chance_gives_a_calibrated_judge(scored, judgment, n):
     assert found.if_calibrated.mean == pytest.approx(gap @ chance, rel=0.1)
     exact = gap[order][np.searchsorted(np.cumsum(chance[order]), 0.95)]
     assert found.if_calibrated.high == pytest.approx(exact, abs=1.01 / n)
-    ties = calibrated(scored, [judgment(str(k), scores=(0.0, 0.0)) for k in range(n)], "logit").ece
+    ties = calibrated([judgment(str(k), scores=(0.0, 0.0)) for k in range(n)], "logit").ece
     assert ties.if_calibrated == CalibratedError(mean=0.0, high=0.0)
 
 
-def test_without_a_meaning_or_an_answer_there_is_none(scored, judgment):
-    assert calibrated(scored, [judgment(scores=(1.0, 0.0))], "none") is None
-    assert calibrated(scored, [judgment(outcome=Outcome.UNPARSED)], "logit") is None
+def test_without_a_meaning_or_an_answer_there_is_none(judgment):
+    assert calibrated([judgment(scores=(1.0, 0.0))], "none") is None
+    assert calibrated([judgment(outcome=Outcome.UNPARSED)], "logit") is None
     silent = judgment(outcome=Outcome.UNPARSED, trials=(Trial(order=(0, 1), outcome=Outcome.UNPARSED),) * 2)
-    assert calibrated(scored, [silent], "verdict") is None
+    assert calibrated([silent], "verdict") is None

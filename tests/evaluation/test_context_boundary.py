@@ -23,7 +23,7 @@ LENGTHS = [128, 256, 512, 1024, 2048, 4096]
 
 
 def context_boundary(records, *, threshold=None, seed=0, resamples=RESAMPLES):
-    return boundary_of(ScoreTable.of(records), threshold=threshold, seed=seed, resamples=resamples)
+    return boundary_of(ScoreTable(records), threshold=threshold, seed=seed, resamples=resamples)
 
 
 def test_crossing_by_hand():

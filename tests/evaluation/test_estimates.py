@@ -12,12 +12,12 @@ from longrm.evaluation.estimates import (
     wilson,
 )
 from longrm.evaluation.metrics import METRICS
-from longrm.evaluation.table import BINS, RankedSample, ScoreTable, cluster_weights
+from longrm.evaluation.table import BINS, RankedSample, ScoreTable, cluster_weights, recoded
 from longrm.types import Outcome
 
 
 def value(records, name, **options):
-    return metrics_for(records, resamples=100, **options)[name].value
+    return metrics_for(ScoreTable(records), resamples=100, **options)[name].value
 
 
 def test_pairs_by_hand(judgment):
@@ -30,7 +30,7 @@ def test_pairs_by_hand(judgment):
         judgment("unknown", ranks=None, scores=(1.0, 0.0)),
         judgment("gold tie", ranks=(1, 1), scores=(1.0, 0.0)),
     ]
-    metrics = metrics_for(records)
+    metrics = metrics_for(ScoreTable(records))
     assert list(metrics) == ["pair_accuracy", "auc_margin", "auc_pooled"]
     accuracy = metrics["pair_accuracy"]
     assert (accuracy.value, accuracy.n, accuracy.groups) == (1.5 / 4, 4, 4)
@@ -50,7 +50,7 @@ def test_random_orders_earn_the_chance_levels(judgment, n, position, exact):
     records = [judgment(str(k), ranks=ranks, ranking=rng.permutation(n).tolist()) for k in range(6000)]
     # A lone N = 3 comparison makes the metrics of orders appear for pairs too.
     records.append(judgment("extra", ranks=(1, 2, 3), ranking=(0, 1, 2)))
-    metrics, table = metrics_for(records, resamples=200), ScoreTable.of(records)
+    metrics, table = metrics_for(ScoreTable(records), resamples=200), ScoreTable(records)
     levels = {name: metric.chance_on(table) for name, metric in METRICS.items()}
     for name, level in {
         "pair_accuracy": 0.5,
@@ -76,7 +76,7 @@ def test_areas_and_tau_equal_the_field(judgment):
         rejected += scores[ranks > 1].tolist()
         margins += [scores[i] - scores[j] for i in range(4) for j in range(4) if ranks[i] < ranks[j]]
         taus.append(stats.kendalltau(scores, -ranks).statistic)
-    metrics = metrics_for(records)
+    metrics = metrics_for(ScoreTable(records))
     pooled = roc_auc_score([1] * len(chosen) + [0] * len(rejected), chosen + rejected)
     margin = roc_auc_score([1] * len(margins) + [0] * len(margins), margins + [-m for m in margins])
     assert metrics["auc_pooled"].value == pytest.approx(pooled)
@@ -87,24 +87,16 @@ def test_areas_and_tau_equal_the_field(judgment):
 @pytest.mark.parametrize("decimals", [0, 1, 6])
 def test_resampled_areas_are_those_of_the_repeated_rows(decimals):
     rng = np.random.default_rng(decimals)
-    group = np.sort(rng.integers(0, 40, 400))
-    group = np.unique(group, return_inverse=True)[1]
-    rows = np.arange(400)
-    sample = RankedSample(
-        np.round(rng.normal(0.7, 1, 400), decimals),
-        rows,
-        np.round(rng.normal(0, 1, 400), decimals),
-        rows,
-        400,
-    )
-    weights = cluster_weights(int(group.max()) + 1, 20, 0)
+    group = recoded(np.sort(rng.integers(0, 40, 400)))
+    scores = np.concatenate([rng.normal(0.7, 1, 400), rng.normal(0, 1, 400)]).round(decimals)
+    row, positive = np.tile(np.arange(400), 2), np.arange(800) < 400
+    sample = RankedSample(scores, row, positive, rows=400)
     drawn = sample.replicates(group, seed=0, resamples=20)
-    for replicate, weight in zip(drawn, weights, strict=True):
-        times = weight[group].astype(int)
-        repeated = np.repeat(sample.positive, times), rows, np.repeat(sample.negative, times), rows
+    for replicate, weight in zip(drawn, cluster_weights(int(group.max()) + 1, 20, 0), strict=True):
+        times = weight[group[row]].astype(int)
+        repeated = [np.repeat(column, times) for column in (scores, row, positive)]
         expected = RankedSample(*repeated, rows=400).value
-        binned = np.unique(np.concatenate([sample.positive, sample.negative])).size > BINS
-        assert replicate == pytest.approx(expected, abs=1e-3 if binned else 1e-6)
+        assert replicate == pytest.approx(expected, abs=1e-3 if np.unique(scores).size > BINS else 1e-6)
     assert np.std(drawn) > 0.01  # far above that tolerance
 
 
@@ -112,22 +104,24 @@ def test_wilson_is_the_fields_and_used_for_single_outcomes_only(judgment):
     records = [judgment(str(k), scores=(1.0, 0.0) if k < 37 else (0.0, 1.0)) for k in range(40)]
     expected = proportion_confint(37, 40, method="wilson")
     assert wilson(37 / 40, 40) == pytest.approx(expected)
-    metric = metrics_for(records)["pair_accuracy"]
+    metric = metrics_for(ScoreTable(records))["pair_accuracy"]
     assert (metric.low, metric.high) == pytest.approx(expected)
     tied = [*records, judgment("tie", scores=(0.0, 0.0))]
-    assert metrics_for(tied)["pair_accuracy"].low != pytest.approx(wilson(37.5 / 41, 41)[0], abs=1e-6)
+    assert metrics_for(ScoreTable(tied))["pair_accuracy"].low != pytest.approx(
+        wilson(37.5 / 41, 41)[0], abs=1e-6
+    )
 
 
 def test_unanimous_groups_do_not_collapse_the_interval(judgment):
     records = [judgment(f"{g}-{k}", f"g{g}", scores=(1.0, 0.0)) for g in range(64) for k in range(8)]
-    for metric in metrics_for(records).values():
+    for metric in metrics_for(ScoreTable(records)).values():
         assert (metric.value, metric.high) == (1.0, 1.0)
         # As many independent outcomes as groups, not as pairs.
         assert metric.low == pytest.approx(wilson(1.0, 64)[0])
         assert metric.low < wilson(1.0, 512)[0]
     assert unanimity_bounds(0.0, 64, (-1.0, 1.0)) == pytest.approx((-0.0566, 0.0566), abs=1e-4)
     halves = [judgment(f"{g}", f"g{g // 2}", scores=(0.0, float(g % 2))) for g in range(40)]
-    one_of_two = metrics_for([r for r in halves if r.scores])["pair_accuracy"]
+    one_of_two = metrics_for(ScoreTable(r for r in halves if r.scores))["pair_accuracy"]
     assert one_of_two.low < one_of_two.value < one_of_two.high
 
 
@@ -147,7 +141,7 @@ def test_intervals_cover_where_independence_would_not(clustered):
     covered = naive = 0
     for seed in range(runs):
         records = clustered(np.random.default_rng(seed), 40, 8, truth, 0.3)
-        metric = metrics_for(records, seed=seed, resamples=400)["pair_accuracy"]
+        metric = metrics_for(ScoreTable(records), seed=seed, resamples=400)["pair_accuracy"]
         covered += metric.low <= truth <= metric.high
         low, high = wilson(metric.value, metric.n)
         naive += low <= truth <= high
@@ -165,7 +159,7 @@ def test_paired_difference_by_hand_and_against_the_unpaired(judgment):
         for side, right in ((a, right_a), (b, right_b)):
             side.append(judgment(str(k), f"g{k // 2}", scores=(1.0, 0.0) if right else (0.0, 1.0)))
     difference = paired_difference(a, b)
-    metric_a, metric_b = (metrics_for(side)["pair_accuracy"] for side in (a, b))
+    metric_a, metric_b = (metrics_for(ScoreTable(side))["pair_accuracy"] for side in (a, b))
     assert difference.value == pytest.approx(metric_a.value - metric_b.value)
     assert (difference.n, difference.groups) == (300, 150)
     reverse = paired_difference(b, a)

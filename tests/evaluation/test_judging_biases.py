@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from longrm.evaluation.judge_behavior import length_bias, position_bias
-from longrm.evaluation.table import GoldPairs
+from longrm.evaluation.table import GoldPairs, ScoreTable
 from longrm.types import Outcome, Trial
 
 OPTIONS = {"seed": 0, "resamples": 200}
@@ -20,7 +20,7 @@ def held(found, size):
     return [place.value for place in found.by_place[size].values()]
 
 
-def test_both_orders_by_hand(asked, judgment, scored):
+def test_both_orders_by_hand(asked, judgment):
     records = [
         asked("right twice", (AB, (1.0, 0.0)), (BA, (1.0, 0.0))),
         asked("wrong twice", (AB, (0.0, 1.0)), (BA, (0.0, 1.0))),
@@ -30,7 +30,7 @@ def test_both_orders_by_hand(asked, judgment, scored):
         asked("second, then silent", (AB, (0.0, 1.0)), (BA, ())),
         judgment("one order", scores=(0.0, 1.0)),
     ]
-    found = position_bias(*scored(records), **OPTIONS)
+    found = position_bias(ScoreTable(records), **OPTIONS)
     # Consistent: right twice, wrong twice, tie twice, of the five that were answered in both orders.
     # Decided askings: 2, 2, 2, 0, 1, 1; the first response won 1, 1, 2, 0, 1, 0 of them.
     # One asking is right by 1, 0, (1 + 0) / 2, 1/2, (1 + 1/2) / 2, (0 + 0) / 2.
@@ -46,7 +46,7 @@ def test_both_orders_by_hand(asked, judgment, scored):
     assert found.by_place["2"]["1"].value == pytest.approx((3 + 1.5) / 11)
 
 
-def test_three_responses_in_a_latin_square(asked, scored):
+def test_three_responses_in_a_latin_square(asked):
     orders = [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
     always_first = [(order, [float(order[0] == index) for index in range(3)]) for order in orders]
     always_best = [(order, (1.0, 0.5, 0.0)) for order in orders]
@@ -54,7 +54,7 @@ def test_three_responses_in_a_latin_square(asked, scored):
         asked("first", *always_first, ranks=(1, 2, 3)),
         asked("best", *always_best, ranks=(1, 2, 3)),
     ]
-    found = position_bias(*scored(records), **OPTIONS)
+    found = position_bias(ScoreTable(records), **OPTIONS)
     assert found.consistency.value == 1 / 2
     assert found.first_wins.value is None  # asked of pairs only
     assert held(found, "3") == pytest.approx([4 / 6, 1 / 6, 1 / 6])
@@ -62,11 +62,11 @@ def test_three_responses_in_a_latin_square(asked, scored):
     assert found.order_cancelled.value == pytest.approx((1 / 3 + 1) / 2)
 
 
-def test_rankings_and_votes_count_by_their_points(judgment, scored):
+def test_rankings_and_votes_count_by_their_points(judgment):
     ranking = Trial(order=(0, 1, 2), outcome=Outcome.ANSWERED, ranking=(2, 0, 1))
     turned = Trial(order=(2, 1, 0), outcome=Outcome.ANSWERED, ranking=(2, 1, 0))
     records = [judgment("r", ranks=(2, 3, 1), scores=(0.25, 0.25, 1.0), trials=(ranking, turned))]
-    assert position_bias(*scored(records), **OPTIONS).consistency.value == 1.0
+    assert position_bias(ScoreTable(records), **OPTIONS).consistency.value == 1.0
     votes = [
         Trial(order=AB, outcome=Outcome.ANSWERED, scores=s) for s in ((1.0, 0.0), (1.0, 0.0), (0.0, 1.0))
     ]
@@ -75,11 +75,11 @@ def test_rankings_and_votes_count_by_their_points(judgment, scored):
         Trial(order=BA, outcome=Outcome.UNPARSED),
     ]
     records = [judgment("v", scores=(0.8, 0.2), trials=(*votes, *swapped))]
-    found = position_bias(*scored(records), **OPTIONS)
+    found = position_bias(ScoreTable(records), **OPTIONS)
     assert (found.consistency.value, found.single_order.value) == (1.0, 3 / 5)
 
 
-def test_a_biased_judge_is_told_from_a_fair_one(asked, scored):
+def test_a_biased_judge_is_told_from_a_fair_one(asked):
     rng = np.random.default_rng(0)
 
     def judge(k, first):
@@ -89,13 +89,13 @@ def test_a_biased_judge_is_told_from_a_fair_one(asked, scored):
         )
 
     fair, biased = (
-        position_bias(*scored([judge(k, p) for k in range(400)]), **OPTIONS).first_wins for p in (0.5, 0.7)
+        position_bias(ScoreTable([judge(k, p) for k in range(400)]), **OPTIONS).first_wins for p in (0.5, 0.7)
     )
     assert fair.low < 0.5 < fair.high
     assert 0.5 < biased.low < 0.7 < biased.high
 
 
-def test_length_bias_by_hand(judgment, scored):
+def test_length_bias_by_hand(judgment):
     records = [
         judgment("1", scores=(1.0, 0.0), characters=(90, 10)),
         judgment("2", scores=(1.0, 0.0), characters=(90, 10)),
@@ -104,14 +104,14 @@ def test_length_bias_by_hand(judgment, scored):
         judgment("5", scores=(0.0, 0.0), characters=(10, 90)),
         judgment("equal", scores=(0.0, 1.0), characters=(10, 10)),
     ]
-    found = length_bias(GoldPairs.of(*scored(records)), **OPTIONS)
+    found = length_bias(GoldPairs(ScoreTable(records)), **OPTIONS)
     assert (found.better_longer.value, found.better_longer.n) == (2 / 3, 3)
     assert (found.better_shorter.value, found.better_shorter.n) == (1 / 4, 2)
     assert found.difference.value == pytest.approx(2 / 3 - 1 / 4)
     assert found.difference.n == 5
 
 
-def test_a_judge_that_likes_length_is_told_from_one_that_does_not(judgment, scored):
+def test_a_judge_that_likes_length_is_told_from_one_that_does_not(judgment):
     rng = np.random.default_rng(0)
 
     def judged(weight):
@@ -122,7 +122,7 @@ def test_a_judge_that_likes_length_is_told_from_one_that_does_not(judgment, scor
             records.append(
                 judgment(str(k), f"g{k // 2}", scores=scores.tolist(), characters=tuple(characters))
             )
-        return length_bias(GoldPairs.of(*scored(records)), **OPTIONS).difference
+        return length_bias(GoldPairs(ScoreTable(records)), **OPTIONS).difference
 
     fair, biased = judged(0.0), judged(1.0)
     assert fair.low < 0 < fair.high

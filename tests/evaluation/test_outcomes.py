@@ -3,12 +3,13 @@ import pytest
 
 from longrm.evaluation.estimates import metrics_for, wilson
 from longrm.evaluation.judge_behavior import accuracy, failures, outcome_rates
+from longrm.evaluation.table import ScoreTable
 from longrm.types import Outcome, Trial
 
 OPTIONS = {"seed": 0, "resamples": 200}
 
 
-def test_three_readings_of_every_outcome(judgment, scored):
+def test_three_readings_of_every_outcome(judgment):
     records = [
         judgment("right", scores=(2.0, 1.0)),
         judgment("tie", scores=(1.0, 1.0)),
@@ -17,13 +18,13 @@ def test_three_readings_of_every_outcome(judgment, scored):
         judgment("error", outcome=Outcome.ERROR),
         judgment("unknown", ranks=None, scores=(1.0, 0.0)),
     ]
-    found = accuracy(*scored(records), **OPTIONS)
+    found = accuracy(ScoreTable(records), **OPTIONS)
     assert {name: (metric["value"], metric["n"]) for name, metric in found.to_dict().items()} == {
         "strict": (1.5 / 7, 7),
         "chance_credit": ((1.5 + 4 * 0.5) / 7, 7),
         "answered": (1.5 / 3, 3),
     }
-    assert found.strict.value == metrics_for(records)["pair_accuracy"].value
+    assert found.strict.value == metrics_for(ScoreTable(records))["pair_accuracy"].value
     rates = outcome_rates(records, **OPTIONS)
     assert {name: rate.value for name, rate in rates.items()} == {
         "answered": 4 / 9,
@@ -32,21 +33,21 @@ def test_three_readings_of_every_outcome(judgment, scored):
     assert (rates["error"].low, rates["error"].high) == pytest.approx(wilson(1 / 9, 9))
 
 
-def test_chance_is_that_of_each_comparison(judgment, scored):
+def test_chance_is_that_of_each_comparison(judgment):
     records = [
         judgment("pair", outcome=Outcome.UNPARSED),
         judgment("four", ranks=(4, 1, 2, 3), outcome=Outcome.UNPARSED),
         judgment("two best", ranks=(1, 1, 2), outcome=Outcome.UNPARSED),
         judgment("right", ranks=(1, 2, 3), scores=(3.0, 2.0, 1.0)),
     ]
-    found = accuracy(*scored(records), **OPTIONS)
+    found = accuracy(ScoreTable(records), **OPTIONS)
     assert found.chance_credit.value == pytest.approx((1 / 2 + 1 / 4 + 2 / 3 + 1) / 4)
-    assert found.strict.value == metrics_for(records)["top1"].value == 1 / 4
+    assert found.strict.value == metrics_for(ScoreTable(records))["top1"].value == 1 / 4
 
 
-def test_intervals_resample_the_groups(clustered, scored):
+def test_intervals_resample_the_groups(clustered):
     records = clustered(np.random.default_rng(0), 30, 6, 0.7, 0.5)
-    found = accuracy(*scored(records), seed=0, resamples=1000).strict
+    found = accuracy(ScoreTable(records), seed=0, resamples=1000).strict
     naive = wilson(found.value, found.n)
     assert (found.n, found.groups) == (180, 30)
     assert found.high - found.low > 1.4 * (naive[1] - naive[0])

@@ -1,6 +1,5 @@
 """Calibration of margins: reliability curve and expected calibration error."""
 
-from collections.abc import Sequence
 from typing import assert_never
 
 import numpy as np
@@ -8,9 +7,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit
 
 from longrm.evaluation.summaries import CalibratedError, Calibration, CalibrationError, ConfidenceBin, Link
-from longrm.evaluation.table import FloatArray, GoldPairs, IntArray, ordered_pairs
+from longrm.evaluation.table import FloatArray, GoldPairs, IntArray, ScoreTable, ordered_pairs
 from longrm.reward_models.trials import by_order, points
-from longrm.runs.records import JudgmentRecord
 from longrm.types import Scale
 
 EDGES = np.linspace(0.5, 1.0, 11).round(2)
@@ -19,9 +17,7 @@ EDGES = np.linspace(0.5, 1.0, 11).round(2)
 _SIMULATIONS = 400
 
 
-def calibration(
-    scored: Sequence[JudgmentRecord], pairs: GoldPairs, scale: Scale, *, seed: int
-) -> Calibration | None:
+def calibration(table: ScoreTable, pairs: GoldPairs, scale: Scale, *, seed: int) -> Calibration | None:
     """The calibration of the verdicts on gold pairs; None if margins have no meaning, or no pair was judged.
 
     The confidence in a verdict is the probability, 0.5 to 1, that its margin expresses. For logits that is
@@ -36,12 +32,12 @@ def calibration(
     the error further.
 
     Args:
-        scored: The scored records.
-        pairs: The gold pairs of these records.
+        table: The judged comparisons.
+        pairs: Their gold pairs.
         scale: What a margin means.
         seed: Seed of the simulation.
     """
-    margin = _vote_shares(scored) if scale == "verdict" else pairs.margin
+    margin = _vote_shares(table) if scale == "verdict" else pairs.margin
     judged = np.isfinite(margin)
     if scale == "none" or not judged.any():
         return None
@@ -92,10 +88,10 @@ def fitted_temperature(margin: FloatArray) -> float:
     return size * float(np.exp(minimize_scalar(loss, bounds=(-reach, reach), method="bounded").x))
 
 
-def _vote_shares(scored: Sequence[JudgmentRecord]) -> FloatArray:
+def _vote_shares(table: ScoreTable) -> FloatArray:
     """For each gold pair, the share of votes for the better response less that for the worse."""
     shares = []
-    for record in scored:
+    for record in table.records:
         orders = [[found for trial in votes if (found := points(trial))] for votes in by_order(record.trials)]
         for better, worse in ordered_pairs(record.ranks or ()):
             signs = [[(p[better] > p[worse]) - (p[better] < p[worse]) for p in v] for v in orders]

@@ -4,23 +4,35 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from scipy import stats
 
 from longrm.config import changed_settings
 from longrm.errors import ConfigError, RunError
+from longrm.evaluation.breakdown import by_parts
 from longrm.evaluation.comparison_trials import JudgingSettings
-from longrm.evaluation.estimates import LEVEL, paired_difference
+from longrm.evaluation.estimates import difference
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.metrics import METRICS, EvaluationMetric, metric_of, reported
 from longrm.evaluation.run import Run, open_runs
-from longrm.evaluation.summaries import DepthBin, depth_bin, main_metric
-from longrm.evaluation.table import Bootstrap, FloatArray, RatioSample, ScoreTable, codes_of, has_gold_order
+from longrm.evaluation.summaries import DepthBin, main_metric
+from longrm.evaluation.table import (
+    Bootstrap,
+    FloatArray,
+    Mask,
+    RatioSample,
+    ScoreTable,
+    has_gold_order,
+    recoded,
+)
 from longrm.runs.logs import GOLD
 from longrm.runs.records import FEW_GROUPS, Estimate, JudgmentRecord
 from longrm.types import Outcome
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LEFT_OUT = {
     "only_in_first": "only in {first}",
@@ -51,7 +63,7 @@ class McNemarCounts:
     p: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ComparedPart:
     """Two runs on the same comparisons."""
 
@@ -60,18 +72,14 @@ class ComparedPart:
     difference: Estimate  # the second minus the first, with a paired cluster-bootstrap interval
     n: int  # number of comparisons
     groups: int  # number of groups that they are from
-    few_groups: (
-        bool  # whether there are fewer than `FEW_GROUPS`, too few for a bootstrap: use the p value only
-    )
+    # Whether there are fewer than `FEW_GROUPS`, too few for a bootstrap: use the p value only
+    few_groups: bool
     mcnemar: McNemarCounts  # number of comparisons that only one run won
     p: float  # p value of the sign-flip test over groups; see `sign_flip_p`
     p_holm: float  # the same, adjusted for all parts of the kind: all lengths, all depths, all tasks
 
-    @property
-    def winner(self) -> int:
-        """1 if the second run is significantly better, -1 if the first is, 0 otherwise."""
-        assert self.difference.value is not None, "a part has comparisons"
-        return int(np.sign(self.difference.value)) if self.p_holm < 1 - LEVEL else 0
+
+Parts = dict[str, ComparedPart]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +93,23 @@ class RunComparison:
     second: Run
     metric: str
     overall: ComparedPart  # all shared comparisons
-    by_length: dict[str, ComparedPart]
+    by_length: Parts
     by_depth: dict[DepthBin, ComparedPart]
     by_length_and_depth: dict[str, dict[DepthBin, ComparedPart]]
-    by_task: dict[str, ComparedPart]
+    by_task: Parts
     left_out: dict[str, int]  # how many comparisons are not compared, by reason
     differs_in: tuple[str, ...]  # one line per setting, other than the model, in which the runs differ
-    wins: dict[
-        str, tuple[str, ...]
-    ]  # ids, as in the first run, of the comparisons that only "first" or "second" won
+    # Ids, as in the first run, of the comparisons that only "first" or "second" won
+    wins: dict[str, tuple[str, ...]]
     others: tuple["RunComparison", ...] = ()  # the further runs, each compared with the first
 
     @property
     def headline(self) -> str:
         """The overall difference of the first two runs with its interval and p value."""
-        part = self.overall
+        part, gain = self.overall, self.overall.difference
         return (
-            f"{self.second.name} minus {self.first.name}: {self.metric} {_signed(part.difference)} on the same "
-            f"{part.n:,} comparisons, p = {part.p:.2g}"
+            f"{self.second.name} minus {self.first.name}: {self.metric} {gain.value:+.3f} "
+            f"[{gain.low:+.3f}, {gain.high:+.3f}] on the same {part.n:,} comparisons, p = {part.p:.2g}"
         )
 
     @property
@@ -113,9 +120,7 @@ class RunComparison:
     def parts(self) -> Iterator[tuple[str, str, ComparedPart]]:
         """Every part with its kind and name: ("overall", "all", ...), ("length", "4096", ...), ..."""
         yield "overall", "all", self.overall
-        kinds: dict[str, Mapping[Any, ComparedPart]]
-        kinds = {"length": self.by_length, "depth": self.by_depth, "task": self.by_task}
-        for kind, parts in kinds.items():
+        for kind, parts in (("length", self.by_length), ("depth", self.by_depth), ("task", self.by_task)):
             for name, part in parts.items():
                 yield kind, name, part
         for length, depths in self.by_length_and_depth.items():
@@ -155,34 +160,17 @@ class RunComparison:
             "others": [other.as_dict() for other in self.others],
         }
 
-    def to_pandas(self) -> Any:
-        """A pandas data frame with one row for each run but the first and each part."""
-        import pyarrow as pa
+    def to_pandas(self) -> "pd.DataFrame":
+        """One row for each run but the first and each part; columns as the keys of `as_dict`, such as `mcnemar_p`."""
+        import pandas as pd
 
         rows = [
-            {
-                "first_run": one.first.name,
-                "second_run": one.second.name,
-                "kind": kind,
-                "part": name,
-                "first": part.first,
-                "second": part.second,
-                "difference": part.difference.value,
-                "low": part.difference.low,
-                "high": part.difference.high,
-                "n": part.n,
-                "groups": part.groups,
-                "few_groups": part.few_groups,
-                "only_first": part.mcnemar.only_first,
-                "only_second": part.mcnemar.only_second,
-                "mcnemar_p": part.mcnemar.p,
-                "p": part.p,
-                "p_holm": part.p_holm,
-            }
+            {"first_run": one.first.name, "second_run": one.second.name, "kind": kind, "part": name}
+            | asdict(part)
             for one in self.each
             for kind, name, part in one.parts()
         ]
-        return pa.Table.from_pylist(rows).to_pandas()
+        return pd.json_normalize(rows, sep="_")
 
     def __repr__(self) -> str:
         return f"<{'; '.join(one.headline for one in self.each)}>"
@@ -212,85 +200,77 @@ def compare(*runs: str | Path, metric: str | None = None) -> RunComparison:
 
 
 def _compare_two(first: Run, second: Run, metric: EvaluationMetric | None) -> RunComparison:
-    found, left_out = _shared(first, second)
-    pairs = [(one, replace(other, id=one.id, group=one.group)) for one, other in found]
+    pairs, left_out = _shared(first, second)
+    # All pairs are scored on both sides, so the tables have the same comparisons in the same rows.
+    one = ScoreTable(record for record, _ in pairs)
+    other = ScoreTable(replace(theirs, id=ours.id, group=ours.group) for ours, theirs in pairs)
     if metric is None:
-        pairs_only = all(len(record.ranks or ()) == 2 for record, _ in pairs)
-        metric = metric_of(main_metric(known.name for known in reported(pairs_only=pairs_only)))
+        names = (known.name for known in reported(pairs_only=not (one.size > 2).any()))
+        metric = metric_of(main_metric(names))
+    if not isinstance(metric.sample(one), RatioSample):
+        means = ", ".join(known.name for known in METRICS.values() if not known.needs_scores)
+        raise ConfigError(f"{metric.name} is not a mean over comparisons; choose one of {means}")
     # Intervals are drawn as in the first run's own summary.
     judging = JudgingSettings(**_settings(first).get("judging", {}))
-    bootstrap: Bootstrap = {"seed": judging.seed, "resamples": judging.resamples}
-
-    def by(places: Sequence[Any]) -> dict[Any, ComparedPart]:
-        return compared_parts(pairs, places, metric, bootstrap)
-
-    records = [record for record, _ in pairs]
-    lengths = [record.length for record in records]
-    depths = [None if record.depth is None else depth_bin(record.depth) for record in records]
-    by_length_and_depth: dict[str, dict[DepthBin, ComparedPart]] = defaultdict(dict)
-    cells = [None if None in cell else cell for cell in zip(lengths, depths, strict=True)]
-    for (length, depth), part in by(cells).items():
-        by_length_and_depth[str(length)][depth] = part
-    gains = _sample([other for _, other in pairs], metric).total - _sample(records, metric).total
+    drawn: Bootstrap = {"seed": judging.seed, "resamples": judging.resamples}
+    gains = metric.credits(other).total - metric.credits(one).total
     return RunComparison(
         first=first,
         second=second,
         metric=metric.name,
-        overall=by(["all"] * len(pairs))["all"],
-        by_length={str(length): part for length, part in by(lengths).items()},
-        by_depth=by(depths),
-        by_length_and_depth=dict(by_length_and_depth),
-        by_task=by([record.task or None for record in records]),
+        overall=_compared(one, other, metric, np.ones(len(pairs), np.bool_), **drawn),
+        by_length=compared_parts(one, other, metric, "by_length", **drawn),
+        by_depth=compared_parts(one, other, metric, "by_depth", **drawn),
+        by_length_and_depth=compared_parts(one, other, metric, "by_length_and_depth", **drawn),
+        by_task=compared_parts(one, other, metric, "by_task", **drawn),
         left_out=left_out,
-        differs_in=_differences(first, second, found),
+        differs_in=_differences(first, second, pairs),
         wins={
-            side: tuple(record.id for record, won in zip(records, wins, strict=True) if won)
+            side: tuple(record.id for record, won in zip(one.records, wins, strict=True) if won)
             for side, wins in (("first", gains < 0), ("second", gains > 0))
         },
     )
 
 
 def compared_parts(
-    pairs: Sequence[JudgedPair], places: Sequence[Any], metric: EvaluationMetric, bootstrap: Bootstrap
-) -> dict[Any, ComparedPart]:
-    """One part for each place that some comparison has, in order; comparisons whose place is None are in no part."""
-    rows: dict[Any, list[JudgedPair]] = defaultdict(list)
-    for pair, place in zip(pairs, places, strict=True):
-        if place is not None:
-            rows[place].append(pair)
-    found = {}
-    for place in sorted(rows):
-        part = rows[place]
-        sides = [[pair[side] for pair in part] for side in (0, 1)]
-        first, second = (_sample(side, metric) for side in sides)
-        gain = second.total - first.total
-        group = codes_of(record.group for record, _ in part)
-        groups = int(group.max()) + 1
-        wins = int((gain < 0).sum()), int((gain > 0).sum())
-        # Weights, such as the number of gold pairs of a comparison, depend on gold alone and are equal in both runs.
-        weight = first.weight.sum()
-        p = sign_flip_p(np.bincount(group, gain).astype(np.float64))
-        found[place] = ComparedPart(
-            first=float(first.total.sum() / weight),
-            second=float(second.total.sum() / weight),
-            difference=paired_difference(sides[1], sides[0], metric.name, **bootstrap),
-            n=len(part),
-            groups=groups,
-            few_groups=groups < FEW_GROUPS,
-            mcnemar=McNemarCounts(*wins, mcnemar_p(*wins)),
-            p=p,
-            p_holm=p,
-        )
-    adjusted = holm([part.p for part in found.values()])
-    return {place: replace(found[place], p_holm=p) for place, p in zip(found, adjusted, strict=True)}
+    first: ScoreTable, second: ScoreTable, metric: EvaluationMetric, kind: str, **drawn: Unpack[Bootstrap]
+) -> dict[Any, Any]:
+    """The parts of one kind (see `by_parts`), with p values adjusted for their number."""
+    found: list[ComparedPart] = []
+
+    def compared(rows: Mask) -> ComparedPart:
+        found.append(_compared(first, second, metric, rows, **drawn))
+        return found[-1]
+
+    parts: dict[Any, Any] = by_parts(first.records, compared, (kind,))[kind]
+    for part, p in zip(found, holm([part.p for part in found]), strict=True):
+        part.p_holm = p
+    return parts
 
 
-def _sample(records: Sequence[JudgmentRecord], metric: EvaluationMetric) -> RatioSample:
-    sample = metric.sample(ScoreTable.of(records))
-    if not isinstance(sample, RatioSample):
-        means = ", ".join(known.name for known in METRICS.values() if known.needs == "ranks")
-        raise ConfigError(f"{metric.name} is not a mean over comparisons; choose one of {means}")
-    return sample
+def _compared(
+    first: ScoreTable,
+    second: ScoreTable,
+    metric: EvaluationMetric,
+    rows: Mask,
+    **drawn: Unpack[Bootstrap],
+) -> ComparedPart:
+    one, other = metric.credits(first).subset(rows), metric.credits(second).subset(rows)
+    gain, group = other.total - one.total, recoded(first.group[rows])
+    groups = int(group.max()) + 1
+    wins = int((gain < 0).sum()), int((gain > 0).sum())
+    p = sign_flip_p(np.bincount(group, gain).astype(np.float64))
+    return ComparedPart(
+        first=one.value,
+        second=other.value,
+        difference=difference(second, first, metric, rows, **drawn),
+        n=group.size,
+        groups=groups,
+        few_groups=groups < FEW_GROUPS,
+        mcnemar=McNemarCounts(*wins, mcnemar_p(*wins)),
+        p=p,
+        p_holm=p,
+    )
 
 
 def _settings(run: Run) -> dict[str, Any]:
@@ -314,7 +294,7 @@ def _by_text(run: Run) -> dict[str, list[JudgmentRecord]]:
 
 
 def _shared(first: Run, second: Run) -> tuple[list[JudgedPair], dict[str, int]]:
-    """The comparisons that both runs scored, with the first's ids and groups; and the number left out by reason."""
+    """The comparisons that both runs scored, and the number left out by reason."""
     ours, theirs = _by_text(first), _by_text(second)
     matched: list[JudgedPair] = []
     for digest, records in ours.items():
@@ -324,31 +304,32 @@ def _shared(first: Run, second: Run) -> tuple[list[JudgedPair], dict[str, int]]:
         else:  # comparisons of the same text are matched by their ids
             by_id = {record.id: record for record in others}
             matched += [(record, by_id[record.id]) for record in records if record.id in by_id]
+    errors = {
+        (True, True): "error_in_both",
+        (True, False): "error_in_first",
+        (False, True): "error_in_second",
+    }
     reasons: Counter[str] = Counter()
     pairs = []
     for one, other in matched:
-        errors = one.outcome is Outcome.ERROR, other.outcome is Outcome.ERROR
         if one.ranks != other.ranks:
             reasons["gold_differs"] += 1
         elif not has_gold_order(one):
             reasons["without_gold"] += 1
-        elif any(errors):
-            reasons[
-                "error_in_both" if all(errors) else "error_in_first" if errors[0] else "error_in_second"
-            ] += 1
+        elif why := errors.get((one.outcome is Outcome.ERROR, other.outcome is Outcome.ERROR)):
+            reasons[why] += 1
         else:
             pairs.append((one, other))
     reasons["only_in_first"] = sum(map(len, ours.values())) - len(matched)
     reasons["only_in_second"] = sum(map(len, theirs.values())) - len(matched)
     if not pairs:
-        why = "share no comparison"
-        if matched:
-            counted = ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in reasons.items() if n)
-            why = f"share no comparison scored in both ({counted})"
+        counted = ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in reasons.items() if n)
         advice = "evaluate both models on the same data with gold"
         if first.evaluation.bench == second.evaluation.bench == "probe" and not matched:
             advice = "probe both models with the same --lengths, --depths, --tasks, --n and --tokenizer"
-        raise RunError(f"{first.path} and {second.path} {why}; {advice}")
+        raise RunError(
+            f"{first.path} and {second.path} share no comparison scored in both ({counted}); {advice}"
+        )
     return pairs, {reason: reasons[reason] for reason in LEFT_OUT}
 
 
@@ -367,11 +348,6 @@ def _differences(first: Run, second: Run, pairs: list[JudgedPair]) -> tuple[str,
     if len({len(found) for found in groups}) > 1:
         lines.append("groups: the runs group comparisons differently; the first run's groups are used")
     return tuple(lines)
-
-
-def _signed(estimate: Estimate) -> str:
-    assert estimate.value is not None, "a part has comparisons"
-    return f"{estimate.value:+.3f} [{estimate.low:+.3f}, {estimate.high:+.3f}]"
 
 
 def sign_flip_p(gains: FloatArray) -> float:

@@ -8,10 +8,10 @@ from typing import Unpack
 
 import numpy as np
 from scipy.optimize import isotonic_regression
-from scipy.special import expit, ndtri
+from scipy.special import expit, ndtr, ndtri
 
-from longrm.evaluation.estimates import Z, estimate_metric, expanded_levels
-from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1, EvaluationMetric
+from longrm.evaluation.estimates import Z, estimate_metric, expanded_reach
+from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1
 from longrm.evaluation.summaries import (
     AboveChanceReach,
     BoundaryStatus,
@@ -19,7 +19,15 @@ from longrm.evaluation.summaries import (
     Crossing,
     CrossingSide,
 )
-from longrm.evaluation.table import Bootstrap, FloatArray, IntArray, RatioSample, ScoreTable, cluster_weights
+from longrm.evaluation.table import (
+    Bootstrap,
+    FloatArray,
+    IntArray,
+    RatioSample,
+    ScoreTable,
+    cluster_weights,
+    recoded,
+)
 from longrm.runs.records import UNDEFINED, Estimate
 
 EFFECTIVE_PAIRS = 300
@@ -39,24 +47,14 @@ BELOW_RANGE, BEYOND_RANGE = -np.inf, np.inf
 @dataclass(frozen=True, slots=True)
 class _Bucket:
     length: int
-    value: float
+    accuracy: float
     low: float
     high: float
     n: int
     groups: int
     chance: float
-    variance: float  # of the bootstrap replicates of the value
+    variance: float  # of the bootstrap replicates of the accuracy
     side: int  # of the threshold: 1 if the interval is above it, -1 if below, 0 if it contains it
-
-    @property
-    def binomial_variance(self) -> float:
-        """The variance that n independent outcomes would have."""
-        return self.value * (1 - self.value) / self.n
-
-    @property
-    def varies(self) -> bool:
-        """Whether its groups differ, so that it shows how dependent the outcomes of one group are."""
-        return self.variance > 1e-12 and 0 < self.value < 1
 
 
 def boundary_of(
@@ -72,36 +70,56 @@ def boundary_of(
         drawn: Seed and number of resamples of the bootstrap.
     """
     if threshold is not None and not 0 < threshold < 1:
-        raise ValueError(
-            f"the accuracy threshold must be between 0 and 1, got {threshold}; 0.75 is usual for pairs"
-        )
-    measured = table.length[table.answered & (table.length > 0)]
-    if not measured.size:
+        raise ValueError(f"the accuracy threshold must be between 0 and 1, got {threshold}")
+    lengths = np.unique(table.length[table.answered & (table.length > 0)])
+    if not lengths.size:
         return None
-    table = table.subset(np.isin(table.length, measured))
-    metric = TOP1 if bool((table.size > 2).all()) else PAIR_ACCURACY
-    chance = metric.chance_on(table)
+    rows = np.isin(table.length, lengths)
+    metric = TOP1 if bool((table.size[rows] > 2).all()) else PAIR_ACCURACY
+    credits, tied = metric.credits(table), metric.credits(table, by_chance=True)
+    chance = tied.subset(rows).value
     threshold = (1 + chance) / 2 if threshold is None else threshold
-    buckets = [
-        _bucket(table, length, metric, threshold, drawn) for length in np.unique(table.length).tolist()
-    ]
-    accuracies = np.array([bucket.value for bucket in buckets])
-    sizes = np.array([float(bucket.n) for bucket in buckets])
-    fit = monotone_fit(accuracies, sizes)
+    buckets = []
+    for length in lengths.tolist():
+        here = table.length == length
+        found = estimate_metric(table, metric, here, **drawn)
+        assert found.value is not None and found.low is not None and found.high is not None  # noqa: PT018
+        replicates = credits.subset(here).replicates(recoded(table.group[here]), **drawn)
+        buckets.append(
+            _Bucket(
+                length=length,
+                accuracy=found.value,
+                low=found.low,
+                high=found.high,
+                n=found.n,
+                groups=found.groups,
+                chance=tied.subset(here).value,
+                variance=float(replicates.var()),
+                side=int(found.low >= threshold) - int(found.high < threshold),
+            )
+        )
+    fit = monotone_fit(
+        np.array([one.accuracy for one in buckets]), np.array([float(one.n) for one in buckets])
+    )
     # Whether the monotone fit is on the same side of the threshold as every bucket's interval. If it is not, the curve
     # does not fall through the threshold once, as the fit assumes, and there is no crossing.
     fits = all((at >= threshold) == (one.side > 0) for at, one in zip(fit, buckets, strict=True) if one.side)
     effective = _effective_n(buckets)
     at_least, below = holds_and_fails([(one.length, one.low, one.high) for one in buckets], threshold)
-    estimate = _crossing(table, buckets, metric, threshold, drawn) if fits else _crossing_of(None, None, None)
-    right = int(
-        (fit >= threshold).sum()
-    )  # the bucket right of the crossing; with the one on its left, both neighbors
+    sample, length, group = credits.subset(rows), table.length[rows], recoded(table.group[rows])
+    ends: tuple[float | None, float | None, float | None] = (None, None, None)
+    if fits:
+        ends = _crossing(sample, length, group, buckets, threshold, drawn)
+    # The buckets on both sides of the crossing; one of them where it is outside the measured lengths.
+    right = int((fit >= threshold).sum())
     neighbors = [buckets[index].length for index in (right - 1, right) if 0 <= index < len(buckets)]
-    if estimate.value is not None and min(effective[length] for length in neighbors) < FEWEST_OUTCOMES:
+    if (
+        ends[0] is not None
+        and math.isfinite(ends[0])
+        and min(effective[length] for length in neighbors) < FEWEST_OUTCOMES
+    ):
         # Too few outcomes to interpolate: only the intervals of the lengths count.
-        low = BELOW_RANGE if at_least is None else at_least
-        estimate = _crossing_of(None, low, BEYOND_RANGE if below is None else below)
+        ends = None, BELOW_RANGE if at_least is None else at_least, BEYOND_RANGE if below is None else below
     above_chance = [bucket.length for bucket in takewhile(lambda one: one.low > one.chance, buckets)]
     return ContextBoundary(
         metric="top1" if metric is TOP1 else "pair_accuracy",
@@ -110,8 +128,8 @@ def boundary_of(
         status=_status([bucket.side for bucket in buckets], fits),
         at_least=at_least,
         below=below,
-        estimate=estimate,
-        slope_per_doubling=_slope(table, metric),
+        estimate=_described(*ends),
+        slope_per_doubling=_slope(sample, length, group),
         above_chance_reach=AboveChanceReach(
             tokens=above_chance[-1] if above_chance else None,
             smallest_n=min(bucket.n for bucket in buckets),
@@ -138,27 +156,6 @@ def holds_and_fails(
     return unbroken[-1] if unbroken else None, below
 
 
-def _bucket(
-    table: ScoreTable, length: int, metric: EvaluationMetric, threshold: float, drawn: Bootstrap
-) -> _Bucket:
-    part = table.subset(table.length == length)
-    found = estimate_metric(part, metric, **drawn)
-    assert found.value is not None, "every bucket has rows"
-    assert found.low is not None
-    assert found.high is not None
-    return _Bucket(
-        length=length,
-        value=found.value,
-        low=found.low,
-        high=found.high,
-        n=found.n,
-        groups=found.groups,
-        chance=metric.chance_on(part),
-        variance=float(metric.sample(part).replicates(part.group, **drawn).var()),
-        side=int(found.low >= threshold) - int(found.high < threshold),
-    )
-
-
 def _status(sides: Sequence[int], fits: bool) -> BoundaryStatus:
     """The status of the boundary, defined at `ContextBoundary.status`."""
     clear = [side for side in sides if side]
@@ -173,42 +170,43 @@ def _status(sides: Sequence[int], fits: bool) -> BoundaryStatus:
 
 
 def _crossing(
-    table: ScoreTable,
+    sample: RatioSample,
+    length: IntArray,
+    group: IntArray,
     buckets: Sequence[_Bucket],
-    metric: EvaluationMetric,
     threshold: float,
     drawn: Bootstrap,
-) -> Crossing:
-    """The crossing on the data, and its percentiles over resamples of all groups at once.
+) -> tuple[float, float, float]:
+    """The crossing on the data in tokens, infinite outside the measured lengths, and the limits of its interval.
 
-    Groups are resampled over all lengths, so that a context that occurs at several lengths stays together.
+    The limits are percentiles over resamples of all groups at once, so that a context that occurs at several lengths
+    stays together.
     """
-    lengths = [bucket.length for bucket in buckets]
-    shape = table.groups, len(buckets)
-    cells = table.group * shape[1] + np.searchsorted(lengths, table.length)
-    weights = cluster_weights(table.groups, drawn["resamples"], drawn["seed"]).astype(np.float64)
+    lengths, groups = [bucket.length for bucket in buckets], int(group.max()) + 1
+    shape = groups, len(buckets)
+    cells = group * shape[1] + np.searchsorted(lengths, length)
+    weights = cluster_weights(groups, drawn["resamples"], drawn["seed"]).astype(np.float64)
     right, n = (  # each [resamples, lengths]
         weights @ np.bincount(cells, column, math.prod(shape)).reshape(shape).astype(np.float64)
-        for column in _columns(table, metric)
+        for column in (sample.total, sample.weight)
     )
     with np.errstate(invalid="ignore"):  # a bucket that a resample missed has n = 0 and is ignored
         accuracies = right / n
     x = np.log2(lengths)
     crossings = [crossing(x, *resample, threshold) for resample in zip(accuracies, n, strict=True)]
-    values, sizes = np.array([one.value for one in buckets]), np.array([float(one.n) for one in buckets])
-    value = crossing(x, values, sizes, threshold)
+    sizes = np.array([float(one.n) for one in buckets])
+    value = crossing(x, np.array([one.accuracy for one in buckets]), sizes, threshold)
     low, high = BELOW_RANGE, BEYOND_RANGE  # of one group, which cannot be resampled
-    if table.groups > 1:
-        low, high = np.quantile(crossings, expanded_levels(table.groups), method="inverted_cdf")
+    if groups > 1:
+        levels = ndtr(expanded_reach(groups))
+        low, high = np.quantile(crossings, levels, method="inverted_cdf")
     low, high = min(low, value), max(high, value)  # a percentile interval need not contain its value
-    return _crossing_of(*(2.0 ** float(end) if math.isfinite(end) else end for end in (value, low, high)))
+    value, low, high = (2.0 ** float(end) if math.isfinite(end) else end for end in (value, low, high))
+    return value, low, high
 
 
-def _crossing_of(value: float | None, low: float | None, high: float | None) -> Crossing:
-    """A crossing with ends in tokens, infinite ones outside the range; None is undefined."""
-
-    def tokens(end: float | None) -> float | None:
-        return None if end is None or not math.isfinite(end) else float(end)
+def _described(value: float | None, low: float | None, high: float | None) -> Crossing:
+    """A crossing with ends in tokens, infinite outside the measured lengths; None is undefined."""
 
     def place(end: float | None) -> CrossingSide:
         if end is None:
@@ -216,6 +214,9 @@ def _crossing_of(value: float | None, low: float | None, high: float | None) -> 
         return (
             "below_range" if end == BELOW_RANGE else "beyond_range" if end == BEYOND_RANGE else "within_range"
         )
+
+    def tokens(end: float | None) -> float | None:
+        return None if end is None or not math.isfinite(end) else float(end)
 
     return Crossing(
         value=tokens(value),
@@ -227,20 +228,12 @@ def _crossing_of(value: float | None, low: float | None, high: float | None) -> 
     )
 
 
-def _columns(table: ScoreTable, metric: EvaluationMetric) -> tuple[FloatArray, FloatArray]:
-    """The credit of each row, and its weight."""
-    sample = metric.sample(table)
-    assert isinstance(sample, RatioSample), "a boundary is of an accuracy"
-    return sample.total, sample.weight
-
-
-def _slope(table: ScoreTable, metric: EvaluationMetric) -> Estimate:
-    right, n = _columns(table, metric)
-    slope = logistic_slope(np.log2(table.length), right, n, table.group)
+def _slope(sample: RatioSample, length: IntArray, group: IntArray) -> Estimate:
+    slope = logistic_slope(np.log2(length), sample.total, sample.weight, group)
     if slope is None:
         return UNDEFINED
     value, error = slope
-    return Estimate(value, value - Z * error, value + Z * error, round(n.sum()), table.groups)
+    return Estimate(value, value - Z * error, value + Z * error, sample.n, int(group.max()) + 1)
 
 
 def _effective_n(buckets: Sequence[_Bucket]) -> dict[int, float]:
@@ -249,15 +242,13 @@ def _effective_n(buckets: Sequence[_Bucket]) -> dict[int, float]:
     A bucket without variance (all right) does not show its design effect and takes that of all others together; if no
     bucket has any, each group counts once.
     """
-    varied = [bucket for bucket in buckets if bucket.varies]
+    binomial = {one.length: one.accuracy * (1 - one.accuracy) / one.n for one in buckets}
+    varied = [one for one in buckets if one.variance > 1e-12 and 0 < one.accuracy < 1]
     if not varied:
-        return {bucket.length: float(bucket.groups) for bucket in buckets}
-    pooled = sum(bucket.variance for bucket in varied) / sum(bucket.binomial_variance for bucket in varied)
-    return {
-        bucket.length: bucket.n
-        / max(1.0, bucket.variance / bucket.binomial_variance if bucket.varies else pooled)
-        for bucket in buckets
-    }
+        return {one.length: float(one.groups) for one in buckets}
+    pooled = sum(one.variance for one in varied) / sum(binomial[one.length] for one in varied)
+    design = {one.length: one.variance / binomial[one.length] for one in varied}
+    return {one.length: one.n / max(1.0, design.get(one.length, pooled)) for one in buckets}
 
 
 def _pairs_to_resolve(
@@ -270,17 +261,16 @@ def _pairs_to_resolve(
     unresolved, one has too few outcomes to guess p or is exactly at the threshold, or one has that many already.
     """
     needed = 0
-    for bucket in buckets:
-        if bucket.side < 0:
-            break
+    for bucket in takewhile(lambda one: one.side >= 0, buckets):
         if bucket.side > 0:
             continue
-        if effective[bucket.length] < FEWEST_OUTCOMES or bucket.value == threshold:
+        p = bucket.accuracy
+        if effective[bucket.length] < FEWEST_OUTCOMES or p == threshold:
             return None
         spread = Z * math.sqrt(threshold * (1 - threshold))
-        spread += float(ndtri(RESOLVING_POWER)) * math.sqrt(bucket.value * (1 - bucket.value))
+        spread += float(ndtri(RESOLVING_POWER)) * math.sqrt(p * (1 - p))
         design = bucket.n / effective[bucket.length]
-        pairs = math.ceil(design * (spread / (bucket.value - threshold)) ** 2)
+        pairs = math.ceil(design * (spread / (p - threshold)) ** 2)
         if pairs <= bucket.n:  # its interval is wide for another reason, such as few contexts
             return None
         needed = max(needed, pairs)

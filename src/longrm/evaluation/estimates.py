@@ -12,9 +12,17 @@ import numpy as np
 from scipy import stats
 from scipy.special import ndtr, ndtri
 
-from longrm.evaluation.metrics import PAIR_ACCURACY, EvaluationMetric, metric_of, reported
-from longrm.evaluation.metrics.metric import SHARE
-from longrm.evaluation.table import Bootstrap, FloatArray, IntArray, RatioSample, Sample, ScoreTable
+from longrm.evaluation.metrics import PAIR_ACCURACY, SHARE, EvaluationMetric, metric_of, reported
+from longrm.evaluation.table import (
+    Bootstrap,
+    FloatArray,
+    IntArray,
+    Mask,
+    RatioSample,
+    Sample,
+    ScoreTable,
+    recoded,
+)
 from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
 from longrm.types import Outcome
 
@@ -31,28 +39,44 @@ _ROUNDING = 1e-9
 
 
 def metrics_for(
-    records: Sequence[JudgmentRecord], *, seed: int = 0, resamples: int = RESAMPLES
+    table: ScoreTable,
+    rows: Mask | None = None,
+    *,
+    pairs_only: bool | None = None,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
 ) -> dict[str, Estimate]:
-    """Every metric that is reported for the records; see `estimate` for the intervals."""
-    table = ScoreTable.of(records)
-    names = reported(pairs_only=not (table.size > 2).any())
-    return {metric.name: estimate_metric(table, metric, seed=seed, resamples=resamples) for metric in names}
+    """Every metric that is reported for a table, or for some of its rows; see `estimate` for the intervals.
+
+    Args:
+        table: The judged comparisons.
+        rows: The rows of a part; all by default. Parts report the metrics of the whole table.
+        pairs_only: Whether to omit metrics that equal another one on pairs; by default if all comparisons are pairs.
+        seed: Seed of the bootstrap.
+        resamples: Number of bootstrap resamples.
+    """
+    metrics = reported(pairs_only=not (table.size > 2).any() if pairs_only is None else pairs_only)
+    return {m.name: estimate_metric(table, m, rows, seed=seed, resamples=resamples) for m in metrics}
 
 
-def estimate_metric(table: ScoreTable, metric: EvaluationMetric, **drawn: Unpack[Bootstrap]) -> Estimate:
-    """One metric of a table with its interval; undefined if none of the rows that it uses was answered."""
-    rows = table.rows_for(metric.needs)
-    if not table.answered[rows].any():
+def estimate_metric(
+    table: ScoreTable, metric: EvaluationMetric, rows: Mask | None = None, **drawn: Unpack[Bootstrap]
+) -> Estimate:
+    """One metric of a table, or of some of its rows, with its interval; undefined if none that it uses was answered."""
+    used = usable_rows(table, metric) if rows is None else usable_rows(table, metric) & rows
+    if not table.answered[used].any():
         return UNDEFINED
-    sample, group = metric.sample(table), table.group
-    if not rows.all():
-        sample, group = sample.subset(rows), group[rows]
-    found = estimate(sample, group, span=metric.span, **drawn)
+    found = estimate(metric.sample(table).subset(used), table.group[used], span=metric.span, **drawn)
     low, high = metric.span
     assert found.value is None or low - _ROUNDING <= found.value <= high + _ROUNDING, (
         f"the metric {metric.name} is {found.value}, outside its span of {low:g} to {high:g}"
     )
     return found
+
+
+def usable_rows(table: ScoreTable, metric: EvaluationMetric) -> Mask:
+    """The rows that a metric can use: all, or those with scores."""
+    return table.has_scores if metric.needs_scores else np.ones_like(table.has_scores)
 
 
 def ratio(
@@ -83,13 +107,18 @@ def estimate(
     used = sample.used
     if not used.any():
         return UNDEFINED
-    sample = sample.subset(used)
-    groups, group = np.unique(group[used], return_inverse=True)
-    value, n = sample.value, sample.n
-    if span == SHARE and sample.is_independent(groups.size):
-        return Estimate(value, *wilson(value, n), n, groups.size)
-    replicates = sample.replicates(group.astype(np.int64), **drawn)
-    return Estimate(value, *bootstrap_interval(value, replicates, groups.size, span), n, groups.size)
+    sample, group = sample.subset(used), recoded(group[used])
+    value, n, groups = sample.value, sample.n, int(group.max()) + 1
+    if (
+        span == SHARE
+        and isinstance(sample, RatioSample)
+        and groups == group.size
+        and (sample.weight == 1).all()
+        and np.isin(sample.total, (0.0, 1.0)).all()
+    ):
+        return Estimate(value, *wilson(value, n), n, groups)
+    replicates = sample.replicates(group, **drawn)
+    return Estimate(value, *bootstrap_interval(value, replicates, groups, span), n, groups)
 
 
 def paired_difference(
@@ -107,7 +136,6 @@ def paired_difference(
     Raises:
         ValueError: The two sides do not have the same comparisons.
     """
-    metric = metric_of(name)
     by_id = {record.id: record for record in b_records}
     if len(by_id) != len(b_records) or sorted(by_id) != sorted(record.id for record in a_records):
         raise ValueError("a paired difference needs the same comparisons on both sides, with unique ids")
@@ -116,13 +144,20 @@ def paired_difference(
         if (record.group, record.ranks) != (other.group, other.ranks):
             raise ValueError(f"record {record.id!r} has another group or other gold ranks on the two sides")
     pairs = [pair for pair in pairs if Outcome.ERROR not in (pair[0].outcome, pair[1].outcome)]
-    a, b = (ScoreTable.of([pair[side] for pair in pairs]) for side in (0, 1))
-    used = a.rows_for(metric.needs) & b.rows_for(metric.needs)
+    a, b = (ScoreTable(pair[side] for pair in pairs) for side in (0, 1))
+    rows = np.ones(len(a.records), np.bool_)
+    return difference(a, b, metric_of(name), rows, seed=seed, resamples=resamples)
+
+
+def difference(
+    a: ScoreTable, b: ScoreTable, metric: EvaluationMetric, rows: Mask, **drawn: Unpack[Bootstrap]
+) -> Estimate:
+    """A metric of some rows of `a` minus that of `b`; the tables have the same comparisons in the same order."""
+    used = rows & usable_rows(a, metric) & usable_rows(b, metric)
     if not used.any():
         return UNDEFINED
-    if not used.all():
-        a, b = a.subset(used), b.subset(used)
-    one, two = metric.sample(a), metric.sample(b)
+    group = recoded(a.group[used])
+    one, two = metric.sample(a).subset(used), metric.sample(b).subset(used)
     reach = metric.span[1] - metric.span[0]
     if (
         isinstance(one, RatioSample)
@@ -130,17 +165,15 @@ def paired_difference(
         and np.array_equal(one.weight, two.weight)
     ):
         # One mean of differences: two means, each rounded, might differ from replicates that equal them.
-        gain, weight = one.total - two.total, one.weight
-        return ratio(gain, weight, a.group, span=(-reach, reach), seed=seed, resamples=resamples)
-    drawn_a, drawn_b = (sample.replicates(a.group, seed=seed, resamples=resamples) for sample in (one, two))
-    value = one.value - two.value
-    limits = bootstrap_interval(value, drawn_a - drawn_b, a.groups, (-reach, reach))
-    return Estimate(value, *limits, one.n, a.groups)
+        return ratio(one.total - two.total, one.weight, group, span=(-reach, reach), **drawn)
+    replicates = one.replicates(group, **drawn) - two.replicates(group, **drawn)
+    value, groups = one.value - two.value, int(group.max()) + 1
+    limits = bootstrap_interval(value, replicates, groups, (-reach, reach))
+    return Estimate(value, *limits, one.n, groups)
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:
     """Wilson's score interval of a share of n independent 0/1 outcomes (Wilson 1927)."""
-    assert n > 0, "an interval needs outcomes"
     center = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
     half = Z / (1 + Z**2 / n) * float(np.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2)))
     # At 0 and 1 the limit is the value itself; rounding would exclude it.
@@ -159,13 +192,11 @@ def unanimity_bounds(value: float, groups: int, span: tuple[float, float]) -> tu
     return value - may_deviate * (value - span[0]), value + may_deviate * (span[1] - value)
 
 
-def expanded_levels(groups: int) -> FloatArray:
-    """Percentiles that undo the narrowness of a bootstrap over few groups (expanded: Hesterberg 2015)."""
-    return np.asarray(ndtr(_expanded_reach(groups)), np.float64)
+def expanded_reach(groups: int) -> FloatArray:
+    """Normal quantiles of the limits, [2], widened to undo the narrowness of a bootstrap over few groups.
 
-
-def _expanded_reach(groups: int) -> FloatArray:
-    """The same as standard normal quantiles."""
+    This is the expanded percentile interval (Hesterberg 2015).
+    """
     reach = float(np.sqrt(groups / (groups - 1)) * stats.t.ppf(0.5 + LEVEL / 2, groups - 1))
     return np.array([-reach, reach])
 
@@ -175,8 +206,8 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentiles of cluster-bootstrap replicates; `unanimity_bounds` if they are all equal.
 
-    The percentiles are `expanded_levels`, corrected for bias and skewness (BCa: Efron 1987). Plain ones miss too often
-    near the ends of the span: at an accuracy of 0.95 in 64 dependent groups they cover 0.91, these 0.93. The
+    The percentiles are those of `expanded_reach`, corrected for bias and skewness (BCa: Efron 1987). Plain ones miss
+    too often near the ends of the span: at an accuracy of 0.95 in 64 dependent groups they cover 0.91, these 0.93. The
     acceleration is a sixth of the skewness of the replicates, which is exact for a mean. With fewer than about ten
     groups no bootstrap interval is wide enough.
 
@@ -190,7 +221,7 @@ def bootstrap_interval(
         return unanimity_bounds(value, groups, span)
     lesser = (np.mean(replicates < value) + np.mean(replicates <= value)) / 2
     bias = ndtri(np.clip(lesser, 1 / replicates.size, 1 - 1 / replicates.size))
-    reach = bias + _expanded_reach(groups)
+    reach = bias + expanded_reach(groups)
     stretch = 1 - stats.skew(replicates) / 6 * reach
     levels = np.where(stretch > 0, ndtr(bias + reach / stretch), reach > 0)
     low, high = np.quantile(replicates, levels)

@@ -107,7 +107,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
 
 
 def _rows(records: Sequence[JudgmentRecord]) -> list[dict[str, Any]]:
-    credit = iter(TOP1.earned(ScoreTable.of(records)).tolist())  # of the scored records only
+    credit = iter(TOP1.credits(ScoreTable(records)).total.tolist())  # of the scored records only
     rows = []
     for record in records:
         values = points(record)

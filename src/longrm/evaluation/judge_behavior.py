@@ -1,7 +1,7 @@
 """How a judge behaves beyond its accuracy: outcomes, failures, biases, votes, and comparisons with baselines."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any, Unpack
 
@@ -9,8 +9,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from longrm.evaluation.estimates import LEVEL, bootstrap_interval, ratio
-from longrm.evaluation.metrics import TOP1
-from longrm.evaluation.metrics.standard import top1_credit
+from longrm.evaluation.metrics import TOP1, top1_credit
 from longrm.evaluation.summaries import (
     AccuracyReadings,
     BaselineComparison,
@@ -20,7 +19,16 @@ from longrm.evaluation.summaries import (
     RecommendedSize,
     VoteCurve,
 )
-from longrm.evaluation.table import Bootstrap, FloatArray, GoldPairs, ScoreTable, codes_of, ratio_replicates
+from longrm.evaluation.table import (
+    Bootstrap,
+    FloatArray,
+    GoldPairs,
+    Mask,
+    ScoreTable,
+    codes_of,
+    ratio_replicates,
+    recoded,
+)
 from longrm.reward_models.baselines import BASELINES
 from longrm.reward_models.trials import best, by_order, points, together
 from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
@@ -37,15 +45,13 @@ _WITH_TEXT = (Outcome.ANSWERED, Outcome.UNPARSED, Outcome.TRUNCATED)
 _ALLOWANCE = 1.1
 
 
-def accuracy(
-    scored: Sequence[JudgmentRecord], table: ScoreTable, **drawn: Unpack[Bootstrap]
-) -> AccuracyReadings:
+def accuracy(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> AccuracyReadings:
     """Accuracy with unanswered comparisons counted as wrong, as chance, or left out; undefined without any answer."""
-    answered = np.array([record.outcome is Outcome.ANSWERED for record in scored], np.float64)
-    if not answered.any():
+    if not table.answered.any():
         return AccuracyReadings(strict=UNDEFINED, chance_credit=UNDEFINED, answered=UNDEFINED)
-    right, every = TOP1.earned(table), np.ones_like(answered)
-    lucky = right + (1 - answered) * TOP1.earned(table, by_chance=True)
+    answered = table.answered.astype(np.float64)
+    right, every = TOP1.credits(table).total, np.ones_like(answered)
+    lucky = right + (1 - answered) * TOP1.credits(table, by_chance=True).total
     return AccuracyReadings(
         strict=ratio(right, every, table.group, **drawn),
         chance_credit=ratio(lucky, every, table.group, **drawn),
@@ -63,85 +69,74 @@ def outcome_rates(records: Sequence[JudgmentRecord], **drawn: Unpack[Bootstrap])
 def failures(records: Sequence[JudgmentRecord], **drawn: Unpack[Bootstrap]) -> FailureRates:
     """Rates of missed formats, ignored contexts and contradicted verdicts (LongRM, section 3)."""
     group = codes_of(record.group for record in records)
-    trials = [record.trials for record in records]
+    writes = any(trial.explanation for record in records for trial in record.trials)
+    # For each record and pattern: how often it occurred, and how often it could have occurred.
+    formats, contexts, contradictions, criteria = [], [], [], []
+    for record in records:
+        ended = [trial.outcome for trial in record.trials if trial.outcome in _WITH_TEXT and writes]
+        formats.append((len(ended) - ended.count(Outcome.ANSWERED), len(ended)))
+        contexts.append((record.context_check == "same", record.context_check in ("same", "changed")))
+        compared = [trial.contradicted for trial in record.trials if trial.contradicted is not None]
+        contradictions.append((sum(compared), len(compared)))
+        # Criteria that discriminate between responses, and prefer others than those judged best
+        rows, judged = [row for row in record.criteria if max(row) > min(row)], best(record)
+        criteria.append((sum(all(row[i] < max(row) for i in judged) for row in rows), len(rows)))
 
     def rate(counts: Sequence[tuple[int, int]]) -> Estimate | None:
         above, below = np.array(counts, np.float64).reshape(-1, 2).T
         estimate = ratio(above, below, group, **drawn)
         return estimate if estimate.n else None
 
-    writes = any(trial.explanation for of_record in trials for trial in of_record)
-    ended = [[t.outcome for t in of_record if t.outcome in _WITH_TEXT and writes] for of_record in trials]
-    checked = [(r.context_check == "same", r.context_check in ("same", "changed")) for r in records]
-    criteria = [_against(record) for record in records]
-    compared = [[t.contradicted for t in of_record if t.contradicted is not None] for of_record in trials]
     return FailureRates(
-        format_missed=rate([(len(found) - found.count(Outcome.ANSWERED), len(found)) for found in ended]),
-        context_ignored=rate(checked),
-        contradicted=rate([(sum(found), len(found)) for found in compared]),
-        criteria_against=rate([(sum(found), len(found)) for found in criteria]),
+        format_missed=rate(formats),
+        context_ignored=rate(contexts),
+        contradicted=rate(contradictions),
+        criteria_against=rate(criteria),
     )
 
 
-def _against(record: JudgmentRecord) -> list[bool]:
-    """For each criterion that discriminates between responses, whether it prefers others than those judged best."""
-    discriminating = [row for row in record.criteria if max(row) > min(row)]
-    judged = best(record)
-    return [all(row[index] < max(row) for index in judged) for row in discriminating]
-
-
-def position_bias(
-    scored: Sequence[JudgmentRecord], table: ScoreTable, **drawn: Unpack[Bootstrap]
-) -> PositionBias | None:
+def position_bias(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> PositionBias | None:
     """Consistency and position bias over the comparisons judged in several orders; None if there are none."""
-    rows = [row for row, record in enumerate(scored) if len({t.order for t in record.trials}) > 1]
+    rows = [row for row, r in enumerate(table.records) if len({trial.order for trial in r.trials}) > 1]
     if not rows:
         return None
-    several = [scored[row] for row in rows]
-    group, right = table.group[rows], TOP1.earned(table)[rows]
-    every = np.ones_like(right)
+    group, right = table.group[rows], TOP1.credits(table).total[rows]
+    sizes = table.size[rows]
+    consistent, first, alone = [], [], []
+    # How many answered trials prefer the response shown at a place (ties share), and how many answered trials there
+    # are, [rows, places, 2].
+    preferred = np.zeros((len(rows), sizes.max(), 2))
+    for number, row in enumerate(rows):
+        trials, ranks = table.records[row].trials, table.ranks[row]
+        verdicts = {best(together(votes)) for votes in by_order(trials)}
+        answered = frozenset() not in verdicts
+        consistent.append((answered and len(verdicts) == 1, answered))
+        found = [(trial.order, top) for trial in trials if (top := best(trial))]
+        decided = [order[0] in top for order, top in found if len(top) == 1 and len(ranks) == 2]
+        first.append((sum(decided), len(decided)))
+        # The mean top-1 credit of a single trial: the accuracy of a judge that is asked once.
+        credit = [sum(ranks[i] == min(ranks) for i in top) / len(top) for _, top in found]
+        alone.append((sum(credit) / len(trials), 1))
+        for place in range(len(ranks)):
+            shares = [(order[place] in top) / len(top) for order, top in found]
+            preferred[number, place] = sum(shares), len(shares)
 
-    def share(counts: Sequence[tuple[float, float]]) -> Estimate:
+    def share(counts: Any) -> Estimate:
         above, below = np.array(counts, np.float64).T
         return ratio(above, below, group, **drawn)
 
-    consistent, first, alone = [], [], []
-    for record in several:
-        verdicts = {best(together(votes)) for votes in by_order(record.trials)}
-        answered = frozenset() not in verdicts
-        consistent.append((answered and len(verdicts) == 1, answered))
-        is_pair = len(record.trials[0].order) == 2
-        decided = [t.order[0] in found for t in record.trials if len(found := best(t)) == 1 and is_pair]
-        first.append((sum(decided), len(decided)))
-        alone.append((_single_order(record), 1))
     return PositionBias(
         consistency=share(consistent),
         first_wins=share(first),
         by_place={
-            str(n): {
-                str(place): share([_best_at(record, n, place) for record in several]) for place in range(n)
+            str(size): {
+                str(place): share(preferred[:, place] * (sizes == size)[:, None]) for place in range(size)
             }
-            for n in sorted({len(record.ranks or ()) for record in several})
+            for size in np.unique(sizes).tolist()
         },
         single_order=share(alone),
-        order_cancelled=ratio(right, every, group, **drawn),
+        order_cancelled=ratio(right, np.ones_like(right), group, **drawn),
     )
-
-
-def _best_at(record: JudgmentRecord, n: int, place: int) -> tuple[float, int]:
-    """The number of trials of n responses that prefer the one shown at a place (ties share), and of answered ones."""
-    verdicts = [(trial.order[place], best(trial)) for trial in record.trials if len(record.ranks or ()) == n]
-    shares = [(at in found) / len(found) for at, found in verdicts if found]
-    return sum(shares), len(shares)
-
-
-def _single_order(record: JudgmentRecord) -> float:
-    """The mean over trials of the top-1 credit: the accuracy of a judge that is asked once."""
-    assert record.ranks is not None, "only comparisons with gold are scored"
-    top = min(record.ranks)
-    verdicts = [best(trial) for trial in record.trials]
-    credit = [sum(record.ranks[i] == top for i in found) / len(found) for found in verdicts if found]
-    return sum(credit) / len(record.trials)
 
 
 def length_bias(pairs: GoldPairs, **drawn: Unpack[Bootstrap]) -> LengthBias | None:
@@ -158,54 +153,52 @@ def length_bias(pairs: GoldPairs, **drawn: Unpack[Bootstrap]) -> LengthBias | No
         return LengthBias(better_longer=longer, better_shorter=shorter, difference=UNDEFINED)
     # Both sides are resampled together, because a group can have pairs on both; resamples without one are left out.
     kept = sides.any(axis=1)
-    groups, group = np.unique(pairs.group[kept], return_inverse=True)
+    group = recoded(pairs.group[kept])
     both = ratio_replicates(pairs.right[kept, None] * sides[kept], sides[kept], group, **drawn)
     value, replicates = longer.value - shorter.value, both[:, 0] - both[:, 1]
-    limits = bootstrap_interval(value, replicates[np.isfinite(replicates)], groups.size, (-1.0, 1.0))
-    difference = Estimate(value, *limits, longer.n + shorter.n, groups.size)
+    groups = int(group.max()) + 1
+    limits = bootstrap_interval(value, replicates[np.isfinite(replicates)], groups, (-1.0, 1.0))
+    difference = Estimate(value, *limits, longer.n + shorter.n, groups)
     return LengthBias(better_longer=longer, better_shorter=shorter, difference=difference)
 
 
-def vote_curve(
-    scored: Sequence[JudgmentRecord], table: ScoreTable, **drawn: Unpack[Bootstrap]
-) -> VoteCurve | None:
+def vote_curve(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> VoteCurve | None:
     """The accuracy that k of the K votes would have had, for every k.
 
     The same k votes of every order are averaged as all votes are. The value is the mean over all subsets of k votes, or
     over `SUBSETS` random ones if there are more; it is exact for k = 1 and k = K. Comparisons with fewer than K votes
     in some order are left out. None if no order was judged twice.
     """
-    asked = [by_order(record.trials) for record in scored]
-    most = max((len(found) for orders in asked for found in orders), default=0)
+    orders = [by_order(record.trials) for record in table.records]
+    most = max((len(votes) for of_record in orders for votes in of_record), default=0)
     if most < 2:
         return None
-    rows = [row for row, orders in enumerate(asked) if all(len(found) == most for found in orders)]
-    shapes = {row: (len(asked[row]), len(scored[row].ranks or ())) for row in rows}
-    curve = np.zeros((len(scored), most))
-    for shape in set(shapes.values()):
-        alike = [row for row in rows if shapes[row] == shape]
-        silent = (np.nan,) * shape[1]
-        votes_of = np.array([[[points(t) or silent for t in votes] for votes in asked[row]] for row in alike])
-        ranks = np.array([scored[row].ranks for row in alike])
+    # Comparisons with equally many orders and responses are counted together.
+    alike: dict[tuple[int, int], list[int]] = {}
+    for row, of_record in enumerate(orders):
+        if all(len(votes) == most for votes in of_record):
+            alike.setdefault((len(of_record), len(table.ranks[row])), []).append(row)
+    curve, used = np.zeros((len(orders), most)), np.zeros(len(orders))
+    for (_, n), rows in alike.items():
+        used[rows] = 1
+        silent = (np.nan,) * n
+        votes_of = np.array([[[points(t) or silent for t in votes] for votes in orders[row]] for row in rows])
+        ranks = np.array([table.ranks[row] for row in rows])
         best = ranks == ranks.min(axis=1, keepdims=True)
         for k in range(1, most + 1):
             subsets = _subsets(most, k, drawn["seed"])
-            curve[alike, k - 1] = np.mean([_top1(votes_of[:, :, votes], best) for votes in subsets], axis=0)
-    used = np.zeros(len(scored))
-    used[rows] = 1
+            curve[rows, k - 1] = np.mean([_top1(votes_of[:, :, votes], best) for votes in subsets], axis=0)
     return VoteCurve(at={str(k + 1): ratio(curve[:, k], used, table.group, **drawn) for k in range(most)})
 
 
-def _subsets(votes: int, k: int, seed: int) -> Iterator[list[int]]:
+def _subsets(votes: int, k: int, seed: int) -> list[list[int]]:
     if math.comb(votes, k) <= SUBSETS:
-        yield from map(list, combinations(range(votes), k))
-        return
+        return list(map(list, combinations(range(votes), k)))
     rng = np.random.default_rng((seed, k))
-    for _ in range(SUBSETS):
-        yield rng.permutation(votes)[:k].tolist()
+    return [rng.permutation(votes)[:k].tolist() for _ in range(SUBSETS)]
 
 
-def _top1(votes_of: FloatArray, best: Any) -> FloatArray:
+def _top1(votes_of: FloatArray, best: Mask) -> FloatArray:
     """Top-1 credit of the mean over orders of the mean over answered votes, [rows]; 0 if an order has no answer.
 
     Args:
@@ -222,24 +215,22 @@ def _top1(votes_of: FloatArray, best: Any) -> FloatArray:
     return credit
 
 
-def against_baselines(
-    scored: Sequence[JudgmentRecord], table: ScoreTable, **drawn: Unpack[Bootstrap]
-) -> dict[str, BaselineComparison]:
+def against_baselines(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> dict[str, BaselineComparison]:
     """Each baseline's accuracy, and the model's minus it on the same comparisons, with a paired interval."""
-    earned = TOP1.earned(table)
+    earned = TOP1.credits(table).total
     compared = {}
-    for name in sorted({name for record in scored for name in record.baselines}):
-        run = np.array([name in record.baselines for record in scored], np.float64)
-        scores = [record.baselines.get(name, ()) for record in scored]
+    for name in sorted({name for record in table.records for name in record.baselines}):
+        scores = [record.baselines.get(name, ()) for record in table.records]
+        run = np.array([bool(found) for found in scores], np.float64)
         right = np.array(
             [top1_credit(*row) if row[0] else 0.0 for row in zip(scores, table.ranks, strict=True)]
         )
-        value = ratio(right, run, table.group, **drawn)
         difference = ratio(earned - right, run, table.group, span=(-1.0, 1.0), **drawn)
-        beaten = difference.low is not None and difference.low > 0
-        reads = name in BASELINES and BASELINES[name].reads_context
         compared[name] = BaselineComparison(
-            value=value, difference=difference, beaten=beaten, reads_context=reads
+            value=ratio(right, run, table.group, **drawn),
+            difference=difference,
+            beaten=difference.low is not None and difference.low > 0,
+            reads_context=name in BASELINES and BASELINES[name].reads_context,
         )
     return compared
 
@@ -248,7 +239,7 @@ def recommended(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> RecommendedSiz
     """How many comparisons, clustered like these, a paired comparison with another judge needs."""
     if not table.size.size:
         return None
-    right, n = TOP1.earned(table), table.size.size
+    right, n = TOP1.credits(table).total, table.size.size
     accuracy = float(right.mean())
     independent = accuracy * (1 - accuracy) / n
     if table.groups == n:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 
-from longrm.evaluation.metrics import METRICS, PAIR_ACCURACY, metric_of
-from longrm.evaluation.metrics.standard import EXACT_ORDER, POSITION_MATCH
+from longrm.evaluation.metrics import EXACT_ORDER, METRICS, PAIR_ACCURACY, POSITION_MATCH, metric_of
 from longrm.evaluation.summaries import EvaluationSummary, MetricBreakdown
 from longrm.evaluation.table import BEST_OF
 from longrm.runs.folder import write_file

@@ -27,7 +27,7 @@ from longrm.evaluation.summaries import (
     EvaluationSummary,
     TrialCounts,
 )
-from longrm.evaluation.table import Bootstrap, GoldPairs, ScoreTable, has_gold_order, is_scored
+from longrm.evaluation.table import Bootstrap, GoldPairs, ScoreTable, has_gold_order
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome, Scale
 
@@ -65,15 +65,14 @@ def summarize(
         ValueError: A depth is outside [0, 1], the threshold outside (0, 1), or an answer does not fit its gold.
     """
     drawn: Bootstrap = {"seed": seed, "resamples": resamples}
-    table = ScoreTable.of(records)
+    table = ScoreTable(records)
     metrics = breakdown(records, table, **drawn)
     # Without any answer, everything that describes the answers is null.
     answered = bool(table.answered.any())
     missing = missing_answers(records)
     rules = [*([rule] if rule else []), *(["release"] if release_rule else [])]
-    scored = [record for record in records if is_scored(record)]
-    pairs = GoldPairs.of(scored, table)
-    baselines = against_baselines(scored, table, **drawn) if answered else {}
+    pairs = GoldPairs(table)
+    baselines = against_baselines(table, **drawn) if answered else {}
     shown = reported(pairs_only=not (table.size > 2).any()) if table.size.size else ()
     return EvaluationSummary(
         model=model,
@@ -85,12 +84,12 @@ def summarize(
         metrics=metrics,
         outcome_rates=outcome_rates(records, **drawn),
         failures=failures(records, **drawn),
-        accuracy=accuracy(scored, table, **drawn),
-        position=position_bias(scored, table, **drawn) if answered else None,
+        accuracy=accuracy(table, **drawn),
+        position=position_bias(table, **drawn) if answered else None,
         length_bias=length_bias(pairs, **drawn),
         ties=ratio((pairs.margin == 0) * 1.0, pairs.answered, pairs.group, **drawn),
-        calibration=calibration(scored, pairs, scale, seed=seed),
-        votes=vote_curve(scored, table, **drawn) if answered else None,
+        calibration=calibration(table, pairs, scale, seed=seed),
+        votes=vote_curve(table, **drawn) if answered else None,
         baselines=baselines,
         beats_baselines=all(one.beaten for one in baselines.values()) if baselines else None,
         recommended=recommended(table, **drawn) if answered else None,

@@ -1,15 +1,17 @@
-"""Judgments with gold as columns, and what metrics compute from them: values with cluster-bootstrap replicates."""
+"""Judgments with gold as columns, and samples: what metrics compute from them for a value and its bootstrap."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations, compress, groupby
-from typing import Literal, Self, TypedDict, Unpack
+from itertools import combinations, groupby
+from typing import Self, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from longrm.reward_models.trials import points
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
 
@@ -58,68 +60,43 @@ class RatioSample:
         """The ratio on every cluster-bootstrap resample of the groups, [resamples]."""
         return ratio_replicates(self.total, self.weight, group, **drawn)
 
-    def is_independent(self, groups: int) -> bool:
-        """Whether every group is a single outcome of 0 or 1, so that Wilson's interval applies."""
-        return groups == self.total.size and bool(
-            (self.weight == 1).all() and np.isin(self.total, (0.0, 1.0)).all()
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class RankedSample:
-    """Two sets of values, whose separation is measured by the area under the ROC curve."""
+    """Two sets of scores, whose separation is measured by the area under the ROC curve."""
 
-    positive: FloatArray  # the values that should be larger
-    positive_row: IntArray  # the row that each is from
-    negative: FloatArray
-    negative_row: IntArray
-    rows: int  # all rows, with and without values
-    mirrored: bool = False  # each negative is the negated positive; then only positives count for n
-
-    @classmethod
-    def of(
-        cls,
-        positive: Sequence[tuple[int, float]],
-        negative: Sequence[tuple[int, float]],
-        *,
-        rows: int,
-        mirrored: bool = False,
-    ) -> Self:
-        """A sample of (row, value) pairs on both sides."""
-        numbers = [np.array([row for row, _ in side], np.int64) for side in (positive, negative)]
-        values = [np.array([value for _, value in side], np.float64) for side in (positive, negative)]
-        return cls(values[0], numbers[0], values[1], numbers[1], rows, mirrored)
+    scores: FloatArray
+    row: IntArray  # the row of the table that each score is from
+    positive: Mask  # whether each score should be larger than the others
+    rows: int  # all rows, with and without scores
+    mirrored: bool = False  # the others are the negated positives; then only positives count for n
 
     @property
     def used(self) -> Mask:
-        """The rows with values."""
-        used = np.zeros(self.rows, np.bool_)
-        used[self.positive_row] = True
-        return used
+        """The rows with scores."""
+        return np.isin(np.arange(self.rows), self.row)
 
     @property
     def value(self) -> float:
         """Area under the ROC curve: the probability that a positive exceeds a negative, ties counting half."""
-        negatives = np.sort(self.negative)
-        below = np.searchsorted(negatives, self.positive, "left").sum(dtype=np.int64)
-        upto = np.searchsorted(negatives, self.positive, "right").sum(dtype=np.int64)
-        return float(below + upto) / (2 * self.positive.size * negatives.size)
+        positives, negatives = self.scores[self.positive], np.sort(self.scores[~self.positive])
+        below = np.searchsorted(negatives, positives, "left").sum(dtype=np.int64)
+        upto = np.searchsorted(negatives, positives, "right").sum(dtype=np.int64)
+        return float(below + upto) / (2 * positives.size * negatives.size)
 
     @property
     def n(self) -> int:
-        """Number of ranked values."""
-        return self.positive.size + (0 if self.mirrored else self.negative.size)
+        """Number of ranked scores."""
+        return int(self.positive.sum()) if self.mirrored else self.scores.size
 
     def subset(self, kept: Mask) -> Self:
         """The sample of some rows, which are renumbered."""
-        row = np.cumsum(kept) - 1
-        positive, negative = kept[self.positive_row], kept[self.negative_row]
+        number, used = np.cumsum(kept) - 1, kept[self.row]
         return replace(
             self,
-            positive=self.positive[positive],
-            positive_row=row[self.positive_row[positive]],
-            negative=self.negative[negative],
-            negative_row=row[self.negative_row[negative]],
+            scores=self.scores[used],
+            row=number[self.row[used]],
+            positive=self.positive[used],
             rows=int(kept.sum()),
         )
 
@@ -129,24 +106,27 @@ class RankedSample:
         if value in (0.0, 1.0):  # perfectly separated, hence on every resample too
             return np.full(drawn["resamples"], value)
         weights = cluster_weights(int(group.max()) + 1, drawn["resamples"], drawn["seed"])
-        everything = np.concatenate([self.positive, self.negative])
-        cuts = np.unique(everything)
-        if cuts.size > BINS:  # values in one quantile bin then count as ties
-            cuts = np.unique(np.quantile(everything, np.arange(1, BINS) / BINS, method="inverted_cdf"))
+        cuts = np.unique(self.scores)
+        if cuts.size > BINS:  # scores in one quantile bin then count as ties
+            cuts = np.unique(np.quantile(self.scores, np.arange(1, BINS) / BINS, method="inverted_cdf"))
         shape = weights.shape[1], cuts.size + 1
-        sides = []  # number of values by group and bin, [groups, bins]
-        for values, row in ((self.positive, self.positive_row), (self.negative, self.negative_row)):
-            cells = np.searchsorted(cuts, values, "right") + group[row] * shape[1]
-            counts = np.bincount(cells, minlength=math.prod(shape))
-            sides.append(counts.reshape(shape).astype(np.float32))
-        # Binning changes the area a little; all replicates are shifted by its effect on the data itself.
-        shift = value - _binned_area(sides, np.ones_like(weights[:1]))[0]
-        areas: FloatArray = np.clip(_binned_area(sides, weights) + shift, 0.0, 1.0)
-        return areas
+        cells = np.searchsorted(cuts, self.scores, "right") + group[self.row] * shape[1]
+        # Number of positives and of negatives by group and bin, each [groups, bins]
+        sides = [
+            np.bincount(cells[side], minlength=math.prod(shape)).reshape(shape).astype(np.float32)
+            for side in (self.positive, ~self.positive)
+        ]
 
-    def is_independent(self, groups: int) -> bool:
-        """An area is not a share of independent outcomes."""
-        return False
+        def areas(weights: npt.NDArray[np.float32]) -> FloatArray:
+            # Counts stay exact in float32.
+            positive, negative = ((weights @ side).astype(np.float64) for side in sides)
+            below = np.cumsum(negative, axis=1) - negative / 2
+            wins, total = (positive * below).sum(axis=1), positive.sum(axis=1) * negative.sum(axis=1)
+            return np.asarray(wins / total)
+
+        # Binning changes the area a little; all replicates are shifted by its effect on the data itself.
+        shift = value - areas(np.ones_like(weights[:1]))[0]
+        return np.asarray(np.clip(areas(weights) + shift, 0.0, 1.0))
 
 
 Sample = RatioSample | RankedSample
@@ -186,20 +166,8 @@ def ratio_replicates(
     return ratios
 
 
-def _binned_area(sides: Sequence[npt.NDArray[np.float32]], weights: npt.NDArray[np.float32]) -> FloatArray:
-    """The area of binned values for each row of group weights; counts stay exact in float32."""
-    positive, negative = ((weights @ side).astype(np.float64) for side in sides)
-    below = np.cumsum(negative, axis=1) - negative / 2
-    wins: FloatArray = (positive * below).sum(axis=1)
-    total: FloatArray = positive.sum(axis=1) * negative.sum(axis=1)
-    return wins / total
-
-
 BEST_OF = ("2", "3", "4")
 """The subtypes of rankings in Long-RewardBench; all others are pairs."""
-
-Needs = Literal["ranks", "scores", "pairs"]
-"""The rows that a metric uses: all with a gold order; those with scores; those with two responses."""
 
 Measure = Callable[["ScoreTable"], Sample]
 """The function of a metric."""
@@ -208,41 +176,35 @@ Credit = Callable[[Sequence[float], Sequence[int]], float]
 """The credit of one comparison: judged values (higher is better) against gold ranks (1 = best), ties by chance."""
 
 
-@dataclass(frozen=True, slots=True)
 class ScoreTable:
-    """The scored records as columns, one row per comparison."""
+    """The scored records as columns, one row per comparison. Parts of a table are masks of its rows.
 
-    group: IntArray  # code of the group, 0 .. groups - 1, every code in use
-    length: IntArray  # length bucket in tokens, -1 if unknown
-    depth: FloatArray  # depth of the evidence, NaN if unknown
-    size: IntArray  # number of responses
-    ranks: tuple[tuple[int, ...], ...]  # gold ranks, not all equal
-    # Per response, higher is better, from scores or ranking; () if unanswered
-    values: tuple[tuple[float, ...], ...]
-    scores: tuple[tuple[float, ...], ...]  # () if there are none
-    # Samples measured so far. Subsets take their rows of them, which is much faster than measuring every part anew.
-    _samples: dict[tuple[Measure, bool], Sample] = field(default_factory=dict, repr=False, compare=False)
+    Attributes:
+        records: The records that are scored: with a gold order, and not an error.
+        ranks: Gold ranks, not all equal.
+        values: One number per response, higher is better, from scores or ranking; () if unanswered.
+        scores: The scores of each response; () if unanswered, or answered with a ranking.
+        size: Number of responses, [rows].
+        answered: Whether there is an answer, [rows].
+        has_scores: Whether there are scores, [rows].
+        group: Code of the group, from 0 in order of occurrence, [rows].
+        length: Length bucket in tokens, -1 if unknown, [rows].
+    """
 
-    @classmethod
-    def of(cls, records: Sequence[JudgmentRecord]) -> Self:
-        """The table of all records that can be scored."""
-        scored = [record for record in records if is_scored(record)]
-        values = tuple(judged_values(record) or () for record in scored)
-        ranks = tuple(record.ranks or () for record in scored)
-        return cls(
-            group=codes_of(record.group for record in scored),
-            length=np.array([-1 if r.length is None else r.length for r in scored], np.int64),
-            depth=np.array([np.nan if r.depth is None else r.depth for r in scored], np.float64),
-            size=np.array([len(gold) for gold in ranks], np.int64),
-            ranks=ranks,
-            values=values,
-            scores=tuple(r.scores if found else () for r, found in zip(scored, values, strict=True)),
-        )
-
-    @property
-    def answered(self) -> Mask:
-        """The rows that were answered."""
-        return np.array([bool(values) for values in self.values], np.bool_)
+    def __init__(self, records: Iterable[JudgmentRecord]) -> None:
+        self.records = [record for record in records if is_scored(record)]
+        self.ranks = [record.ranks or () for record in self.records]
+        self.values = [points(record) for record in self.records]
+        self.scores = [
+            r.scores if values else () for r, values in zip(self.records, self.values, strict=True)
+        ]
+        self.has_scores = np.array([bool(scores) for scores in self.scores], np.bool_)
+        self.size = np.array([len(gold) for gold in self.ranks], np.int64)
+        self.answered = np.array([bool(values) for values in self.values], np.bool_)
+        self.group = codes_of(record.group for record in self.records)
+        self.length = np.array([-1 if r.length is None else r.length for r in self.records], np.int64)
+        # Samples measured so far. Parts take their rows of them, which is much faster than measuring every part anew.
+        self._samples: dict[tuple[Measure, bool], Sample] = {}
 
     @property
     def groups(self) -> int:
@@ -253,82 +215,56 @@ class ScoreTable:
         """A metric's sample of this table; `by_chance`: with all responses tied, which earns the chance level."""
         key = measure, by_chance
         if key not in self._samples:
-            tied = tuple((0.0,) * len(gold) for gold in self.ranks)
-            table = replace(self, values=tied, scores=tied, _samples={}) if by_chance else self
+            table = self
+            if by_chance:
+                table = copy(self)
+                table.values = table.scores = [(0.0,) * len(gold) for gold in self.ranks]
             self._samples[key] = measure(table)
         return self._samples[key]
-
-    def rows_for(self, needs: Needs) -> Mask:
-        """The rows that a metric with these needs uses."""
-        match needs:
-            case "ranks":
-                return np.ones(self.size.shape, np.bool_)
-            case "scores":
-                return np.array([bool(scores) for scores in self.scores], np.bool_)
-            case "pairs":
-                return np.asarray(self.size == 2)
-            case unknown:
-                raise AssertionError(f"no metric needs {unknown!r}")
 
     def per_comparison(self, credit: Credit) -> RatioSample:
         """The mean of a credit over comparisons; unanswered ones earn 0."""
         earned = [credit(*row) if row[0] else 0.0 for row in zip(self.values, self.ranks, strict=True)]
         return RatioSample(np.array(earned, np.float64), np.ones(len(earned)))
 
-    def subset(self, kept: Mask) -> Self:
-        """The table of some rows."""
-        return replace(
-            self,
-            group=np.unique(self.group[kept], return_inverse=True)[1].astype(np.int64),
-            length=self.length[kept],
-            depth=self.depth[kept],
-            size=self.size[kept],
-            ranks=tuple(compress(self.ranks, kept)),
-            values=tuple(compress(self.values, kept)),
-            scores=tuple(compress(self.scores, kept)),
-            _samples={key: sample.subset(kept) for key, sample in self._samples.items()},
-        )
 
-
-@dataclass(frozen=True, slots=True)
 class GoldPairs:
-    """All pairs of a better and a worse response, by gold, as columns."""
+    """All pairs of a better and a worse response, by gold, as columns.
 
-    group: IntArray
-    margin: FloatArray  # judged value of the better response minus that of the worse; NaN if unanswered
-    longer: FloatArray  # characters of the better response minus those of the worse; NaN if unknown
+    Attributes:
+        group: Code of the group, [pairs].
+        margin: Judged value of the better response minus that of the worse; NaN if unanswered, [pairs].
+        longer: Characters of the better response minus those of the worse; NaN if unknown, [pairs].
+        right: 1 if the better response is judged better, 0.5 if both tie, else 0, [pairs].
+        answered: 1 if the pair was judged, else 0, [pairs].
+    """
 
-    @classmethod
-    def of(cls, scored: Sequence[JudgmentRecord], table: ScoreTable) -> Self:
-        """The pairs of the records that the table is made of."""
+    def __init__(self, table: ScoreTable) -> None:
         row: list[int] = []
         margin: list[float] = []
         longer: list[float] = []
-        for at, (record, values) in enumerate(zip(scored, table.values, strict=True)):
+        for at, (record, values) in enumerate(zip(table.records, table.values, strict=True)):
             characters = record.characters
             for better, worse in ordered_pairs(table.ranks[at]):
                 row.append(at)
                 margin.append(values[better] - values[worse] if values else np.nan)
                 longer.append(characters[better] - characters[worse] if characters else np.nan)
-        group = table.group[np.array(row, np.int64)]
-        return cls(group, np.array(margin, np.float64), np.array(longer, np.float64))
-
-    @property
-    def right(self) -> FloatArray:
-        """1 if the better response is judged better, 0.5 if both tie, else 0."""
-        right: FloatArray = (self.margin > 0) + 0.5 * (self.margin == 0)
-        return right
-
-    @property
-    def answered(self) -> FloatArray:
-        """1 if the pair was judged, else 0."""
-        return np.isfinite(self.margin).astype(np.float64)
+        self.group = table.group[np.array(row, np.int64)]
+        self.margin = np.array(margin, np.float64)
+        self.longer = np.array(longer, np.float64)
+        self.right: FloatArray = (self.margin > 0) + 0.5 * (self.margin == 0)
+        self.answered = np.isfinite(self.margin).astype(np.float64)
 
 
-def codes_of(groups: Iterable[str]) -> IntArray:
+def codes_of(names: Iterable[str]) -> IntArray:
     """Numbers names from 0 in order of occurrence."""
     codes: dict[str, int] = {}
-    return np.array([codes.setdefault(group, len(codes)) for group in groups], np.int64)
+    return np.array([codes.setdefault(name, len(codes)) for name in names], np.int64)
+
+
+def recoded(codes: IntArray) -> IntArray:
+    """The codes of some rows without gaps, from 0, as resampling needs them."""
+    return np.unique(codes, return_inverse=True)[1].astype(np.int64)
 
 
 def has_gold_order(record: JudgmentRecord) -> bool:
@@ -344,22 +280,6 @@ def is_scored(record: JudgmentRecord) -> bool:
 def left_out(records: Iterable[JudgmentRecord]) -> int:
     """Number of records with a gold order that ended in an error and are therefore not scored."""
     return sum(has_gold_order(record) and record.outcome is Outcome.ERROR for record in records)
-
-
-def judged_values(record: JudgmentRecord) -> tuple[float, ...] | None:
-    """One value per response, higher is better, from the scores or else the ranking; None if unanswered."""
-    if record.outcome is not Outcome.ANSWERED:
-        return None
-    assert record.ranks is not None, "only comparisons with gold are scored"
-    n = len(record.ranks)
-    if record.scores:
-        if not all(map(math.isfinite, record.scores)):
-            raise ValueError(f"record {record.id!r} has a score that is not finite")
-        return record.scores
-    if sorted(record.ranking) != list(range(n)):
-        raise ValueError(f"record {record.id!r} is answered without {n} scores or an order of {n} responses")
-    places = {response: place for place, response in enumerate(record.ranking)}
-    return tuple(float(-places[response]) for response in range(n))
 
 
 def ordered_pairs(ranks: Sequence[int]) -> list[tuple[int, int]]:

@@ -6,6 +6,7 @@ from scipy import stats
 
 from longrm.evaluation.comparison import compared_parts, holm
 from longrm.evaluation.metrics import PAIR_ACCURACY
+from longrm.evaluation.table import ScoreTable
 
 LENGTHS = (1024, 4096, 16384, 65536)
 
@@ -19,13 +20,12 @@ def outcomes(rng, groups, per_group, accuracy):
 def findings(pairs, seed, groups, second=0.75):
     """Whether some length is found to differ: by what counts, and by McNemar's test as if all were independent."""
     rng = np.random.default_rng(seed)
-    judges = [
-        pairs(outcomes(rng, groups, 8, level), lengths=LENGTHS, per_group=8) for level in (0.75, second)
-    ]
-    matched = list(zip(*judges, strict=True))
-    lengths = [one.length for one, _ in matched]
-    parts = compared_parts(matched, lengths, PAIR_ACCURACY, {"seed": 0, "resamples": 100}).values()
-    return any(part.winner for part in parts), min(holm([part.mcnemar.p for part in parts])) < 0.05
+    judges = (
+        ScoreTable(pairs(outcomes(rng, groups, 8, level), lengths=LENGTHS, per_group=8))
+        for level in (0.75, second)
+    )
+    parts = compared_parts(*judges, PAIR_ACCURACY, "by_length", seed=0, resamples=100).values()
+    return min(part.p_holm for part in parts) < 0.05, min(holm([part.mcnemar.p for part in parts])) < 0.05
 
 
 def rates(pairs, runs, groups, **options):

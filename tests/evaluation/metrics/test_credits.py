@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from longrm.evaluation.metrics import METRICS
-from longrm.evaluation.metrics.standard import (
+from longrm.evaluation.metrics import (
+    METRICS,
     exact_order_credit,
     kendall_tau_credit,
     position_match_credit,
@@ -78,7 +78,7 @@ def table_of(values, ranks):
         order=tuple(range(len(ranks))),
         scores=tuple(map(float, values)),
     )
-    return ScoreTable.of([record])
+    return ScoreTable([record])
 
 
 @pytest.mark.parametrize("ranks", GOLD_ORDERS)

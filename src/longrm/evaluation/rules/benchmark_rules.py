@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from longrm.evaluation.table import FloatArray, is_scored, judged_values, left_out
+from longrm.evaluation.table import FloatArray, is_scored, left_out
 from longrm.reward_models.trials import points
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome, Scale, Trial
@@ -57,7 +57,7 @@ def rm_bench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
     matrices: dict[str, list[FloatArray]] = defaultdict(list)
     for record in records:
         if is_scored(record):
-            values = np.array(judged_values(record) or (0.0,) * (2 * _STYLES))
+            values = np.array(points(record) or (0.0,) * (2 * _STYLES))
             # Rows are styles of the right response, columns of the wrong one.
             matrices[record.task].append((values[:_STYLES, None] > values[None, _STYLES:]).astype(np.float64))
     above = np.triu_indices(_STYLES, 1)
@@ -114,7 +114,7 @@ def long_form_rewardbench(records: Sequence[JudgmentRecord], scale: Scale) -> di
     right: dict[str, list[bool]] = defaultdict(list)
     for record in records:
         if is_scored(record):
-            judged = list(zip(judged_values(record) or (), record.ranks or (), strict=False))
+            judged = list(zip(points(record) or (), record.ranks or (), strict=False))
             chosen = [value for value, rank in judged if rank == 1]
             rejected = [value for value, rank in judged if rank != 1]
             right[record.task].append(bool(judged) and min(chosen) > max(rejected))

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from longrm.evaluation.metrics.standard import position_match_credit
+from longrm.evaluation.metrics import position_match_credit
 from longrm.evaluation.table import BEST_OF
 from longrm.reward_models.trials import points
 from longrm.runs.records import JudgmentRecord

@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from longrm.evaluation.metrics.standard import top1_credit
-from longrm.evaluation.table import is_scored, judged_values, left_out
+from longrm.evaluation.metrics import top1_credit
+from longrm.evaluation.table import is_scored, left_out
+from longrm.reward_models.trials import points
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Scale, are_ratings
 
@@ -78,7 +79,7 @@ def rewardbench_2(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, 
     missing, subsets = 0.25 if _is_written(scale) else 0.0, dict[str, float | None]()
     for name in sorted({record.task for record in items}):
         of_name = [record for record in items if record.task == name]
-        judged = [(judged_values(record), record.ranks or ()) for record in of_name]
+        judged = [(points(record), record.ranks or ()) for record in of_name]
         credit = [top1_credit(values, ranks) if values else missing for values, ranks in judged]
         subsets[name] = _ties(of_name) if name == "Ties" else _mean(credit)
     known = [value for value in subsets.values() if value is not None]
@@ -96,7 +97,7 @@ def rewardbench_2(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, 
 def _pair(record: JudgmentRecord, scale: Scale) -> float:
     # A tie of a classifier's scores is wrong in scripts/run_rm.py; a tie of a judge's ratings or verdicts counts one
     # half in scripts/run_generative.py, with --score_w_ratings as well.
-    values, ranks = judged_values(record), record.ranks or ()
+    values, ranks = points(record), record.ranks or ()
     credit = top1_credit(values, ranks) if values else 0.5
     return credit if _is_written(scale) else math.floor(credit if values else 0)
 
@@ -117,7 +118,7 @@ def _ties(records: Sequence[JudgmentRecord]) -> float | None:
     measures = {}  # by id, the spread and the margin
     for record in records:
         ranks = record.ranks or ()
-        judged = list(zip(judged_values(record) or (0.0,) * len(ranks), ranks, strict=True))
+        judged = list(zip(points(record) or (0.0,) * len(ranks), ranks, strict=True))
         right = [value for value, rank in judged if rank == min(ranks)]
         wrong = [value for value, rank in judged if rank != min(ranks)]
         measures[record.id] = max(right) - min(right), min(right) - max(wrong)

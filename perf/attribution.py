@@ -18,7 +18,7 @@ from longrm.data import write
 from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.loading import LoadedModel, load_scorer, new_scorer
 from longrm.modeling.shapes import ModelShape
-from longrm.reward_models.discriminative import DiscriminativeRewardModel
+from longrm.reward_models.packed import DiscriminativeRewardModel
 from longrm.worlds import WorldPlan, generate
 
 UNTRAINED, RANDOM_HEAD = "untrained", "random head"

@@ -94,7 +94,7 @@ def test_without_torch_the_demo_ends_in_one_line(tmp_path):
 
 def test_without_torch_a_local_model_names_the_extra_and_a_baseline_loads(tmp_path, monkeypatch):
     save(new_scorer(ModelShape(layers=1), words_tokenizer(), seed=0), tmp_path / "model")
-    monkeypatch.delitem(sys.modules, "longrm.reward_models.discriminative", raising=False)
+    monkeypatch.delitem(sys.modules, "longrm.reward_models.packed", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingPackageError, match=r"pip install '\.\[local\]'"):
         longrm.load(str(tmp_path / "model"))

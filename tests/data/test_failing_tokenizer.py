@@ -10,7 +10,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.modeling.loading import new_scorer
 from longrm.modeling.shapes import ModelShape
-from longrm.reward_models.discriminative import DiscriminativeRewardModel
+from longrm.reward_models.packed import DiscriminativeRewardModel
 from longrm.types import Outcome, query_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 

@@ -19,7 +19,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.loading import LanguageModel
 from longrm.modeling.shapes import build_trees
 from longrm.modeling.shared_prefix import Packed, pack, response_logprobs
-from longrm.reward_models.likelihood import LikelihoodRewardModel
+from longrm.reward_models.packed import LikelihoodRewardModel
 from longrm.training.batches import Example, MicroBatch
 from longrm.training.objectives import BradleyTerry, Preference
 from longrm.training.settings import LossSettings

@@ -34,9 +34,6 @@ class Listener(RewardModel):
         self.heard += queries
         return [Judgment(Outcome.ANSWERED, (float(n), 0.0), prompt_tokens=n) for n, _ in enumerate(queries)]
 
-    def orders(self, comparison):
-        return ((1, 0),) if comparison == "fixed" else ()
-
 
 def query(content=CONTEXT + "\n\nWhich one is thing7?", context=(WHOLE,), question=True, **parts):
     start = content.rfind("Which")
@@ -146,8 +143,6 @@ def test_the_inner_model_is_asked_once_about_the_short_queries_and_its_judgments
         True,
         "logit",
     )
-    assert model.orders("fixed") == ((1, 0),)
-    assert model.orders("other") == ()
     index.cache_clear()
     judged = model.judge([query(), query(question=False)])
     assert [judgment.prompt_tokens for judgment in judged] == [0, 1]

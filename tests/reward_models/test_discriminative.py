@@ -10,8 +10,8 @@ import longrm
 from longrm.data.joining import encode
 from longrm.errors import DataError, ModelError
 from longrm.judging import fit
-from longrm.reward_models.discriminative import DiscriminativeRewardModel
 from longrm.reward_models.kinds import JudgeSettings
+from longrm.reward_models.packed import DiscriminativeRewardModel
 from longrm.types import Outcome, Query, presented_order, query_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 

@@ -23,8 +23,8 @@ from longrm.modeling.attention_cuda import sees_of
 from longrm.modeling.loading import new_scorer
 from longrm.modeling.shapes import ModelShape, build_trees
 from longrm.reward_models import JudgeSettings
-from longrm.reward_models import discriminative as scoring
-from longrm.reward_models.discriminative import DiscriminativeRewardModel
+from longrm.reward_models import packed as scoring
+from longrm.reward_models.packed import DiscriminativeRewardModel
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import read_judgments
 from longrm.scoring.ray_engine import _Worker

@@ -8,7 +8,7 @@ import longrm
 from longrm.errors import ConfigError
 from longrm.judging import TOKEN_FORMATS, load_token_format
 from longrm.reward_models import JudgeSettings
-from longrm.reward_models import token_scores as tokens_read
+from longrm.reward_models import packed as tokens_read
 from longrm.reward_models.trials import points
 from longrm.types import Outcome
 

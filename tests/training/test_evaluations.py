@@ -12,7 +12,7 @@ from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.evaluation_run import run_evaluation as evaluate
 from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.loading import LanguageModel
-from longrm.reward_models import discriminative
+from longrm.reward_models import packed
 from longrm.runs.progress import no_progress
 from longrm.training.checkpoints import saved_steps
 from longrm.training.settings import EvaluationSettings
@@ -169,14 +169,14 @@ def test_memory_that_runs_out_over_some_comparisons_leaves_the_others(
     tmp_path, recipe, monkeypatch, caplog, room
 ):
     """Of an evaluation; training itself has room."""
-    real = discriminative.scores
+    real = packed.scores
 
     def scores(model, packed):
         if packed.layout.tokens > room:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(model, packed)
 
-    monkeypatch.setattr(discriminative, "scores", scores)
+    monkeypatch.setattr(packed, "scores", scores)
     probe = {"cells": [{"lengths": [64, 256], "groups": 4, "per_group": 1}]}
     evaluation = {"every": 4, "settings": SETTINGS | {"probe": probe}}
     evaluator = evaluator_of(EvaluationSettings.model_validate(evaluation), no_progress)

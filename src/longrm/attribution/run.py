@@ -265,7 +265,7 @@ def attended_by(model: RewardModel, comparison: Comparison) -> AttendedCompariso
     """FR and IG of a scalar model on this machine (LongRM, Eq. 3 and 4), by regions of a comparison's context."""
     # Here, because both import torch.
     from longrm.modeling.attention_scores import attended
-    from longrm.reward_models.discriminative import DiscriminativeRewardModel
+    from longrm.reward_models.packed import DiscriminativeRewardModel
 
     if not isinstance(model, DiscriminativeRewardModel):
         raise ConfigError(f"--attention requires a scalar model on this machine; {model.name} is not one")

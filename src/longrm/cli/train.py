@@ -180,8 +180,8 @@ def _judge(
     """The reward model that shares its weights with the model in training."""
     from longrm.modeling.loading import Scorer, generation_mode
     from longrm.modeling.local_writer import LocalWriter
-    from longrm.reward_models.discriminative import DiscriminativeRewardModel
     from longrm.reward_models.generative import GenerativeRewardModel
+    from longrm.reward_models.packed import DiscriminativeRewardModel
 
     if isinstance(trained, Scorer):
         yield DiscriminativeRewardModel(trained, name, settings)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from longrm.clients import Completion, Echo, Request
 from longrm.clients.endpoint import Ask, Endpoint, RequestFailed, RequestRejected
@@ -106,9 +106,6 @@ class LikelihoodEndpoint(RewardModel):
     Args:
         address: The endpoint as `URL#NAME`.
         request: `judge` applies as for `LikelihoodRewardModel`; `judge.max_length` is the server's context window.
-
-    Raises:
-        ConfigError: The address is not valid, or the settings lack what this kind needs.
     """
 
     def __init__(self, address: str, request: LoadRequest) -> None:
@@ -198,33 +195,29 @@ _ADVICE = "is this the address of `longrm serve`, such as http://127.0.0.1:8000?
 _NO_VERDICT = re.compile(r"\((unparsed|refused|truncated)\)$")
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-
-class _Info(_Body):
+class _Info(BaseModel):
     model: str
     scale: Scale
     provenance: dict[str, str] = {}
 
 
-class _Usage(_Body):
+class _Usage(BaseModel):
     prompt_tokens: int = Field(ge=0)
     cached_tokens: int = Field(ge=0)
     total_tokens: int = Field(ge=0)
 
 
-class _Cut(_Body):
+class _Cut(BaseModel):
     policy: str
     tokens: int = Field(ge=0)
 
 
-class _Error(_Body):
+class _Error(BaseModel):
     type: str
     message: str
 
 
-class _Answer(_Body):
+class _Answer(BaseModel):
     scores: list[float | None]
     usage: _Usage
     explanation: str = ""
@@ -232,11 +225,11 @@ class _Answer(_Body):
     error: _Error | None = None
 
 
-class _Rejection(_Body):
+class _Rejection(BaseModel):
     error: _Error
 
 
-_Expected = TypeVar("_Expected", bound=_Body)
+_Expected = TypeVar("_Expected", bound=BaseModel)
 
 
 class LongrmServer(RewardModel):
@@ -259,7 +252,12 @@ class LongrmServer(RewardModel):
         self.name = f"longrm:{url}"
         self._cut = judge.cut
         self._endpoint = Endpoint(url, "/v1/scores", settings, _parser(_Answer), root="", advice=_ADVICE)
-        info = _info(url, settings)
+        info_endpoint = Endpoint(url, "/info", settings, _parser(_Info), root="", advice=_ADVICE)
+        try:
+            (info,) = info_endpoint.map([None], lambda ask, _: ask(None))
+        except (RequestFailed, RequestRejected) as error:
+            problem = info_endpoint.redact(str(error))
+            raise ModelError(f"{info_endpoint.url}: {problem}; {_ADVICE}") from None
         self.scale = info.scale
         self.provenance = {**info.provenance, "served_name": info.model}
 
@@ -286,7 +284,7 @@ class LongrmServer(RewardModel):
             return Judgment(Outcome.ERROR, detail=str(failure))
         except RequestRejected as rejection:
             try:
-                error = _Rejection.model_validate_json(rejection.body).error
+                error = _Rejection.model_validate_json(rejection.body, strict=True).error
             except ValidationError:
                 error = _Error(
                     type="unknown", message=f"the server answered {rejection.status}: {rejection.text}"
@@ -320,19 +318,10 @@ class LongrmServer(RewardModel):
         return Judgment(outcome, detail=self._endpoint.redact(error.message))
 
 
-def _info(url: str, settings: Remote) -> _Info:
-    endpoint = Endpoint(url, "/info", settings, _parser(_Info), root="", advice=_ADVICE)
-    try:
-        (info,) = endpoint.map([None], lambda ask, _: ask(None))
-    except (RequestFailed, RequestRejected) as error:
-        raise ModelError(f"{endpoint.url}: {endpoint.redact(str(error))}; {_ADVICE}") from None
-    return info
-
-
 def _parser(kind: type[_Expected]) -> Callable[[bytes], _Expected]:
     def parse(body: bytes) -> _Expected:
         try:
-            return kind.model_validate_json(body)
+            return kind.model_validate_json(body, strict=True)
         except ValidationError as error:
             place = ".".join(map(str, error.errors()[0]["loc"]))
             raise ValueError(f"the server's answer is not that of longrm serve (field '{place}')") from None

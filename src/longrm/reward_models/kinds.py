@@ -134,7 +134,7 @@ def _load_likelihood(name: str, request: LoadRequest) -> RewardModel:
 
         return LikelihoodEndpoint(name.removeprefix(_HTTP), request)
     from longrm.modeling.loading import load_language_model
-    from longrm.reward_models.likelihood import LikelihoodRewardModel
+    from longrm.reward_models.packed import LikelihoodRewardModel
 
     names = name.split("#", 1)
     if not all(names):
@@ -155,7 +155,7 @@ def _load_tokens(name: str, request: LoadRequest) -> RewardModel:
         client, tokenizer = connect(name.removeprefix(_HTTP), request)
         return TokenEndpoint(client, request.judge, tokenizer=tokenizer)
     from longrm.modeling.loading import load_language_model
-    from longrm.reward_models.token_scores import TokenRewardModel
+    from longrm.reward_models.packed import TokenRewardModel
 
     judge = request.judge
     model = load_language_model(name, dtype=judge.dtype, device=judge.device, packed=True)
@@ -188,7 +188,7 @@ def _load_local(model: str, request: LoadRequest) -> RewardModel:
     judge = request.judge
     match kind_of(model):
         case "discriminative":
-            from longrm.reward_models.discriminative import DiscriminativeRewardModel
+            from longrm.reward_models.packed import DiscriminativeRewardModel
 
             return DiscriminativeRewardModel.load(model, judge)
         case "generative":
@@ -286,7 +286,6 @@ def load(
     Raises:
         ConfigError: An unknown kind, baseline or setting, an incomplete name, or rubrics for a model that cannot judge
             by one criterion.
-        DataError: The file of rubrics cannot be read.
         ModelError: A folder, Hub id or endpoint that cannot be used.
     """
     request = LoadRequest(

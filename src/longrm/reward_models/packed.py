@@ -1,26 +1,41 @@
-"""Local models that read all responses over one encoded prompt, with several queries packed into one forward pass."""
+"""Local models that read all responses over one encoded prompt, with several queries packed into one forward pass.
+
+`PackedRewardModel` tokenizes, batches and caches. Its subclasses choose the tokens and compute numbers at them: a score
+by a scalar head (`DiscriminativeRewardModel`), the likelihood of a response (`LikelihoodRewardModel`), or the
+probability of one token (`TokenRewardModel`).
+"""
 
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from longrm.data.joining import Encoded, TokenQuery
-from longrm.data.tokenizing import UnknownTokens
-from longrm.errors import DataError
-from longrm.judging import Policy, fit, too_long
+from longrm.data.joining import Encoded, TokenQuery, common_prefix, encode
+from longrm.data.tokenizing import Tokenizer, UnknownTokens
+from longrm.errors import ConfigError, DataError, ModelError
+from longrm.judging import Policy, fit, format_for, load_formats, load_token_format, too_long
 from longrm.modeling.device_memory import concerns_one_query
-from longrm.modeling.loading import LoadedModel
+from longrm.modeling.loading import LanguageModel, LoadedModel, Scorer, load_scorer
 from longrm.modeling.prefix_cache import BLOCK, PrefixCache, block_keys
 from longrm.modeling.shapes import TokenTree, build_trees, within_budget
-from longrm.modeling.shared_prefix import Packed, TransformersModel, check_embedded, pack
+from longrm.modeling.shared_prefix import (
+    Packed,
+    TransformersModel,
+    check_embedded,
+    next_logprobs,
+    pack,
+    response_logprobs,
+    scored_states,
+    scores,
+)
 from longrm.reward_models.kinds import JudgeSettings
 from longrm.reward_models.protocol import RewardModel
-from longrm.types import Cut, Judgment, Outcome, Query
+from longrm.types import Cut, Judgment, Message, Outcome, Query, Scale
 
 # Tokens of one forward pass. Short contexts are packed up to it; a longer one is read alone.
 _TOKENS_PER_FORWARD = 16_384
@@ -203,11 +218,11 @@ class PackedRewardModel(RewardModel):
                 )
                 judgments.append(Judgment(Outcome.ERROR, detail=detail, prompt_tokens=tokens, cut=one.cut))
                 continue
-            scores, explanation = self._verdict(one.query, rows)
+            values, explanation = self._verdict(one.query, rows)
             judgments.append(
                 Judgment(
                     Outcome.ANSWERED,
-                    scores,
+                    values,
                     explanation=explanation,
                     prompt_tokens=tokens,
                     cached_tokens=min(cached for _, cached in branches),
@@ -266,3 +281,223 @@ class PackedRewardModel(RewardModel):
             if not concerns_one_query(error, self._model):
                 raise
         return list(zip(rows, cached, strict=True))
+
+
+# ---- Scalar heads ----
+
+
+class DiscriminativeRewardModel(PackedRewardModel):
+    """A one-label sequence classifier, read at the last token that is not padding, as transformers does.
+
+    Scores are raw logits of the fp32 head.
+    """
+
+    scale: Scale = "logit"
+
+    @classmethod
+    def load(cls, model: str, settings: JudgeSettings | None = None) -> Self:
+        """Loads a folder or Hub id."""
+        settings = settings or JudgeSettings()
+        scorer = load_scorer(model, dtype=settings.dtype, device=settings.device, weights=settings.weights)
+        return cls(scorer, model, settings)
+
+    @torch.inference_mode()
+    def head_deviation(self, query: Query) -> float | None:
+        """The lead of the first of two responses, in standard deviations of the lead under a random head.
+
+        With a head w of the same norm in a random direction, the lead has mean 0 and standard deviation
+        |w| |h1 - h2| / sqrt(d), where h1 and h2 are the d-dimensional hidden states that the scores are read from. None
+        if the query cannot be read, or the two states are equal.
+        """
+        opened = self.open(query)
+        if isinstance(opened, Judgment):
+            return None
+        states = scored_states(self._model, pack(build_trees(opened.items)).to(self._model.device)).float()
+        weight, difference = self._model.score.weight[0].float(), states[0] - states[1]
+        deviation = float(weight.norm() * difference.norm()) / math.sqrt(len(weight))
+        return float(weight @ difference) / deviation if deviation else None
+
+    @property
+    def scorer(self) -> Scorer:
+        """The model and its tokenizer."""
+        return Scorer(self._model, self.tokenizer)
+
+    def _encode(self, query: Query) -> Sequence[Encoded]:
+        return [encode(self.tokenizer, query.prompt, query.responses, query.tools)]
+
+    def _read(self, packed: Packed, items: Sequence[Encoded]) -> Float[Tensor, "branches 1"]:
+        return scores(self._model, packed)[:, None]
+
+
+# ---- Likelihoods ----
+
+
+class LikelihoodRewardModel(PackedRewardModel):
+    """The log-probability of each response given the prompt, both rendered by the model's chat template.
+
+    The score is L(y) = sum_t log p(y_t | x, y_<t), whose differences are the log-odds of generating one response rather
+    than the other, or its mean over tokens (SimPO's reward without beta; Meng et al. 2024, equation 3). With a
+    reference it is L(y) - L_ref(y), the implicit reward of a model trained by DPO, divided by beta (Rafailov et al.
+    2023, equation 5). RewardBench uses the same formula (Lambert et al. 2024, section 4) on other tokens: it prepends
+    BOS, appends EOS and includes the assistant's header.
+
+    The tokens that count are those of preference training, here and in TRL: all that follow the prompt. These are the
+    content, the token that closes the turn (without it a response would never be less likely than its continuation),
+    and what the template writes around them, including an empty thought. In a trajectory the turns of the assistant
+    count, and results of tools do not.
+
+    Log-probabilities are computed in fp32, only at the tokens of the responses.
+
+    Args:
+        language_model: The model, which reads packed sequences, and its tokenizer.
+        name: Its name in summaries and reports.
+        settings: `likelihood` selects the sum or the mean.
+        reference: The model that training started from, with the same vocabulary.
+    """
+
+    def __init__(
+        self,
+        language_model: LanguageModel,
+        name: str,
+        settings: JudgeSettings | None = None,
+        reference: LanguageModel | None = None,
+    ) -> None:
+        settings = settings or JudgeSettings()
+        super().__init__(language_model, name, settings)
+        self._mean = settings.likelihood == "mean"
+        self._reference = reference
+        self.scale = "none" if self._mean or reference is not None else "logit"
+        if reference is None:
+            return
+        added = {f"reference_{key}": value for key, value in reference.provenance.items()}
+        self.provenance = {**self.provenance, **added}
+        self.limit = min(self.limit, int(reference.model.config.max_position_embeddings))
+        # Both models read the tokens of the trained one, with its chat template.
+        self._reference_tokenizer = replace(self.tokenizer, backend=reference.tokenizer.backend)
+
+    def _encode(self, query: Query) -> Sequence[Encoded]:
+        def encoded(tokenizer: Tokenizer) -> Encoded:
+            return encode(tokenizer, query.prompt, query.responses, query.tools, written=True)
+
+        item = encoded(self.tokenizer)
+        if self._reference is not None and encoded(self._reference_tokenizer) != item:
+            raise ModelError(
+                f"{self.name}: the tokenizers of model and reference give different ids for '{query.id}'; the "
+                "reference must be the model that training started from"
+            )
+        return [item]
+
+    def _given(self, query: TokenQuery) -> Sequence[Encoded]:
+        if not query.split:
+            raise DataError("the start of the response is not known; send prompt and response separately")
+        return super()._given(query)
+
+    def _models(self) -> list[TransformersModel]:
+        return [*super()._models(), *([] if self._reference is None else [self._reference.model])]
+
+    def _read(self, packed: Packed, items: Sequence[Encoded]) -> Float[Tensor, "branches 1"]:
+        written = [own for item in items for own in item.written]
+        reduce = torch.mean if self._mean else torch.sum
+
+        def likelihoods(model: TransformersModel) -> Float[Tensor, " branches"]:
+            logprobs = response_logprobs(model, packed.to(model.device), written)
+            return torch.stack([reduce(values) for values in logprobs])
+
+        values = likelihoods(self._model)
+        if self._reference is not None:
+            values = values - likelihoods(self._reference.model).to(values.device)
+        return values[:, None]
+
+
+# ---- Probability of one token ----
+
+_PROBE = ({"role": "user", "content": "Question?"},)
+
+
+class TokenRewardModel(PackedRewardModel):
+    """Judges by the log-probabilities of a format's tokens as the first token of the answer, without generating any.
+
+    They are read after the assistant's header and whatever the chat template writes before the content, such as an
+    empty thought. Prompts that begin with the same document share its encoding: both orders of a pair, responses that
+    are judged alone, and several questions about one document.
+
+    Args:
+        language_model: The model, which reads packed sequences, and its tokenizer.
+        name: Its name in summaries and reports.
+        settings: The format, and optionally a template and its tokens.
+    """
+
+    by_criterion = True
+    scale: Scale = "logit"
+
+    def __init__(
+        self, language_model: LanguageModel, name: str, settings: JudgeSettings | None = None
+    ) -> None:
+        settings = settings or JudgeSettings()
+        super().__init__(language_model, name, settings)
+        self.sees_order = settings.format != "pointwise"
+        self._formats = load_formats(
+            settings.format,
+            settings.template,
+            lambda name, template: load_token_format(name, template=template, tokens=settings.tokens),
+        )
+        # The letters of two responses are the first of those of many, so one forward pass reads all.
+        self._tokens = max((format.tokens for format in self._formats.values()), key=len)
+        try:
+            _, self._ids = token_ids(self.tokenizer, _PROBE, self._tokens)
+        except DataError as error:
+            raise ConfigError(f"{name}: {error}") from None
+
+    def _encode(self, query: Query) -> Sequence[Encoded]:
+        items = []
+        for messages in format_for(self._formats, len(query.responses)).render(query):
+            before, ids = token_ids(self.tokenizer, messages, self._tokens)
+            if ids != self._ids or len(before) < 2:
+                raise DataError(f"'{query.id}': the token ids of the answer depend on the prompt")
+            # The last token of the prompt is the branch: the next token is predicted at it.
+            items.append(Encoded(before[:-1], [before[-1:]]))
+        return items
+
+    def _given(self, query: TokenQuery) -> Sequence[Encoded]:
+        raise DataError("this model needs messages, not rendered text")
+
+    def _read(self, packed: Packed, items: Sequence[Encoded]) -> Float[Tensor, "branches values"]:
+        return next_logprobs(self._model, packed, self._ids)
+
+    def _verdict(self, query: Query, rows: Sequence[Row]) -> tuple[Row, str]:
+        count = len(query.responses)
+        format = format_for(self._formats, count)
+        if format.alone:
+            lines = [f"Response {number}: {format.explain(row)}" for number, row in enumerate(rows, start=1)]
+            return format.scores(rows, count), "\n".join(lines)
+        return format.scores(rows, count), format.explain(rows[0][:count])
+
+    def _prompt_tokens(self, items: Sequence[Encoded]) -> int:
+        return max(item.longest for item in items)
+
+
+def token_ids(
+    tokenizer: Tokenizer, prompt: Sequence[Message], tokens: Sequence[str]
+) -> tuple[list[int], list[int]]:
+    """The ids of a prompt up to the start of the answer, and the id of each token as that answer.
+
+    A token that is several tokens or unknown to the tokenizer, or two with the same id, is a `DataError`.
+    """
+    # The template may write the same text before and after every answer, so the answers are what differs.
+    item = encode(tokenizer, prompt, [({"role": "assistant", "content": token},) for token in tokens])
+    own = [list(ids) for ids in item.responses]
+    start = min(common_prefix(own[0], ids) for ids in own[1:])
+    end = min(common_prefix(own[0][start:][::-1], ids[start:][::-1]) for ids in own[1:])
+    answers = {token: ids[start : len(ids) - end] for token, ids in zip(tokens, own, strict=True)}
+    for token, ids in answers.items():
+        if len(ids) != 1 or ids == [tokenizer.unk_id]:
+            why = "unknown to its tokenizer" if ids == [tokenizer.unk_id] else f"{len(ids)} tokens"
+            raise DataError(
+                f"the token {token!r} is {why} at the start of the answer; choose other judge.tokens, with a "
+                "judge.template that asks for them"
+            )
+    if len({ids[0] for ids in answers.values()}) < len(answers):
+        raise DataError(
+            f"the tokenizer maps some of {list(tokens)} to the same id; choose other judge.tokens"
+        )
+    return [*item.prompt, *own[0][:start]], [ids[0] for ids in answers.values()]

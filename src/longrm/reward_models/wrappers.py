@@ -10,12 +10,12 @@ import numpy as np
 
 from longrm.data.criteria import read_rubrics
 from longrm.data.spans import disjoint_spans, edit_context
-from longrm.errors import ConfigError, DataError, nearest
+from longrm.errors import ConfigError, DataError
 from longrm.reading import file_digest
-from longrm.reward_models.lexical import LexicalIndex, index
+from longrm.reward_models.lexical import index
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.trials import mean_scores, points
-from longrm.types import Criterion, Cut, Judgment, Outcome, Query, Scale, Span, Trial, message_text, text_of
+from longrm.types import Criterion, Cut, Judgment, Outcome, Query, Scale, Span, message_text, text_of
 
 _logger = logging.getLogger(__name__)
 
@@ -35,8 +35,7 @@ def _mean_rank(points: Points) -> list[float]:
 
 def _votes(points: Points) -> list[float]:
     """One vote for the best response, shared by ties."""
-    top = max(points)
-    best = [float(value == top) for value in points]
+    best = [float(value == max(points)) for value in points]
     return [value / sum(best) for value in best]
 
 
@@ -55,18 +54,11 @@ class EnsembleRewardModel(RewardModel):
     Args:
         members: At least two.
         combination: A key of `COMBINATIONS`.
-
-    Raises:
-        ConfigError: There are fewer members, or no such combination.
     """
 
     scale: Scale = "verdict"
 
     def __init__(self, members: Sequence[RewardModel], combination: str) -> None:
-        if combination not in COMBINATIONS:
-            raise ConfigError(f"no ensemble '{combination}'; {nearest(combination, COMBINATIONS)}")
-        if len(members) < 2:
-            raise ConfigError("an ensemble needs at least two models, joined by +")
         self.name = f"ensemble:{combination}:{'+'.join(member.name for member in members)}"
         self.samples = any(member.samples for member in members)
         self.by_criterion = all(member.by_criterion for member in members)
@@ -81,14 +73,16 @@ class EnsembleRewardModel(RewardModel):
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
         """Queries one member after the other."""
         by_member = [member.judge_in_all_orders(queries) for member in self._members]
-        return [self._combined(trials) for trials in zip(*by_member, strict=True)]
-
-    def _combined(self, trials: Sequence[Trial]) -> Judgment:
-        failed = _first_unanswered(trials)
-        if failed is not None:
-            trial = trials[failed]
-            return Judgment(trial.outcome, detail=f"{self._members[failed].name}: {trial.detail}")
-        return Judgment(Outcome.ANSWERED, mean_scores([self._combine(points(trial)) for trial in trials]))
+        judgments = []
+        for trials in zip(*by_member, strict=True):
+            failed = _first_unanswered(trials)
+            if failed is None:
+                shares = [self._combine(points(trial)) for trial in trials]
+                judgments.append(Judgment(Outcome.ANSWERED, mean_scores(shares)))
+            else:
+                detail = f"{self._members[failed].name}: {trials[failed].detail}"
+                judgments.append(Judgment(trials[failed].outcome, detail=detail))
+        return judgments
 
 
 def _first_unanswered(judgments: Sequence[Judgment]) -> int | None:
@@ -112,10 +106,6 @@ class RubricRewardModel(RewardModel):
     Args:
         inner: The judge.
         rubrics: "item" for the criteria in each row of the data, or a file of criteria.
-
-    Raises:
-        ConfigError: The model cannot judge by one criterion.
-        DataError: The file cannot be read.
     """
 
     def __init__(self, inner: RewardModel, rubrics: str) -> None:
@@ -157,9 +147,8 @@ def _weighted(criteria: Sequence[Criterion], judgments: Sequence[Judgment]) -> J
     tokens = [one.prompt_tokens for one in judgments if one.prompt_tokens is not None]
     explanations = []
     for criterion, judgment in zip(criteria, judgments, strict=True):
-        result = ", ".join(f"{value:.4g}" for value in points(judgment)) or judgment.outcome.value.replace(
-            "_", " "
-        )
+        scores = ", ".join(f"{value:.4g}" for value in points(judgment))
+        result = scores or judgment.outcome.replace("_", " ")
         heading = f"{criterion.text} (weight {criterion.weight:g}): {result}"
         explanations.append(f"{heading}\n{judgment.explanation}".rstrip())
     combined = Judgment(
@@ -232,10 +221,6 @@ class CompressRewardModel(RewardModel):
             results.append(judgment)
         return results
 
-    def orders(self, comparison: str) -> tuple[tuple[int, ...], ...]:
-        """See `RewardModel`."""
-        return self._inner.orders(comparison)
-
 
 def compress(query: Query, tokens: int, chunk: int = CHUNK) -> tuple[Query, Cut | None]:
     """Keeps the chunks of the context that are closest to the question and to the responses.
@@ -249,26 +234,38 @@ def compress(query: Query, tokens: int, chunk: int = CHUNK) -> tuple[Query, Cut 
         Otherwise the query with a shorter prompt and adjusted spans, those of the context without the question, and
         the number of words and punctuation marks left out.
     """
+
+    def text_at(span: Span) -> str:
+        return message_text(query.prompt[span.message])[span.start : span.end]
+
     spans = _context_of(query)
-    lexicon = index(tuple(_text(query, span) for span in spans), min(chunk, tokens))
-    if sum(piece.size for piece in lexicon.chunks) <= tokens:
+    lexicon = index(tuple(map(text_at, spans)), min(chunk, tokens))
+    chunks = lexicon.chunks
+    if sum(piece.size for piece in chunks) <= tokens:
         return query, None
-    sought = sorted(text_of(response) for response in query.responses)  # independent of the presented order
+    # Sorted, because the order of summation must not depend on the presented order.
+    sought = sorted(text_of(response) for response in query.responses)
     if query.question is not None:
-        sought.append(_text(query, query.question))
-    kept = _most_relevant(lexicon, sought, tokens)
-    # Edits replace each run of chunks that were not kept.
+        sought.append(text_at(query.question))
+    relevance = np.zeros(len(chunks))
+    for text in sought:
+        scores = lexicon.scores(text)
+        relevance += scores / (scores.max() or 1.0)
+    kept, room = set(), tokens
+    for number in np.argsort(-relevance, kind="stable").tolist():
+        if chunks[number].size <= room:
+            kept.add(number)
+            room -= chunks[number].size
+    # One mark replaces each run of chunks of one span that were not kept.
     edits = []
     for (is_kept, passage), run in groupby(
-        enumerate(lexicon.chunks), lambda numbered: (numbered[0] in kept, numbered[1].passage)
+        range(len(chunks)), key=lambda number: (number in kept, chunks[number].passage)
     ):
         if not is_kept:
-            chunks = [piece for _, piece in run]
-            span = spans[passage]
-            edits.append(
-                (Span(span.message, span.start + chunks[0].start, span.start + chunks[-1].end), LEFT_OUT)
-            )
-    left_out = sum(piece.size for number, piece in enumerate(lexicon.chunks) if number not in kept)
+            numbers, span = list(run), spans[passage]
+            start, end = chunks[numbers[0]].start, chunks[numbers[-1]].end
+            edits.append((Span(span.message, span.start + start, span.start + end), LEFT_OUT))
+    left_out = sum(piece.size for number, piece in enumerate(chunks) if number not in kept)
     return edit_context(replace(query, context=tuple(spans)), edits), Cut("compress", left_out)
 
 
@@ -277,21 +274,3 @@ def _context_of(query: Query) -> list[Span]:
     spans = disjoint_spans(query.context, query.question)
     plain = all(isinstance(query.prompt[span.message].get("content"), str) for span in spans)
     return spans if plain else []
-
-
-def _most_relevant(lexicon: LexicalIndex, sought: Sequence[str], room: int) -> set[int]:
-    total = np.zeros(len(lexicon.chunks))
-    for text in sought:
-        scores = lexicon.scores(text)
-        total += scores / (scores.max() or 1.0)
-    kept = set()
-    for number in np.argsort(-total, kind="stable").tolist():
-        size = lexicon.chunks[number].size
-        if size <= room:
-            kept.add(number)
-            room -= size
-    return kept
-
-
-def _text(query: Query, span: Span) -> str:
-    return message_text(query.prompt[span.message])[span.start : span.end]

@@ -301,9 +301,6 @@ def test_evidence_spans_decide_depths(put):
     moved = [demonstration(91, 0.5, evidence=far), demonstration(92, 0.5, evidence=broken)]
     found = audit(put("moved.jsonl", *moved, *spread))
     assert (found.depths.known, found.findings["evidence_not_found"].count) == (60, 2)
-    # Without spans the recorded depths count.
-    found = audit(put("recorded.jsonl", *(row | {"evidence": None} for row in spread)))
-    assert (found.depths.known, found.depths.even) == (60, None)
 
 
 def test_depths_count_once_per_context_and_large_pieces_are_not_tested(put):

@@ -55,16 +55,6 @@ def as_text(audit: DataSetAudit, width: int = 80) -> str:
 
 def as_html(audit: DataSetAudit) -> str:
     """The audit as one page that loads nothing. Equal audits give equal bytes."""
-    findings = [
-        {
-            "name": _name(kind),
-            "what": finding.what,
-            "count": tokens(finding.count),
-            "examples": finding.examples[:_MAX_EXAMPLES],
-        }
-        for kind, finding in audit.findings.items()
-        if finding.count
-    ]
     page = html_page(
         "auditing/page.html.j2",
         command="longrm audit",
@@ -72,7 +62,8 @@ def as_html(audit: DataSetAudit) -> str:
         heading=audit.path,
         headline=headline(audit),
         facts=facts(audit),
-        findings=findings,
+        findings={_name(kind): finding for kind, finding in audit.findings.items() if finding.count},
+        examples=_MAX_EXAMPLES,
         not_found=not_found(audit),
         tables=tables(audit),
         settings=audit.settings,

@@ -4,9 +4,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
 
 from longrm.benchmarks import BENCHMARKS, BenchmarkSource, Leval, LoadedBenchmark, Probe, leval, load
 from longrm.benchmarks.benchmark import AuditFinding, Auditor
@@ -27,6 +29,7 @@ NOT_READ = "not read"
 
 _SCORE = re.compile(r"\[\[?\s*(?:score\s*[:：]\s*)?(\d+(?:\.\d+)?)\s*(?:/\s*10\s*)?\]?\]\W*\Z", re.IGNORECASE)
 _CONTEXT = re.compile(r"<(context(?:-\d+)?)>\n")  # the start of longrm's own judging prompts
+_SPANS = TypeAdapter(tuple[Span, ...])
 _KINDS_WITHOUT_ROWS = ("evaluation", "training", "scoring", "demo")
 # Metrics of answers that need not appear word for word in the context.
 _FREE_METRICS = {"rouge_l", "chrf", "right_choices", "math_equality", "edit_similarity"}
@@ -35,8 +38,7 @@ _FREE_METRICS = {"rouge_l", "chrf", "right_choices", "math_equality", "edit_simi
 class Evidence(NamedTuple):
     """The evidence that a row names: where it is in the context, and whether some of it is not there."""
 
-    # By piece: its depth (the share of the rest of the context before it) and its share of the context. A piece of
-    # unknown size counts as all of it.
+    # By piece: its depth (the share of the rest of the context before it) and its share of the context.
     pieces: tuple[tuple[float, float], ...] = ()
     missing: bool = False
 
@@ -244,38 +246,31 @@ def _of_document(document: Document) -> AuditedRow:
     )
 
 
-def _locate(spans: Sequence[Span | None], regions: Sequence[Span]) -> Evidence:
-    """Locates spans of evidence, None for a malformed one, within the regions of a context in reading order."""
-    sizes = [region.end - region.start for region in regions]
-    total = sum(sizes)
+def _locate(spans: Sequence[Span], regions: Sequence[Span]) -> Evidence:
+    """Locates spans of evidence within the regions of a context, which are in reading order."""
+    total = sum(region.end - region.start for region in regions)
     pieces, missing = [], False
     for span in spans:
-        before = None  # characters of the context before the evidence
-        for region, earlier in zip(regions, accumulate(sizes, initial=0), strict=False):
-            if (
-                span is not None
-                and region.message == span.message
-                and region.start <= span.start <= span.end <= region.end
-            ):
-                before = earlier + span.start - region.start
-                break
-        if span is None or before is None:
-            missing = True
-            continue
         size = span.end - span.start
-        if size < total:  # evidence that is all of the context has no depth
-            pieces.append((before / (total - size), size / total))
+        before = 0  # characters of the context before the region
+        for region in regions:
+            if region.message == span.message and region.start <= span.start <= span.end <= region.end:
+                if size < total:  # evidence that is all of the context has no depth
+                    pieces.append(((before + span.start - region.start) / (total - size), size / total))
+                break
+            before += region.end - region.start
+        else:
+            missing = True
     return Evidence(tuple(pieces), missing)
 
 
 def _recorded_evidence(metadata: Mapping[str, Any], prompt: Sequence[Message]) -> Evidence:
-    """The evidence of a synthesized row: from the spans in its `evidence`, or else its `depths`."""
-    spans = metadata.get("evidence")
-    if isinstance(spans, list) and spans:
-        return _locate([_span_of(value) for value in spans], _region(prompt))
-    recorded = metadata.get("depths")
-    depths = [one for one in recorded if isinstance(one, int | float)] if isinstance(recorded, list) else []
-    return Evidence(tuple((depth, 1.0) for depth in depths if 0 <= depth <= 1))
+    """The evidence that a synthesized row records in its metadata."""
+    try:
+        spans = _SPANS.validate_python(metadata.get("evidence") or ())
+    except ValidationError:
+        return Evidence(missing=True)
+    return _locate(spans, _region(prompt))
 
 
 def _region(prompt: Sequence[Message]) -> tuple[Span, ...]:
@@ -288,34 +283,21 @@ def _region(prompt: Sequence[Message]) -> tuple[Span, ...]:
     return tuple(Span(number, 0, len(text)) for number, text in enumerate(texts))
 
 
-def _span_of(value: Any) -> Span | None:
-    fields = [value.get(name) for name in ("message", "start", "end")] if isinstance(value, Mapping) else []
-    numbers = [number for number in fields if type(number) is int]
-    if len(numbers) != 3 or min(numbers) < 0 or numbers[1] > numbers[2]:
-        return None
-    return Span(*numbers)
-
-
 def _span_text(prompt: Sequence[Message], span: Span | None) -> str:
     return "" if span is None else message_text(prompt[span.message])[span.start : span.end]
 
 
 def _facts(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Task, source and stated length in tokens, under the column names of known data sets."""
-    columns_of = {
-        "task": ("task", "domain", "perspective", "subset"),
-        "source": ("source",),
-        "length": ("length", "prompt_ctx_length"),
-    }
-    found: dict[str, Any] = {}
-    for fact, columns in columns_of.items():
-        value = next((metadata[name] for name in columns if metadata.get(name) not in (None, "")), None)
-        if fact == "length":
-            with suppress(FieldError):
-                found[fact] = whole_length(value, fact)
-        elif isinstance(value, str | int | float):
-            found[fact] = value
-    return found
+
+    def first(*columns: str) -> Any:
+        return next((metadata[name] for name in columns if metadata.get(name) not in (None, "")), None)
+
+    facts = {"task": first("task", "domain", "perspective", "subset"), "source": first("source")}
+    facts = {fact: value for fact, value in facts.items() if isinstance(value, str | int | float)}
+    with suppress(FieldError):
+        facts["length"] = whole_length(first("length", "prompt_ctx_length"), "length")
+    return facts
 
 
 def _score_of(metadata: Mapping[str, Any], judgment: str) -> str:

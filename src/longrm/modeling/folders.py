@@ -33,12 +33,12 @@ _LONGEST_HEADER = 100_000_000  # bytes; the limit of safetensors itself
 _GATE = re.compile(r"(?:gating|gate|weight_net)\.")
 
 
-class _ModelConfig(BaseModel):
+class _Config(BaseModel):
+    """The fields that are read here of a model's `config.json`, or of an adapter's."""
+
     architectures: list[str] | None = None
     max_position_embeddings: Any = None
-
-
-class _AdapterConfig(BaseModel):
+    # Of an adapter:
     base_model_name_or_path: str | None = None
     revision: str | None = None
     task_type: str | None = None
@@ -68,14 +68,13 @@ def find_model_folders(source: str | Path) -> ModelFolders:
         return ModelFolders(folder, folder)
     if not (folder / ADAPTER_WEIGHTS).is_file():
         raise ModelError(f"{source} is an adapter without {ADAPTER_WEIGHTS}: save it as safetensors")
-    config = _adapter_config(folder)
+    config = _read_config(folder, ADAPTER)
     named, revision = config.base_model_name_or_path, config.revision
     if named is None:
         raise ModelError(f"{folder / ADAPTER}, field 'base_model_name_or_path': names no base model")
     try:
-        base = find_model_folder(
-            f"{named}@{revision}" if revision and not Path(named).expanduser().is_dir() else named
-        )
+        is_folder = Path(named).expanduser().is_dir()
+        base = find_model_folder(f"{named}@{revision}" if revision and not is_folder else named)
     except ModelError as error:
         raise ModelError(f"{source} is an adapter whose base model was not found: {error}") from None
     if (base / ADAPTER).is_file():
@@ -101,7 +100,6 @@ def weight_files(folder: Path) -> list[Path]:
     """Returns the safetensors files of a model folder; refuses a folder without config or with pickled weights only."""
     if not (folder / "config.json").is_file():
         raise ModelError(f"{folder} has no config.json: it is not a model folder")
-    _model_config(folder)
     shards = sorted(folder.glob("model*.safetensors"))
     if shards:
         return shards
@@ -120,7 +118,7 @@ def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
     if has_head(parts):
         return "discriminative"
     shards = weight_files(parts.base)
-    architectures = _model_config(parts.base).architectures or []
+    architectures = _read_config(parts.base).architectures or []
     gate = next((name for shard in shards for name in tensor_shapes(shard) if _GATE.match(name)), None)
     if gate is not None:
         raise ModelError(
@@ -138,8 +136,8 @@ def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
 def has_head(parts: ModelFolders) -> bool:
     """Whether a model is a sequence classifier, which scores and cannot generate."""
     if parts.adapter:
-        task = _adapter_config(parts.adapter).task_type
-        # A reward model whose trained head is missing is still no generative model.
+        task = _read_config(parts.adapter, ADAPTER).task_type
+        # A reward model without its trained head is still no generative model.
         if task == "SEQ_CLS" or ADAPTER_HEAD in tensor_shapes(parts.adapter / ADAPTER_WEIGHTS):
             return True
     return any(HEAD in tensor_shapes(shard) for shard in weight_files(parts.base))
@@ -147,7 +145,7 @@ def has_head(parts: ModelFolders) -> bool:
 
 def positions_of(source: str | Path) -> int | None:
     """Returns the context length in a model's config; None if it has none."""
-    limit = _model_config(find_model_folders(source).base).max_position_embeddings
+    limit = _read_config(find_model_folders(source).base).max_position_embeddings
     return limit if isinstance(limit, int) else None
 
 
@@ -165,16 +163,9 @@ def tensor_shapes(shard: Path) -> dict[str, list[int]]:
     return shapes
 
 
-def _model_config(folder: Path) -> _ModelConfig:
-    file = folder / "config.json"
-    with reading(file, ModelError):
-        return _ModelConfig.model_validate(read_json(file, ModelError))
-
-
-def _adapter_config(folder: Path) -> _AdapterConfig:
-    file = folder / ADAPTER
-    with reading(file, ModelError):
-        return _AdapterConfig.model_validate(read_json(file, ModelError))
+def _read_config(folder: Path, name: str = "config.json") -> _Config:
+    with reading(folder / name, ModelError):
+        return _Config.model_validate(read_json(folder / name, ModelError))
 
 
 # Capabilities, read from the config of transformers and never from a model's name
@@ -188,13 +179,12 @@ def check_config(config: Any, where: str) -> None:
 
 def check_decoder(config: Any, where: str) -> None:
     """Refuses the config of a model that is not a text-only causal decoder, with a `ModelError`."""
-    problem = _not_a_decoder(config)
-    if problem:
+    if problem := _not_a_decoder(config):
         raise ModelError(f"{where}: {problem}")
 
 
 def check_trainable(config: Any, where: str) -> None:
-    """Refuses the config of a quantized model, whose weights cannot learn or be merged, with a `ModelError`."""
+    """Refuses the config of a quantized model with a `ModelError`: its weights cannot learn or be merged."""
     quantized = getattr(config, "quantization_config", None)
     if quantized:
         fields = quantized if isinstance(quantized, dict) else vars(quantized)
@@ -216,10 +206,10 @@ def _not_a_decoder(config: Any) -> str | None:
 
 def unsupported(config: Any) -> Iterator[str]:
     """Yields what a model does that neither a shared prefix nor reading block by block computes exactly."""
-    structure = _not_a_decoder(config)
-    if structure:
-        yield structure
+    if problem := _not_a_decoder(config):
+        yield problem
     kinds = getattr(config, "layer_types", None)
+    # With kinds of layers the window belongs to some of them, and may be stated though there are none.
     window = getattr(config, "sliding_window", None) if kinds is None else None
     other = sorted(set(kinds or ()) - {"full_attention"})
     named = ", ".join(other) if window is None else f"sliding_window = {window}"

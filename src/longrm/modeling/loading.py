@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ def load_scorer(
         device: Where the model goes; "auto" takes a GPU if torch sees one, else the CPU.
         trust_remote_code: Whether code that comes with the model may run.
         head_seed: Draws a new scalar head from this seed if the checkpoint has none, to start training from a language
-            model; None refuses such a checkpoint, whose scores would be noise.
+            model; None refuses such a checkpoint: its scores would be noise.
         keep_padding: With a new head, keep the padding id of the config, for adapters, which are used with the config
             of their base; else it becomes one that ends no response.
         weights: For a head with several labels, the weight of each label in the score, by its name.
@@ -122,9 +123,9 @@ def load_scorer(
     config.num_labels = 1
     if head is None and not keep_padding:
         _choose_padding(config, tokenizer)
-    model = _read_model(
-        AutoModelForSequenceClassification, _check_scorer, parts.base, config, dtype, trust_remote_code, where
-    )
+    check = partial(_check_modules, packed=True, scores=True)
+    auto = AutoModelForSequenceClassification
+    model = _read_model(auto, check, parts.base, config, dtype, trust_remote_code, where)
     _complete(model, tokenizer, parts, where)
     model.set_attn_implementation(SHARED_PREFIX)
     # The head was read apart from the model, whose lower dtype would have rounded it.
@@ -165,12 +166,11 @@ def load_language_model(
     tokenizer = Tokenizer.load(parts.tokenizer)
     if packed:
         check_config(config, where)
-        _choose_padding(
-            config, tokenizer
-        )  # before the model is made, whose embedding of the padding id does not learn
+        # Before the model is made: its embedding of the padding id does not learn.
+        _choose_padding(config, tokenizer)
     else:
         check_decoder(config, where)
-    check = _check_packed if packed else _check_writer
+    check = partial(_check_modules, packed=packed)
     model = _read_model(AutoModelForCausalLM, check, parts.base, config, dtype, trust_remote_code, where)
     _complete(model, tokenizer, parts, where)
     if packed:
@@ -346,7 +346,7 @@ def _read_model(
     body = f"{model.base_model_prefix}."
     unread = []
     for name in unexpected:
-        # A scorer may be a language model with a new head, whose head over the vocabulary is not used.
+        # A scorer may be a language model with a new head: the head over the vocabulary is not used then.
         of_vocabulary = name in shapes and shapes[name][0] == config.vocab_size
         if not (hasattr(model, "score") and of_vocabulary and not name.startswith(body)):
             unread.append(name)
@@ -361,45 +361,28 @@ def _read_model(
 @contextmanager
 def _without_load_report() -> Iterator[None]:
     """Silences transformers' table of missing weights, which `_read_model` checks, and a tensor-parallel warning."""
-    loggers = [
-        logging.getLogger(f"transformers.{name}")
-        for name in ("modeling_utils", "distributed.tensor_parallel")
-    ]
-    levels = [logger.level for logger in loggers]
+    names = ("transformers.modeling_utils", "transformers.distributed.tensor_parallel")
+    levels = {name: logging.getLogger(name).level for name in names}
     try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
+        for name in names:
+            logging.getLogger(name).setLevel(logging.ERROR)
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
-# Checks of modules, which work on the meta device
-
-
-def _check_causal(model: Any, where: str) -> None:
+def _check_modules(model: Any, where: str, *, packed: bool, scores: bool = False) -> None:
+    """Refuses an architecture that cannot be packed, or else cannot generate; works on the meta device."""
     for name, module in model.named_modules():
         if getattr(module, "is_causal", True) is False:
             raise ModelError(f"{where}: {name} is not causal: later tokens would change earlier ones")
-
-
-def _check_writer(model: Any, where: str) -> None:
-    _check_causal(model, where)
-    if "past_key_values" not in signature(model.forward).parameters:
-        raise ModelError(f"{where}: it has no cache of keys and values (a state-space model): not supported")
-
-
-def _check_packed(model: Any, where: str) -> None:
-    _check_causal(model, where)
     # How transformers marks models that pass keyword arguments on to a custom attention.
-    if not model._supports_attention_backend:
+    if packed and not model._supports_attention_backend:
         raise ModelError(f"{where}: its attention cannot be replaced by one for a shared prefix")
-
-
-def _check_scorer(model: Any, where: str) -> None:
-    _check_packed(model, where)
-    if not isinstance(getattr(model, "score", None), nn.Linear):
+    if not packed and "past_key_values" not in signature(model.forward).parameters:
+        raise ModelError(f"{where}: it has no cache of keys and values (a state-space model): not supported")
+    if scores and not isinstance(getattr(model, "score", None), nn.Linear):
         raise ModelError(f"{where}: its sequence classifier has no linear `score` head")
 
 

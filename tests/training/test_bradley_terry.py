@@ -8,9 +8,6 @@ from safetensors.torch import load_file
 
 from longrm.data import write
 from longrm.errors import DataError
-from longrm.modeling.loading import new_scorer
-from longrm.modeling.saving import save
-from longrm.modeling.shapes import ModelShape
 from longrm.runs.logs import Log
 from longrm.runs.records import ContextRecord
 from longrm.training.settings import TrainingSettings
@@ -143,19 +140,3 @@ def test_margins_do_not_cause_a_plateau(tmp_path, pairs):
     )
     assert done["data"]["margin"] == 5
     assert done["loss"] > 1.0
-
-
-def test_a_row_beyond_the_context_window_is_named_and_not_truncated(tmp_path, pairs):
-    shape = ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8, max_positions=60)
-    save(new_scorer(shape, words_tokenizer(), seed=0), tmp_path / "model")
-    with pytest.raises(DataError, match=r"'records-64-2-s3-\d+-0' has \d+ tokens"):
-        train(from_file(pairs, model={"path": str(tmp_path / "model")}), tmp_path / "run")
-
-
-def test_a_new_head_is_logged(tmp_path, base, comparisons, caplog):
-    caplog.set_level("INFO", "longrm")
-    train(from_file(comparisons, model={"path": str(base)}), tmp_path / "run")
-    assert [message for message in caplog.messages if "scalar head" in message and "seed 0" in message]
-    caplog.clear()
-    train(from_file(comparisons, model={"path": str(tmp_path / "run/model")}), tmp_path / "more")
-    assert not any("scalar head" in message for message in caplog.messages)

@@ -98,17 +98,6 @@ def test_a_run_killed_in_an_evaluation_repeats_no_other(tmp_path, recipe, result
     assert results_of(tmp_path / "cut") == results_of(tmp_path / "whole")
 
 
-def test_a_run_stopped_between_evaluations_repeats_none(tmp_path, recipe, stop, results_of):
-    settings, (stopped, at) = settings_of(recipe), stop
-    whole = train(settings, tmp_path / "whole", evaluator=Judge(VALUES))
-    with pytest.raises(stopped):
-        train(settings, tmp_path / "cut", evaluator=Judge(VALUES), progress=at(5))
-    judge = Judge(VALUES)
-    assert train(settings, tmp_path / "cut", evaluator=judge) == whole
-    assert judge.steps == [6, 7]
-    assert results_of(tmp_path / "cut") == results_of(tmp_path / "whole")
-
-
 def test_evaluations_of_weights_that_are_lost_are_made_anew(tmp_path, recipe, stop):
     settings, (stopped, at) = settings_of(recipe), stop
     with pytest.raises(stopped):
@@ -124,12 +113,6 @@ def test_evaluations_of_weights_that_are_lost_are_made_anew(tmp_path, recipe, st
 def test_a_recipe_with_evaluations_needs_an_evaluator(tmp_path, recipe):
     with pytest.raises(ConfigError, match="evaluator"):
         train(settings_of(recipe), tmp_path / "run")
-
-
-def test_a_metric_that_the_evaluation_lacks_is_named(tmp_path, recipe):
-    settings = recipe("bradley_terry", evaluation={**EVALUATION, "metric": "top1"})
-    with pytest.raises(ConfigError, match=r"evaluation\.metric: .*'top1'"):
-        train(settings, tmp_path / "run", evaluator=Judge(VALUES))
 
 
 def failing(error):
@@ -148,20 +131,6 @@ def test_out_of_memory_in_an_evaluation_is_reported_as_such(tmp_path, recipe, er
     assert "evaluation after step 2" in str(caught.value)
     assert saved_steps(tmp_path / "run") == [2]
     assert train(settings_of(recipe), tmp_path / "run", evaluator=Judge(VALUES))["steps"] == 7
-
-
-def test_another_error_of_an_evaluator_is_its_own(tmp_path, recipe):
-    with pytest.raises(RuntimeError, match="shapes do not fit"):
-        train(settings_of(recipe), tmp_path / "run", evaluator=failing(RuntimeError("shapes do not fit")))
-
-
-def test_an_evaluation_that_cannot_be_finished_says_which_it_was(tmp_path, recipe):
-    with pytest.raises(DataError, match="evaluation after step 2: no comparison of 'x'"):
-        train(
-            settings_of(recipe),
-            tmp_path / "run",
-            evaluator=failing(DataError("no comparison of 'x' could be judged")),
-        )
 
 
 @pytest.mark.parametrize("room", [0, 100])

@@ -1,4 +1,3 @@
-import logging
 from pathlib import Path
 
 import pytest
@@ -121,18 +120,3 @@ def test_training_does_not_go_on_from_an_adapter_but_from_what_it_merges_to(base
     save(initial_model(settings(path=str(base), lora={"rank": 2}), "scorer"), tmp_path / "adapter")
     with pytest.raises(ModelError, match=r"adapter.*longrm merge"):
         initial_model(settings(path=str(tmp_path / "adapter")), "scorer")
-
-
-def test_a_reward_model_does_not_start_a_writer(base: Path, tmp_path: Path):
-    save(initial_model(settings(path=str(base)), "scorer"), tmp_path / "scorer")
-    with pytest.raises(ModelError, match="scalar head"):
-        initial_model(settings(path=str(tmp_path / "scorer")), "language_model")
-
-
-def test_offload_is_told_to_be_without_effect_on_a_cpu(base: Path, caplog: pytest.LogCaptureFixture):
-    with caplog.at_level(logging.INFO, logger="longrm"):
-        initial_model(
-            settings({"gradient_checkpointing": True, "activation_offloading": True}, path=str(base)),
-            "scorer",
-        )
-    assert "memory.activation_offloading" in caplog.text

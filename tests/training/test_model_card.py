@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 from huggingface_hub import constants
 
@@ -14,7 +13,7 @@ import longrm
 from longrm.data.joining import encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
-from longrm.modeling.loading import load_language_model, new_language_model, new_scorer
+from longrm.modeling.loading import new_language_model, new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.reading import read_toml
@@ -167,21 +166,6 @@ def test_the_license_is_that_of_a_base_of_the_hub_where_its_card_is_here(
     assert "license" not in front(card(scorer, recipe(), SUMMARY, origin=HUB))
 
 
-def test_generated_data_is_named(scorer: Path):
-    generated = recipe(
-        data={"world": {"name": "records"}}, curriculum={"lengths": [64, 4096]}, optimizer={"steps": 3}
-    )
-    assert (
-        "world `records`, contexts of 64, 4,096 tokens" in sections(card(scorer, generated, SUMMARY))["Data"]
-    )
-
-
-def test_figures_of_unrounded_weights_say_so(scorer: Path):
-    half = recipe(model={"path": "x", "precision": "bfloat16"})
-    assert "before the weights were rounded" in card(scorer, half, SUMMARY, evaluation=EVALUATION)
-    assert "weights were rounded" not in card(scorer, recipe(), SUMMARY, evaluation=EVALUATION)
-
-
 def test_results_stand_by_length_with_what_was_not_answered(scorer: Path):
     text = card(scorer, recipe(), SUMMARY, evaluation=EVALUATION, figure=b"\x89PNG")
     results = sections(text)["Results by length"]
@@ -197,27 +181,6 @@ def test_results_stand_by_length_with_what_was_not_answered(scorer: Path):
     assert "(results.png)" in results
     assert (scorer / "results.png").read_bytes() == b"\x89PNG"
     assert "on other data than `long-rewardbench`" in sections(text)["Limits"]
-
-
-@pytest.mark.parametrize(
-    ("boundary", "text"),
-    [
-        (("resolved", 4096, 16384), "at least 0.75 up to 4,096 tokens, and below 0.75 at 16,384 tokens."),
-        (("rising", None, 4096), "(rising): accuracy is below 0.75 at 4,096 tokens."),
-        (("below_range", None, None), "(below range): accuracy is not shown to reach 0.75."),
-    ],
-)
-def test_the_context_boundary_is_shown(scorer: Path, boundary: Any, text: str):
-    shown = dict(zip(("status", "at_least", "below"), boundary, strict=True), tau=0.75)
-    assert text in card(scorer, recipe(), SUMMARY, evaluation=EVALUATION | {"boundary": shown})
-
-
-def test_without_an_evaluation_the_card_says_so(scorer: Path):
-    text = card(scorer, recipe(), SUMMARY)
-    assert "not evaluated" in sections(text)["Results by length"]
-    assert "not evaluated" in sections(text)["Limits"]
-    assert "131,072 tokens" in sections(text)["Limits"]
-    assert not (scorer / "results.png").exists()
 
 
 @pytest.mark.parametrize("template", [True, False])
@@ -298,15 +261,6 @@ def test_where_padding_closes_responses_no_server_is_named(tmp_path: Path):
     text = card(tmp_path, recipe(), SUMMARY)
     assert "vLLM and SGLang read the very last token" in text
     assert "/classify" not in text
-
-
-def test_a_writer_is_told_how_to_be_served(tmp_path: Path):
-    save(new_language_model(SHAPE, words_tokenizer(), seed=0), tmp_path)
-    text = card(tmp_path, recipe("preference"), SUMMARY)
-    assert "writes judgments" in text
-    assert code(text, "bash")[0].startswith("vllm serve .\n")
-    assert "LOGO" in text
-    assert load_language_model(tmp_path).model.dtype == torch.float32
 
 
 def printed(program: str) -> str:

@@ -72,13 +72,6 @@ def test_what_was_interrupted_ends_in_the_same_bytes_and_computes_the_rest(tmp_p
     assert [done for _, done, _ in batches][-1] == len(examples)
 
 
-def test_what_is_there_is_not_computed_again(tmp_path, model, examples):
-    computed(model, examples, tmp_path)
-    log = tmp_path / "reference.jsonl"
-    log.write_text(log.read_text().replace('"id":"e2","logprobs":[-', '"id":"e2","logprobs":[-1000'))
-    assert computed(model, examples, tmp_path)["e2"][0] < -10_000
-
-
 def test_rows_of_one_id_are_refused(tmp_path, model, examples):
     with pytest.raises(DataError, match="two rows have the id 'e0'"):
         computed(model, [*examples, examples[0]], tmp_path)
@@ -156,16 +149,6 @@ def test_processes_that_share_it_end_in_the_bytes_of_one(tmp_path, model, exampl
     assert len(batches) == len(set(batches)) == 2, "each batch is computed by one of them"
     for index in range(parts):
         assert (tmp_path / str(index) / "reference.jsonl").read_bytes() == log
-
-
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
-def test_memory_that_runs_out_names_the_longest_example(tmp_path, model, examples, error):
-    def greedy(*_):
-        raise error
-
-    message = r"in the reference model; .*'e1' \(36 tokens with 3 responses\)"
-    with patch.object(MicroBatch, "response_logprobs", greedy), pytest.raises(TrainingError, match=message):
-        computed(model, examples, tmp_path)
 
 
 def test_a_log_probability_that_is_no_number_is_named(tmp_path, model, examples):

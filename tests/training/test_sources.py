@@ -69,15 +69,6 @@ def test_any_window_has_its_share_of_long_rows(given_lengths, seed):
                 assert abs(buckets[start : start + size].count(bucket) - share * size) < 2
 
 
-@given(st.lists(st.integers(1, 5000), min_size=30, max_size=60), seeds)
-@settings(max_examples=30)
-def test_epochs_and_seeds_differ_and_repeat(given_lengths, seed):
-    one = Mixture([[1] * 30 + given_lengths], [1.0], seed)
-    assert one.epoch(0) != one.epoch(1)
-    assert one.epoch(0) != Mixture([[1] * 30 + given_lengths], [1.0], seed + 1).epoch(0)
-    assert one.epoch(1) == Mixture([[1] * 30 + given_lengths], [1.0], seed).epoch(1)
-
-
 @given(lengths, lengths, st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.0]), seeds)
 @settings(max_examples=50)
 def test_weights_are_passes_over_a_source(first, second, weight, seed):
@@ -90,14 +81,6 @@ def test_weights_are_passes_over_a_source(first, second, weight, seed):
     times = Counter(read_on)
     assert len(read_on) == 4 * quota
     assert max(times.values()) - min(times.get(row, 0) for row in range(len(second))) <= 1
-
-
-def test_half_of_a_source_is_followed_by_its_other_half_with_as_many_long_rows():
-    lengths = [10] * 12 + [3000] * 8
-    mixture = Mixture([lengths], [0.5], 0)
-    halves = [rows_of(mixture.epoch(number)) for number in (0, 1)]
-    assert sorted(halves[0] + halves[1]) == list(range(20))
-    assert [sum(lengths[row] > 10 for row in half) for half in halves] == [4, 4]
 
 
 def test_sources_are_mixed_evenly():
@@ -187,13 +170,6 @@ def test_a_row_that_is_too_long_stops_or_is_left_out_and_never_cut(limits, says,
     assert (counts["read"], counts["used"], counts["too_long"]) == (7, 5, 2)
     with pytest.raises(DataError, match="none of 7 rows is left to train on"):
         opened(path=str(pairs), too_long="skip", limit=20)
-
-
-def test_a_row_of_just_the_limit_is_read(pairs, opened):
-    longest = max(example.tokens.longest for example in opened(path=str(pairs)).examples())
-    assert opened(path=str(pairs), limit=longest).counts["used"] == 7
-    with pytest.raises(DataError, match=f"context window of {longest - 1}"):
-        opened(path=str(pairs), limit=longest - 1)
 
 
 def judged(scores):

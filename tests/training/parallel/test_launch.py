@@ -115,16 +115,6 @@ def test_what_is_wrong_is_said_once(torchrun, recipe, tmp_path, changes, line):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.distributed
-@pytest.mark.full
-def test_what_the_first_process_alone_finds_wrong_is_said(torchrun, recipe, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/mine.txt").write_text("mine")
-    told, _ = torchrun(2, recipe("bradley_terry"), tmp_path / "run").communicate(timeout=300)
-    assert told.count("longrm: error:") == 1, told
-    assert "is not empty and not a run (mine.txt, ...)" in told
-
-
 def test_processes_that_cannot_be_laid_out_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     with (

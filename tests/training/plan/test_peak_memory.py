@@ -176,11 +176,3 @@ def test_parts_are_the_sum_and_offloaded_bytes_are_elsewhere(bases, recipe):
         held = 3 if before.when in ("the head's backward", "the last layer's backward") else 0
         assert before.total - after.total == inputs * max(0, held - 2)
     assert peak_memory(moved, sizes, READING, "cpu") == peak_memory(kept, sizes, READING, "cpu")
-
-
-def test_gradients_of_an_earlier_micro_batch_are_there_from_the_start(bases, recipe):
-    settings = recipe(model__path=str(bases["llama"]))
-    sizes = sizes_of(settings, "scorer")
-    first = moments_of(settings, sizes, READING, "cpu")[1]
-    later = moments_of(settings, sizes, replace(READING, several=True), "cpu")[1]
-    assert later.gradients == 4 * sizes.parameters > first.gradients

@@ -7,7 +7,7 @@ import pytest
 from longrm.errors import ConfigError
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.training.plan import Device
-from longrm.training.plan.memory import Sharding, moments_of, peak_memory, sharding_of
+from longrm.training.plan.memory import Sharding, moments_of, peak_memory
 from longrm.training.plan.plan import plan_training, suggest
 from longrm.training.plan.workload import Workload, sizes_of
 from longrm.training.settings import ParallelSettings
@@ -17,11 +17,6 @@ READING = Workload(1, 1, {SHAPE: 1}, PackedLayout((SHAPE,)), False, "")
 HALF = TreeShape(300, (10, 10, 10))
 HALF_READING = Workload(1, 1, {HALF: 1}, PackedLayout((HALF,)), False, "")
 T = 10**10  # trained weights, beyond every bucket
-
-
-def step_of(recipe, sizes, devices):
-    moments = moments_of(recipe, sizes, READING, "cuda", devices)
-    return next(moment for moment in moments if moment.when == "the optimizer's step")
 
 
 @pytest.mark.parametrize("objective", ["bradley_terry", "sft"])
@@ -71,20 +66,6 @@ def test_what_is_cut_over_eight_devices(parallel, weights, gradients, optimizer,
     assert sum(on_cpu for _, on_cpu in held) == cpu
 
 
-def test_one_device_without_zero_holds_what_it_did(bases, recipe):
-    settings = recipe(model__path=str(bases["llama"]))
-    sizes = sizes_of(settings, "scorer")
-    step = step_of(settings, sizes, 1)
-    assert (step.weights, step.gradients, step.optimizer, step.offloaded) == (
-        4 * sizes.parameters,
-        4 * sizes.parameters,
-        8 * sizes.parameters,
-        0,
-    )
-    parallel = recipe(model__path=str(bases["llama"]), parallel__zero=1)
-    assert step_of(parallel, sizes, 4).optimizer == 3 * sizes.parameters
-
-
 def test_every_device_loads_the_model_whole_before_stage_3_cuts_it(bases, recipe):
     settings = recipe(model__path=str(bases["llama"]), parallel={"zero": 3, "offload": "parameters"})
     sizes = sizes_of(settings, "scorer")
@@ -106,26 +87,6 @@ def test_every_device_loads_the_model_whole_before_stage_3_cuts_it(bases, recipe
     )
 
 
-def test_rows_that_are_dealt_out_leave_one_micro_batch_each(bases, recipe):
-    settings = recipe(model__path=str(bases["llama"]), data__per_step=4)
-    sizes = sizes_of(settings, "scorer")
-    several = replace(READING, several=True)
-    firsts = [moments_of(settings, sizes, several, "cuda", devices)[1].gradients for devices in (1, 2, 4)]
-    assert firsts[0] == firsts[1] > firsts[2]
-
-
-@pytest.mark.parametrize(
-    ("sequence", "devices", "message"),
-    [
-        (3, 4, "does not divide 4 devices"),
-        (4, 8, "6 attention heads"),
-    ],
-)
-def test_what_cannot_be_laid_out_is_told(sequence, devices, message):
-    with pytest.raises(ConfigError, match=message):
-        sharding_of(ParallelSettings(sequence=sequence), devices, heads=6)
-
-
 def test_tiles_that_would_part_ways_are_refused_and_not_advised(bases, recipe):
     path = str(bases["llama"])
     settings = recipe(model__path=path, memory__tiled_mlp=True, parallel={"zero": 3, "sequence": 2})
@@ -143,13 +104,6 @@ def test_tiles_that_would_part_ways_are_refused_and_not_advised(bases, recipe):
         for devices in (2, 4)
     }
     assert ["memory.tiled_mlp=true" in names for names in found.values()] == [True, False]
-
-
-def test_hours_are_shared_out(bases, recipe):
-    settings = recipe(model__path=str(bases["llama"]), data__per_step=4)
-    one, four = (plan_training(settings, "h100-80gb", devices=devices) for devices in (1, 4))
-    assert four.seconds == pytest.approx(one.seconds / 4)
-    assert four.as_dict()["devices"] == 4
 
 
 def test_advice_for_several_devices_fits(bases, recipe):

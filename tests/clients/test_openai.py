@@ -298,7 +298,7 @@ def test_an_interrupt_leaves_nothing_behind(server):
 
 def test_an_interrupt_that_another_thread_receives_works_too():
     """The system may deliver a signal to any thread; the thread that waits for the answers is not woken by it."""
-    patience = 10
+    patience, before = 10, set(threading.enumerate())
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
         server.settimeout(patience)
         waiting = client(None, url=f"http://127.0.0.1:{server.getsockname()[1]}", retries=0)
@@ -308,9 +308,8 @@ def test_an_interrupt_that_another_thread_receives_works_too():
             asked, _ = server.accept()
             with asked:
                 asked.settimeout(patience)
-                (loop,) = (
-                    thread for thread in threading.enumerate() if thread.name.startswith("asyncio-portal")
-                )
+                new = set(threading.enumerate()) - before
+                (loop,) = (thread for thread in new if thread.name.startswith("asyncio-portal"))
                 signal.pthread_kill(loop.ident, signal.SIGINT)
                 try:
                     while asked.recv(65536):

@@ -21,7 +21,6 @@ from longrm.synthesis.long_context import find_evidence
 from longrm.training.model_card import CardContext, write_card
 from longrm.training.plan.plan import plan_training
 from longrm.training.settings import LossSettings, MemorySettings, ParallelSettings, TrainingSettings
-from longrm.training.sources import source_of
 from longrm.training.train import train
 from longrm.training.world_judgments import JudgmentWriter
 from longrm.types import Comparison, Outcome, Span
@@ -67,7 +66,6 @@ def test_objectives(tmp_path):
             settings.model_copy(update={"parallel": ParallelSettings(), "memory": MemorySettings()}), "cpu"
         ),
         lambda: write_card(None, CardContext(settings, {})),
-        lambda: source_of(settings, None, limit=1),
     ):
         with pytest.raises(KeyError, match=OTHER):
             use()

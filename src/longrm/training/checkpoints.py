@@ -1,7 +1,6 @@
 """Checkpoints of a training run: `checkpoints/STEP`, and the logs as they were after that step.
 
-A checkpoint appears in one rename after everything in it is on the disk, so no run
-resumes from half of one.
+A checkpoint appears in one rename after everything in it is on the disk, so no run resumes from half of one.
 """
 
 import os
@@ -61,9 +60,6 @@ def save_checkpoint(
 
     Only trained weights are written: frozen ones are those of the initial model. With ZeRO the weights and the
     optimizer state are gathered, so that a checkpoint can be resumed in any layout.
-
-    Raises:
-        RunError: The checkpoint cannot be written.
     """
     checkpoints = main_folder / CHECKPOINTS
     scratch = main_folder / ".checkpoint"
@@ -78,7 +74,11 @@ def save_checkpoint(
                 save_file(weights, scratch / _WEIGHTS)
                 keep_umask(scratch / _WEIGHTS)
         optimizer_state = zero.state() if zero else optimizer.state_dict()
-        torch.save(_random_states(), scratch / _random_file(context))
+        # Dropout draws from torch's generators; nothing else in training is random.
+        random_states = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            random_states["cuda"] = torch.cuda.get_rng_state()
+        torch.save(random_states, scratch / f"random_{context.rank}.pt")
         context.wait()
         if context.is_main_process:
             torch.save(optimizer_state, scratch / _OPTIMIZER)
@@ -108,11 +108,7 @@ def load_checkpoint(
     zero: Zero | None,
     context: DistributedContext,
 ) -> None:
-    """Loads the state that `save_checkpoint` wrote, except for the weights, which `load_weights` loads before.
-
-    Raises:
-        RunError: The checkpoint cannot be read, or is of another model or optimizer.
-    """
+    """Loads the state that `save_checkpoint` wrote, except for the weights, which `load_weights` loads before."""
     with _reading(checkpoint):
         # mmap: the processes of one machine share the pages
         state = torch.load(checkpoint / _OPTIMIZER, map_location="cpu", weights_only=True, mmap=True)
@@ -121,19 +117,19 @@ def load_checkpoint(
         else:
             optimizer.load_state_dict(state)
         scheduler.load_state_dict(torch.load(checkpoint / _SCHEDULER, weights_only=True))
-        random_states = checkpoint / _random_file(context)
-        if random_states.is_file():  # of a process that the earlier layout did not have there is none
-            _set_random_states(torch.load(random_states, weights_only=True))
+        random_file = checkpoint / f"random_{context.rank}.pt"
+        if random_file.is_file():  # the layout that wrote it may have had fewer processes
+            states = torch.load(random_file, weights_only=True)
+            torch.set_rng_state(states["cpu"])
+            if torch.cuda.is_available() and "cuda" in states:
+                torch.cuda.set_rng_state(states["cuda"])
 
 
 def load_weights(checkpoint: Path, model: Any) -> None:
     """Loads the trained weights of a checkpoint into the initial model, before ZeRO shards them."""
     with _reading(checkpoint):
-        stored = load_file(checkpoint / _WEIGHTS)
-        trained = trained_weights(model)
-        if {name: weight.shape for name, weight in stored.items()} != {
-            name: weight.shape for name, weight in trained.items()
-        }:
+        stored, trained = load_file(checkpoint / _WEIGHTS), trained_weights(model)
+        if _shapes(stored) != _shapes(trained):
             raise ValueError(f"{_WEIGHTS} has the weights of another model")
         with torch.no_grad():
             for name, weight in trained.items():
@@ -143,6 +139,10 @@ def load_weights(checkpoint: Path, model: Any) -> None:
 def trained_weights(model: Any) -> dict[str, torch.Tensor]:
     """The weights of a model that are trained, by name."""
     return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+def _shapes(weights: dict[str, torch.Tensor]) -> dict[str, torch.Size]:
+    return {name: weight.shape for name, weight in weights.items()}
 
 
 @contextmanager
@@ -179,21 +179,3 @@ def _reading(checkpoint: Path) -> Iterator[None]:
             f"cannot resume from {checkpoint}: {first_line(error)}; remove that folder to resume from the checkpoint "
             "before it, or choose another --out"
         ) from error
-
-
-def _random_file(context: DistributedContext) -> str:
-    return f"random_{context.rank}.pt"
-
-
-def _random_states() -> dict[str, torch.Tensor]:
-    """The states of torch's generators, from which dropout draws; nothing else in training is random."""
-    states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
-    return states
-
-
-def _set_random_states(states: dict[str, torch.Tensor]) -> None:
-    torch.set_rng_state(states["cpu"])
-    if torch.cuda.is_available() and "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"])

@@ -28,21 +28,15 @@ Exchanged = TypeVar("Exchanged")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DistributedContext:
-    """This process among those of a training.
+    """This process among those of a training."""
 
-    Attributes:
-        rank: Its number; 0 writes the run folder.
-        count: The number of processes.
-        part: Which part of every step it reads.
-        parts: The parts of a step.
-        sequence: The processes that share its sequences; None if it reads them alone.
-    """
-
-    rank: int = 0
-    count: int = 1
-    part: int = 0
-    parts: int = 1
-    sequence: dist.ProcessGroup | None = None
+    rank: int = 0  # the main process is 0
+    count: int = 1  # processes
+    part: int = 0  # which part of every step this process reads
+    parts: int = 1  # parts of a step
+    sequence: dist.ProcessGroup | None = (
+        None  # the processes that share its sequences; None if it reads them alone
+    )
 
     @property
     def is_main_process(self) -> bool:

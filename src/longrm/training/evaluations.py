@@ -25,15 +25,10 @@ Evaluator = Callable[[Scorer | LanguageModel, Path], Mapping[str, Any]]
 
 
 class Evaluations:
-    """The evaluations of a model in training.
+    """The evaluations of a model in training; the last one follows the last step of the training.
 
     An evaluation follows the checkpoint of its step. So a run that is killed in an evaluation continues it with the
     same weights, and repeats no other one.
-
-    Args:
-        folder: The run folder.
-        last: The last step of the training, after which the model is evaluated too.
-        context: This process among those that evaluate the model together.
     """
 
     def __init__(
@@ -70,11 +65,7 @@ class Evaluations:
         return planned and all(record.step != step for record in self.records)
 
     def evaluate(self, step: int) -> EvaluationRecord:
-        """Evaluates the model, and saves it if it is the best so far. Training's random state is not changed.
-
-        Raises:
-            LongRMError: The evaluation cannot be finished; the message names its step.
-        """
+        """Evaluates the model, and saves it if it is the best so far. Training's random state is not changed."""
         model = self._model.model
         devices = [model.device] if model.device.type == "cuda" else []
         try:

@@ -32,17 +32,9 @@ def reference_logprobs(
 ) -> Mapping[str, Sequence[float]]:
     """The summed fp32 log-probability of every response, by example id.
 
-    They are written to the run folder batch by batch. The cut into batches does not depend on what is there already,
-    and an incomplete batch is recomputed as a whole, so an interrupted run ends with the same numbers. Several
-    processes compute different batches at the same time.
-
-    Args:
-        model: The model before training; fresh adapters change nothing.
-        examples: With the responses that the loss reads.
-        folder: The run folder.
-        budget: Tokens of a forward pass; a longer example is a batch of its own.
-        progress: Called after every batch.
-        context: This process among several.
+    They are written to the run folder batch by batch; a batch has `budget` tokens, or one longer example. The cut into
+    batches does not depend on what is there already, and an incomplete batch is recomputed, so an interrupted run ends
+    with the same numbers. Several processes compute different batches at the same time.
 
     Raises:
         DataError: Two examples have the same id.

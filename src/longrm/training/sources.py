@@ -16,9 +16,8 @@ from longrm.errors import ConfigError, DataError
 from longrm.rng import Draws
 from longrm.runs.progress import Progress, no_progress
 from longrm.training.batches import Example
-from longrm.training.objectives import OBJECTIVES
 from longrm.training.sampling import Mixture
-from longrm.training.settings import DataSettings, SourceFile, TrainingSettings, WorldDataSettings
+from longrm.training.settings import DataSettings, WorldDataSettings
 from longrm.training.world_judgments import JudgmentWriter
 from longrm.types import Comparison
 from longrm.worlds import WorldPlan, group
@@ -30,12 +29,7 @@ _logger = logging.getLogger(__name__)
 
 
 class GeneratedSource:
-    """Fresh contexts of a world for every step.
-
-    Attributes:
-        counts: Empty; the data has no end.
-        digest: Empty; the settings determine the data.
-    """
+    """Fresh contexts of a world for every step. The settings determine the data, so it has no counts and no digest."""
 
     digest = ""
 
@@ -100,10 +94,11 @@ class GeneratedSource:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """One file, the indices of the rows to train on, and the counts for the summary."""
+class _File:
+    """One file: the indices of the rows to train on, and the counts for the summary."""
 
-    file: SourceFile
+    path: str
+    weight: float
     tokenized: TokenizedRows
     kept: Sequence[int]
     counts: Mapping[str, int]
@@ -118,20 +113,20 @@ class FileSource:
         digest: Digest of all files.
     """
 
-    def __init__(self, parts: Sequence[_Part], *, per_step: int, seed: int) -> None:
-        self.counts = {name: sum(part.counts[name] for part in parts) for name in parts[0].counts}
-        self.digest = "-".join(part.tokenized.digest for part in parts)
-        self._parts = parts
+    def __init__(self, files: Sequence[_File], *, per_step: int, seed: int) -> None:
+        self.counts = {name: sum(file.counts[name] for file in files) for name in files[0].counts}
+        self.digest = "-".join(file.tokenized.digest for file in files)
+        self._files = files
         self._per_step = per_step
-        lengths = [[part.tokenized.longest[index] for index in part.kept] for part in parts]
-        self._mixture = Mixture(lengths, [part.file.weight for part in parts], seed)
+        lengths = [[file.tokenized.longest[index] for index in file.kept] for file in files]
+        self._mixture = Mixture(lengths, [file.weight for file in files], seed)
         self._epoch = lru_cache(maxsize=2)(self._mixture.epoch)
 
     def batch(self, step: int, length: int | None) -> list[Example]:
         """The next rows of the epoch's order; the last step of an epoch may have fewer."""
         epoch, within = divmod(step, self.epoch_steps())
         chosen = self._epoch(epoch)[within * self._per_step : (within + 1) * self._per_step]
-        return [self._example(self._parts[part], row) for part, row in chosen]
+        return [self._example(self._files[file], row) for file, row in chosen]
 
     def epoch_steps(self) -> int:
         """Steps of one epoch."""
@@ -139,34 +134,20 @@ class FileSource:
 
     def examples(self) -> Iterator[Example]:
         """All rows, each once, in file order, whatever their weight."""
-        return (self._example(part, row) for part in self._parts for row in range(len(part.kept)))
+        return (self._example(file, row) for file in self._files for row in range(len(file.kept)))
 
-    def _example(self, part: _Part, index: int) -> Example:
-        tokenized = part.tokenized[part.kept[index]]
+    def _example(self, file: _File, index: int) -> Example:
+        tokenized = file.tokenized[file.kept[index]]
         row = tokenized.row
         return Example(
-            f"{part.file.path}/{row.id}" if len(self._parts) > 1 else row.id,
+            f"{file.path}/{row.id}" if len(self._files) > 1 else row.id,
             tokenized.tokens,
             row.ranks,
             row.digest,
-            source=part.file.path,
+            source=file.path,
             margin=row.margin,
             probability=row.probability,
         )
-
-
-def source_of(
-    settings: TrainingSettings, tokenizer: Tokenizer, *, limit: int, progress: Progress = no_progress
-) -> GeneratedSource | FileSource:
-    """Opens the data of a recipe for its objective; see `open_source`."""
-    return open_source(
-        settings.data,
-        tokenizer,
-        settings.seed,
-        kind=OBJECTIVES[settings.objective].reads,
-        limit=limit,
-        progress=progress,
-    )
 
 
 def open_source(
@@ -194,13 +175,13 @@ def open_source(
     """
     if data.world is not None:
         return GeneratedSource(data.world, tokenizer, kind)
-    parts = []
+    files = []
     for file in data.files():
         if kind == "demonstration" and file.format is not None:
             raise ConfigError(
                 f"{file.path}: '{file.format}' is a format of comparisons; omit it for demonstrations"
             )
-        rows = open_tokenized(
+        tokenized = open_tokenized(
             file.path,
             tokenizer,
             kind=kind,
@@ -209,17 +190,20 @@ def open_source(
             on_bad_row=data.on_bad_row,
             progress=progress,
         )
-        parts.append(_part(file, rows, data, limit))
-    return FileSource(parts, per_step=data.per_step, seed=seed)
+        kept, counts = _rows_to_use(file.path, tokenized, data, limit)
+        files.append(_File(file.path, file.weight, tokenized, kept, counts))
+    return FileSource(files, per_step=data.per_step, seed=seed)
 
 
-def _part(file: SourceFile, tokenized: TokenizedRows, data: DataSettings, limit: int) -> _Part:
-    """Omits rows as the settings say, and logs how many."""
+def _rows_to_use(
+    path: str, tokenized: TokenizedRows, data: DataSettings, limit: int
+) -> tuple[list[int], dict[str, int]]:
+    """Omits rows as the settings say, and logs how many; returns the indices of the others, and the counts."""
     rows = tokenized.rows
     tied = [index for index, row in enumerate(rows) if row.tied]
     if tied and data.on_bad_row == "stop":
         raise DataError(
-            f"{file.path}: '{rows[tied[0]].id}' has no gold order: all its ranks are tied; "
+            f"{path}: '{rows[tied[0]].id}' has no gold order: all its ranks are tied; "
             f'data.on_bad_row = "skip" omits such rows ({len(tied)})'
         )
     longest = min(limit, data.max_tokens or limit)
@@ -227,7 +211,7 @@ def _part(file: SourceFile, tokenized: TokenizedRows, data: DataSettings, limit:
     if too_long and data.too_long == "stop":
         bound = "the context window" if longest == limit else "data.max_tokens"
         raise DataError(
-            f"{file.path}: '{rows[too_long[0]].id}' has {tokenized.longest[too_long[0]]} tokens, more than {bound} of "
+            f"{path}: '{rows[too_long[0]].id}' has {tokenized.longest[too_long[0]]} tokens, more than {bound} of "
             f'{longest}; data.too_long = "skip" omits such rows ({len(too_long)})'
         )
     without_contrast = [index for index, row in enumerate(rows) if row.contrast is False]
@@ -244,19 +228,16 @@ def _part(file: SourceFile, tokenized: TokenizedRows, data: DataSettings, limit:
         "margin": sum(rows[index].margin is not None for index in kept),
         "probability": sum(rows[index].probability is not None for index in kept),
     }
-
-    def log(what: str, indices: Sequence[int]) -> None:
-        if indices:
-            first = ", ".join(rows[index].id for index in indices[:5])
-            _logger.info(
-                "  %s: %d rows (%s%s)", what, len(indices), first, ", ..." if len(indices) > 5 else ""
-            )
-
     tokenized.skipped.log()
-    _logger.info("%s: %d rows read, %d used", file.path, counts["read"], counts["used"])
-    log("omitted, all responses tied", tied)
-    log(f"omitted, longer than {longest} tokens", too_long)
-    log(f"{'omitted' if skips_these else 'used'}, all judgments give one score", without_contrast)
+    _logger.info("%s: %d rows read, %d used", path, counts["read"], counts["used"])
+    for what, indices in (
+        ("omitted, all responses tied", tied),
+        (f"omitted, longer than {longest} tokens", too_long),
+        (f"{'omitted' if skips_these else 'used'}, all judgments give one score", without_contrast),
+    ):
+        if indices:
+            ids = [rows[index].id for index in indices[:5]] + ["..."] * (len(indices) > 5)
+            _logger.info("  %s: %d rows (%s)", what, len(indices), ", ".join(ids))
     unknown = sum(row.contrast is None for row in rows)
     if unknown and skips_these:
         _logger.info("  used, scores of the judgments are unknown: %d rows", unknown)
@@ -264,7 +245,5 @@ def _part(file: SourceFile, tokenized: TokenizedRows, data: DataSettings, limit:
         if counts[name]:
             _logger.info("  with a %s: %d rows", name, counts[name])
     if not kept:
-        raise DataError(
-            f"{file.path}: none of {counts['read']} rows is left to train on; see the log for the reasons"
-        )
-    return _Part(file, tokenized, kept, counts)
+        raise DataError(f"{path}: none of {counts['read']} rows is left to train on; the log has the reasons")
+    return kept, counts

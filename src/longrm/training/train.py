@@ -15,7 +15,6 @@ from transformers.integrations.integration_utils import (
 from longrm.errors import ConfigError, RunError, first_line, nearest
 from longrm.evaluation.summaries import read_summary
 from longrm.modeling.device_memory import return_freed_memory
-from longrm.modeling.loading import LanguageModel, Scorer
 from longrm.modeling.saving import save
 from longrm.modeling.sequence_parallel import share_sequences
 from longrm.runs.folder import SCHEMA_VERSION, SUMMARY, read_json, write_json
@@ -27,7 +26,7 @@ from longrm.runs.scratch import new_folder
 from longrm.runs.workers import world_size
 from longrm.training.batches import Batches
 from longrm.training.checkpoints import STEPS, logged_steps
-from longrm.training.distributed import DistributedContext, join_processes, process_folder
+from longrm.training.distributed import join_processes, process_folder
 from longrm.training.evaluations import BEST, Evaluations, Evaluator
 from longrm.training.initial_model import initial_model
 from longrm.training.model_card import CardContext, evaluations_of, write_card
@@ -35,7 +34,7 @@ from longrm.training.objectives import OBJECTIVES
 from longrm.training.reference import reference_logprobs
 from longrm.training.sampling import Curriculum
 from longrm.training.settings import TrainingSettings
-from longrm.training.sources import source_of
+from longrm.training.sources import open_source
 from longrm.training.trainer import train_steps
 from longrm.training.zero import gather_weights
 
@@ -64,20 +63,21 @@ def train(
         clock: Returns seconds.
 
     Returns:
-        What `summary.json` holds.
+        The contents of `summary.json`.
 
     Raises:
-        ConfigError: The processes cannot be laid out as the settings say, a tracker is not installed, or
-            the settings ask for evaluations and there is no evaluator.
+        ConfigError: The processes cannot be laid out as the settings say, a tracker is not installed, or the settings
+            ask for evaluations and there is no evaluator.
         ModelError: The initial model cannot be loaded, or is of the wrong kind.
         DataError: The data cannot be read.
         RunError: A checkpoint cannot be read, or a file of a finished model is missing or truncated.
         TrainingError: A NaN loss, a loss plateau at chance, or out of memory.
     """
-    _check_available(settings)
+    _check_trackers(settings.report_to)
     settings.check_devices(world_size())
     if settings.evaluation is not None and evaluator is None:
         raise ConfigError("the settings have [evaluation]: give train() an evaluator")
+    make_objective = OBJECTIVES[settings.objective]
     with join_processes(settings.parallel) as context, process_folder(context, out, settings) as folder:
         if (out / SUMMARY).exists():
             summary = read_summary(out)
@@ -88,20 +88,86 @@ def train(
                     check_files(out / MODEL)
                 return summary
         context.wait()  # all have looked for the summary, which the main process is about to write
-        if context.count > 1 or settings.parallel.zero:
-            _log_layout(settings, context)
-        return_freed_memory()
-        model = initial_model(settings, OBJECTIVES[settings.objective].trains)
-        folder.record(model=model.provenance)
-        if context.sequence is not None:
-            share_sequences(model.model, context.sequence)
+
+        parallel = settings.parallel
+        if context.count > 1 or parallel.zero:
+            rows = (
+                f"{parallel.sequence} share every sequence"
+                if parallel.sequence > 1
+                else "each reads its own rows"
+            )
+            sharded = f", ZeRO stage {parallel.zero}, offload {parallel.offload}" if parallel.zero else ""
+            _logger.info("processes: %d, %s%s", context.count, rows, sharded)
         if not context.is_main_process:
             progress = no_progress
 
-        counts, evaluations = _train(settings, model, folder.path, out, context, progress, evaluator, clock)
+        # The model, then the data, which is tokenized with the model's tokenizer.
+        return_freed_memory()
+        model = initial_model(settings, make_objective.trains)
+        folder.record(model=model.provenance)
+        if context.sequence is not None:
+            share_sequences(model.model, context.sequence)
+        limit = int(model.model.config.max_position_embeddings)
+        source = open_source(
+            settings.data,
+            model.tokenizer,
+            settings.seed,
+            kind=make_objective.reads,
+            limit=limit,
+            progress=progress,
+        )
+        if source.digest:
+            _check_same_data(folder.path, source.digest)
+        steps = settings.optimizer.steps or (settings.optimizer.epochs or 1) * (source.epoch_steps() or 0)
+
+        # The objective; the reference is the model before training.
+        budget = settings.memory.tokens_per_forward
+        graded = bool(source.counts.get("margin") or source.counts.get("probability"))
+        objective = make_objective(settings.loss, graded=graded)
+        if settings.loss.loss.needs_reference:
+            objective.reference = reference_logprobs(
+                model.model,
+                map(objective.select, source.examples()),
+                folder.path,
+                budget=budget,
+                progress=progress,
+                context=context,
+            )
+
+        curriculum = None
+        if settings.curriculum is not None:
+            curriculum = Curriculum(settings.curriculum, steps=steps, seed=settings.seed)
+        batches = Batches(
+            source,
+            objective,
+            budget=budget,
+            limit=limit,
+            curriculum=curriculum,
+            part=context.part,
+            parts=context.parts,
+        )
+        evaluations = None
+        if settings.evaluation is not None and evaluator is not None:
+            evaluations = Evaluations(
+                settings.evaluation, evaluator, model, folder.path, last=steps, context=context
+            )
+        train_steps(
+            model.model,
+            objective,
+            batches,
+            settings,
+            folder.path,
+            main_folder=out,
+            context=context,
+            steps=steps,
+            evaluations=evaluations,
+            progress=progress,
+            clock=clock,
+        )
+        model.model.eval()
 
         records = list(Log(folder.path / STEPS, StepRecord))
-        summary = _summary(settings.objective, records, counts, evaluations)
+        summary = _summary(settings.objective, records, source.counts, evaluations)
         if evaluations is None or evaluations.kept is None:
             with gather_weights(model.model):
                 if context.is_main_process:
@@ -116,72 +182,20 @@ def train(
         return summary
 
 
-def _train(
-    settings: TrainingSettings,
-    model: Scorer | LanguageModel,
-    folder: Path,
-    out: Path,
-    context: DistributedContext,
-    progress: Progress,
-    evaluator: Evaluator | None,
-    clock: Callable[[], float],
-) -> tuple[Mapping[str, int], Evaluations | None]:
-    """Opens the data, computes the reference if the loss needs one, and trains. Returns the counts of the data."""
-    limit = int(model.model.config.max_position_embeddings)
-    budget = settings.memory.tokens_per_forward
-    source = source_of(settings, model.tokenizer, limit=limit, progress=progress)
-    _check_same_data(folder, source.digest)
-    steps = settings.optimizer.steps or (settings.optimizer.epochs or 1) * (source.epoch_steps() or 0)
-
-    make_objective = OBJECTIVES[settings.objective]
-    graded = bool(source.counts.get("margin") or source.counts.get("probability"))
-    objective = make_objective(settings.loss, graded=graded)
-    if settings.loss.loss.needs_reference:
-        reference = reference_logprobs(
-            model.model,
-            map(objective.select, source.examples()),
-            folder,
-            budget=budget,
-            progress=progress,
-            context=context,
-        )
-        objective = make_objective(settings.loss, graded=graded, reference=reference)
-
-    lengths = settings.curriculum
-    batches = Batches(
-        source,
-        objective,
-        budget=budget,
-        limit=limit,
-        curriculum=None if lengths is None else Curriculum(lengths, steps=steps, seed=settings.seed),
-        part=context.part,
-        parts=context.parts,
-    )
-    evaluations = None
-    if settings.evaluation is not None:
-        assert evaluator is not None, "checked before"
-        evaluations = Evaluations(settings.evaluation, evaluator, model, folder, last=steps, context=context)
-    train_steps(
-        model.model,
-        objective,
-        batches,
-        settings,
-        folder,
-        main_folder=out,
-        context=context,
-        steps=steps,
-        evaluations=evaluations,
-        progress=progress,
-        clock=clock,
-    )
-    model.model.eval()
-    return source.counts, evaluations
+def _check_trackers(names: Sequence[str]) -> None:
+    """Raises `ConfigError` for a tracker that cannot be used on this machine."""
+    available = get_available_reporting_integrations()  # type: ignore[no-untyped-call]  # transformers' own
+    for name in names:
+        if name not in INTEGRATION_TO_CALLBACK:
+            raise ConfigError(
+                f"report_to: unknown tracker '{name}'; {nearest(name, INTEGRATION_TO_CALLBACK)}"
+            )
+        if name not in available:
+            raise ConfigError(f"report_to: the package of '{name}' is not installed: pip install {name}")
 
 
 def _check_same_data(folder: Path, digest: str) -> None:
     """Raises `RunError` if a run would resume on other data than it started with."""
-    if not digest:
-        return
     if not (folder / DATA).exists():
         write_json(folder / DATA, {"digest": digest})
     elif read_json(folder / DATA)["digest"] != digest:
@@ -222,22 +236,3 @@ def _copy(model: Path, target: Path) -> None:
             shutil.copytree(model, scratch, dirs_exist_ok=True)
     except OSError as error:  # shutil collects the errors of many files
         raise RunError(f"cannot copy {model} to {target}: {first_line(error)}") from None
-
-
-def _log_layout(settings: TrainingSettings, context: DistributedContext) -> None:
-    parallel = settings.parallel
-    rows = f"{parallel.sequence} share every sequence" if parallel.sequence > 1 else "each reads its own rows"
-    sharded = f", ZeRO stage {parallel.zero}, offload {parallel.offload}" if parallel.zero else ""
-    _logger.info("processes: %d, %s%s", context.count, rows, sharded)
-
-
-def _check_available(settings: TrainingSettings) -> None:
-    """Raises `ConfigError` if a tracker cannot be used on this machine."""
-    available = get_available_reporting_integrations()  # type: ignore[no-untyped-call]  # transformers' own
-    for name in settings.report_to:
-        if name not in INTEGRATION_TO_CALLBACK:
-            raise ConfigError(
-                f"report_to: unknown tracker '{name}'; {nearest(name, INTEGRATION_TO_CALLBACK)}"
-            )
-        if name not in available:
-            raise ConfigError(f"report_to: the package of '{name}' is not installed: pip install {name}")

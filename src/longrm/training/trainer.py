@@ -55,18 +55,8 @@ def train_steps(
 ) -> None:
     """Trains a model in place, from the latest checkpoint in the run folder or from its initial state.
 
-    Args:
-        model: The initial model, whatever checkpoints there are.
-        objective: The loss of a micro-batch.
-        batches: The data of every step.
-        settings: The recipe.
-        folder: Receives logs and evaluations: the run folder, or the temporary copy of another process.
-        main_folder: The run folder, which receives the checkpoints.
-        context: This process among several.
-        steps: Optimizer steps of the whole training.
-        evaluations: Evaluations during training.
-        progress: Called after every step.
-        clock: Returns seconds.
+    `main_folder` is the run folder, which receives the checkpoints; `folder` receives logs and evaluations, and is the
+    run folder too, or the temporary copy of another process.
 
     Raises:
         RunError: A checkpoint or log cannot be read or written.
@@ -150,9 +140,21 @@ def train_steps(
                 timing_log.append(TimingRecord(done, record.tokens, round(seconds, 4)))
                 context_log.append(ContextRecord(done, step.digests))
                 step_log.append(record)
+                speed = record.tokens / max(seconds, 1e-9)
                 if trackers:
-                    trackers.log_step(record, seconds)
-                progress("training", done, steps, _describe(record, seconds))
+                    tracked = {
+                        "loss": record.loss,
+                        "learning_rate": learning_rate,
+                        "grad_norm": grad_norm,
+                        "tokens": float(record.tokens),
+                        "tokens_per_second": speed,
+                    }
+                    if record.accuracy is not None:
+                        tracked["accuracy"] = record.accuracy
+                    trackers.log(done, tracked | record.losses)
+                accuracy = "" if record.accuracy is None else f"accuracy {record.accuracy:.2f}, "
+                rates = f"learning rate {learning_rate:.1e}, {speed:,.0f} tokens/s"
+                progress("training", done, steps, f"loss {record.loss:.3f}, {accuracy}{rates}")
                 losses.append(record.loss)
                 check_plateau(losses, settings.plateau_steps, objective.chance)
 
@@ -206,12 +208,9 @@ def make_scheduler(optimizer: torch.optim.Optimizer, settings: OptimizerSettings
 
 
 def check_plateau(losses: Sequence[float], steps: int, chance: float | None) -> None:
-    """Raises `TrainingError` if the loss stays, over many steps, at that of a model that knows nothing.
+    """Raises `TrainingError` if the loss stays, over the last `steps` steps, at that of a model that knows nothing.
 
-    Args:
-        losses: The losses of all steps so far.
-        steps: Over how many; 0 never stops.
-        chance: The loss of a model that knows nothing; None if there is no such loss.
+    `chance` is None if there is no such loss, and with 0 steps training never stops.
     """
     if chance is None or not steps or len(losses) < steps:
         return
@@ -230,33 +229,21 @@ class Trackers:
     """The trackers of `report_to`, through transformers' integrations (TensorBoard, Weights & Biases, MLflow, ...)."""
 
     def __init__(self, settings: TrainingSettings, model: Any, folder: Path, steps: int) -> None:
+        names = list(settings.report_to)
         self._arguments = transformers.TrainingArguments(
             output_dir=str(folder),
             max_steps=steps,
             learning_rate=settings.optimizer.learning_rate,
             weight_decay=settings.optimizer.weight_decay,
             seed=settings.seed,
-            report_to=list(settings.report_to),
+            report_to=names,
             use_cpu=model.device.type == "cpu",  # otherwise an Apple GPU would be claimed
         )
-        callbacks = get_reporting_integration_callbacks(list(settings.report_to))  # type: ignore[no-untyped-call]
-        self._handler = CallbackHandler([DefaultFlowCallback, *callbacks], model, None, None, None)  # type: ignore[no-untyped-call]
+        callbacks = [DefaultFlowCallback, *get_reporting_integration_callbacks(names)]  # type: ignore[no-untyped-call]
+        self._handler = CallbackHandler(callbacks, model, None, None, None)  # type: ignore[no-untyped-call]
         self._state = transformers.TrainerState(max_steps=steps)
         self._control = transformers.TrainerControl()
         self._handler.on_train_begin(self._arguments, self._state, self._control)
-
-    def log_step(self, record: StepRecord, seconds: float) -> None:
-        """Logs the metrics of a step."""
-        metrics = {
-            "loss": record.loss,
-            "learning_rate": record.learning_rate,
-            "grad_norm": record.grad_norm,
-            "tokens": float(record.tokens),
-            "tokens_per_second": record.tokens / max(seconds, 1e-9),
-        }
-        if record.accuracy is not None:
-            metrics["accuracy"] = record.accuracy
-        self.log(record.step, metrics | record.losses)
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Logs metrics after a step."""
@@ -279,10 +266,3 @@ def _not_finite(what: str, step: int, value: float, examples: Sequence[Example])
         f"the {what} of step {step} is {value}, from {list_ids(examples)}; try a lower optimizer.learning_rate or a "
         "longer optimizer.warmup_ratio, or check the data for extreme rows"
     )
-
-
-def _describe(record: StepRecord, seconds: float) -> str:
-    """The text of a step's progress."""
-    accuracy = "" if record.accuracy is None else f"accuracy {record.accuracy:.2f}, "
-    speed = f"{record.tokens / max(seconds, 1e-9):,.0f} tokens/s"
-    return f"loss {record.loss:.3f}, {accuracy}learning rate {record.learning_rate:.1e}, {speed}"

@@ -2,12 +2,9 @@
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
-
-if TYPE_CHECKING:  # so that a command line can name the devices without torch
-    from longrm.modeling.device_memory import Precision
 
 GIB = 2**30
 
@@ -123,25 +120,13 @@ class Assumptions:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device, as the vendor's data sheet describes it.
+    """A device, as the vendor's data sheet describes it."""
 
-    Attributes:
-        memory: Bytes. A data sheet's gigabytes are read as 10^9 bytes; what a driver reports beyond that
-            is left for its context and for fragmentation.
-        bfloat16: Peak dense operations per second with bf16 products and fp32 sums; None if no sheet says.
-        float32: The same in fp32, without tensor cores.
-        type: torch's name of it.
-    """
-
+    # Bytes. A data sheet's gigabytes are read as 10^9 bytes; the rest is left for the driver and for fragmentation.
     memory: int
-    bfloat16: float | None
-    float32: float | None
+    bfloat16: float | None  # peak dense operations per second with bf16 products and fp32 sums, if known
+    float32: float | None  # the same in fp32, without tensor cores
     type: Literal["cpu", "cuda"] = "cuda"
-
-    def seconds(self, flops: float, precision: "Precision") -> float | None:
-        """How long so many operations take at `UTILIZATION`; None if the peak is unknown."""
-        peak = self.bfloat16 if precision == "bfloat16" else self.float32
-        return None if peak is None else flops / (peak * UTILIZATION)
 
 
 DEVICES = {

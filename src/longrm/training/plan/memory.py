@@ -29,27 +29,16 @@ _LIVE = 1_000_000_000  # elements of the weights that stage 3 keeps gathered
 
 @dataclass(frozen=True, slots=True)
 class PeakMemory:
-    """Bytes on a device at a moment of a step, by purpose; their sum is `total`.
-
-    Attributes:
-        when: The moment.
-        weights: The model.
-        gradients: Of trained weights, as far as they exist at that moment.
-        optimizer: The two moments of AdamW, and under ZeRO the copy of the weights that it updates.
-        activations: What is kept for the backward pass.
-        logits: Logits of the responses, and what their backward pass needs.
-        working: What the layer being computed needs in addition.
-        offloaded: Bytes in CPU memory instead, at most; not part of the sum.
-    """
+    """Bytes on a device at a moment of a step, by purpose; their sum is `total`."""
 
     when: str
     weights: float
-    gradients: float
-    optimizer: float
-    activations: float
-    logits: float
-    working: float
-    offloaded: float = 0.0
+    gradients: float  # those that exist at that moment
+    optimizer: float  # the two moments of AdamW, and under ZeRO the copy of the weights that it updates
+    activations: float  # kept for the backward pass
+    logits: float  # of the responses, and what their backward pass needs
+    working: float  # what the layer being computed needs in addition
+    offloaded: float = 0.0  # bytes in CPU memory instead, at most; not part of the sum
 
     @property
     def total(self) -> float:
@@ -62,7 +51,7 @@ class PeakMemory:
 class Sharding:
     """The layout of M devices: `sequence` neighbors share every sequence, and each such group reads its own rows.
 
-    The methods return bytes on one device, and bytes in CPU memory instead.
+    `weights`, `gradients` and `optimizer` return bytes on one device, and bytes in CPU memory instead.
     """
 
     devices: int
@@ -97,7 +86,7 @@ class Sharding:
         return (buckets, 2 * own) if self.parallel.offload != "none" else (buckets + own, 0.0)
 
     def optimizer(self, trained: int) -> tuple[float, float]:
-        """The two moments of AdamW, and under ZeRO the copy of the weights that it updates."""
+        """The two moments of T trained weights, and under ZeRO the copy of the weights."""
         if not self.parallel.zero:
             return 2 * _FP32 * trained, 0.0
         own = 3 * _FP32 * trained / self.devices
@@ -121,11 +110,7 @@ def sharding_of(parallel: ParallelSettings, devices: int, heads: int) -> Shardin
 def peak_memory(
     settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: str, devices: int = 1
 ) -> PeakMemory:
-    """The peak on one device, "cpu" or "cuda", in the largest micro-batch.
-
-    Raises:
-        ConfigError: The devices cannot be laid out as the settings say.
-    """
+    """The peak on one device, "cpu" or "cuda", in the largest micro-batch."""
     moments = moments_of(settings, sizes, workload, device, devices)
     peak = max(moments, key=lambda moment: moment.total)
     # CPU memory has a peak of its own.
@@ -227,27 +212,16 @@ def moments_of(
 
 @dataclass(frozen=True, slots=True)
 class _LayerMemory:
-    """Bytes of one layer for one micro-batch.
+    """Bytes of one layer for one micro-batch."""
 
-    Attributes:
-        tokens: S, or a device's share of them.
-        stream: Bytes of an element of the residual stream.
-        input: The layer's input, which is what checkpointing keeps.
-        norm: What one norm keeps.
-        kept: What autograd keeps.
-        not_in_last: What it does not keep of the last layer.
-        recomputed: What it keeps in addition to the input when the layer is recomputed, and its output.
-        working: Gradients at the widest place of its backward pass, that of its output included.
-    """
-
-    tokens: int
-    stream: int
-    input: float
-    norm: float
-    kept: float
-    not_in_last: float
-    recomputed: float
-    working: float
+    tokens: int  # S, or a device's share of them
+    stream: int  # bytes of an element of the residual stream
+    input: float  # the layer's input, which is what checkpointing keeps
+    norm: float  # what one norm keeps
+    kept: float  # what autograd keeps
+    not_in_last: float  # what it does not keep of the last layer
+    recomputed: float  # what it keeps in addition to the input when the layer is recomputed, and its output
+    working: float  # gradients at the widest place of its backward pass, that of its output included
 
 
 def _layer_memory(

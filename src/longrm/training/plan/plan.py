@@ -3,7 +3,6 @@
 A multiplication and an addition count as two floating-point operations.
 """
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -23,16 +22,10 @@ _HEAP_BYTES = 4 * 2**20  # `return_freed_memory` sets it; importing that module 
 
 @dataclass(frozen=True, slots=True)
 class Flops:
-    """Floating-point operations by kind.
+    """Floating-point operations by kind."""
 
-    Attributes:
-        linear: Products with the matrices of the layers.
-        attention: Scores and weighted values, of the pairs of tokens that see each other.
-        head: Products with the head.
-    """
-
-    linear: float
-    attention: float
+    linear: float  # products with the matrices of the layers
+    attention: float  # scores and weighted values, of the pairs of tokens that see each other
     head: float
 
     @property
@@ -43,47 +36,31 @@ class Flops:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A setting that saves memory.
+    """A setting that saves memory."""
 
-    Attributes:
-        setting: In the form that `--set` takes.
-        price: What it costs.
-        total: Bytes at the peak with this and all settings before it.
-    """
-
-    setting: str
-    price: str
-    total: float
+    setting: str  # in the form that `--set` takes
+    price: str  # its cost, in words
+    total: float  # bytes at the peak with this and all settings before it
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What a training will need.
-
-    Attributes:
-        offers: The device.
-        forward: Operations of one forward pass over the data.
-        separate: The same if every response had a copy of its prompt.
-        flops: Operations of the training.
-        seconds: How long they take; None if the device's peak is unknown.
-        memory: The peak on one device.
-        switches: Settings to change, in order, until it fits or nothing more helps; none if it fits as it is.
-        longest_prompt: Tokens of the longest prompt that fits with these settings and the context window, with the
-            responses of the longest row; None if no prompt fits.
-    """
+    """What a training will need."""
 
     device: str
     devices: int
     offers: Device
     sizes: ModelSizes
     workload: Workload
-    forward: Flops
-    separate: Flops
-    flops: Flops
-    seconds: float | None
-    memory: PeakMemory
-    switches: tuple[Switch, ...]
-    longest_prompt: int | None
+    forward: Flops  # of one forward pass over the data
+    separate: Flops  # the same if every response had a copy of its prompt
+    flops: Flops  # of the training
+    seconds: float | None  # None if the device's peak is unknown
+    memory: PeakMemory  # the peak on one device
+    switches: tuple[Switch, ...]  # settings to change, in order, until it fits or nothing more helps
+    longest_prompt: (
+        int | None
+    )  # tokens that fit, with the responses of the longest row; None if no prompt fits
 
     @property
     def small_tensors(self) -> bool:
@@ -94,8 +71,7 @@ class TrainingPlan:
     def as_dict(self) -> dict[str, Any]:
         """For `--json`; bytes, operations and seconds are plain numbers.
 
-        `fits` concerns the device's memory only: what is offloaded (`memory_bytes.offloaded`, for each device) has to
-        fit into CPU memory, whose size is unknown here.
+        `fits` concerns the device's memory only: offloaded bytes must fit into CPU memory, whose size is unknown here.
         """
         workload, sizes = self.workload, self.sizes
         return {
@@ -122,7 +98,7 @@ class TrainingPlan:
             "utilization_assumed": UTILIZATION,
             "memory_bytes": asdict(self.memory) | {"total": self.memory.total},
             "longest_prompt_that_fits": self.longest_prompt,
-            "model_reads": self.sizes.limit,
+            "model_reads": sizes.limit,
             "switches": [asdict(switch) for switch in self.switches],
         }
 
@@ -135,8 +111,6 @@ def plan_training(
     Raises:
         ConfigError: Model or data are not on this machine, and the recipe's `[plan]` does not state them; or the
             devices cannot be laid out so.
-        ModelError: The architecture is not supported.
-        DataError: The data cannot be read.
     """
     settings.check_devices(devices)
     offers = DEVICES[device]
@@ -153,7 +127,7 @@ def plan_training(
         reference=settings.loss.loss.needs_reference,
         tiled=settings.memory.tiled_mlp,
     )
-    seconds = offers.seconds(flops.total, settings.model.precision)
+    rate = offers.bfloat16 if settings.model.precision == "bfloat16" else offers.float32
     return TrainingPlan(
         device=device,
         devices=devices,
@@ -163,7 +137,7 @@ def plan_training(
         forward=forward,
         separate=forward_flops(sizes, workload, separate=True),
         flops=flops,
-        seconds=None if seconds is None else seconds / devices,
+        seconds=None if rate is None else flops.total / (rate * UTILIZATION) / devices,
         memory=peak_memory(settings, sizes, workload, offers.type, devices),
         switches=tuple(suggest(settings, sizes, workload, offers, devices)),
         longest_prompt=longest_prompt(settings, sizes, workload, offers, devices),
@@ -191,18 +165,13 @@ def forward_flops(sizes: ModelSizes, workload: Workload, *, separate: bool = Fal
     pairs = sum(count * count_pairs(shape) for shape, count in workload.trees.items())
     matrices = sum(width * output for width, output in sizes.matrices.values())
     if sizes.kind == "scorer":
-        head = (
-            2.0 * sizes.hidden * sum(count * len(shape.branches) for shape, count in workload.trees.items())
-        )
+        outputs = sum(count * len(shape.branches) for shape, count in workload.trees.items())
     else:
-        head = 2.0 * sizes.hidden * sizes.vocabulary * workload.response_tokens
+        outputs = sizes.vocabulary * workload.response_tokens
     return Flops(
         linear=2.0 * sizes.layers * matrices * tokens,
-        attention=4.0
-        * sizes.layers
-        * sizes.queries
-        * pairs,  # two products per pair: scores, and weighted values
-        head=head,
+        attention=4.0 * sizes.layers * sizes.queries * pairs,  # two products: scores, and weighted values
+        head=2.0 * sizes.hidden * outputs,
     )
 
 
@@ -220,16 +189,8 @@ def training_flops(
 
     A backward pass takes as much as a forward pass for the gradients of inputs, and as much again for those of weights;
     frozen weights have none. A checkpointed layer is recomputed up to its last product, of which nothing is kept except
-    by adapters.
-
-    Args:
-        forward: Of one forward pass over everything that is read.
-        sizes: The model's.
-        workload: What is read.
-        adapters: Parameters of the adapters of one layer; 0 trains all weights.
-        checkpointing: Every layer is recomputed in the backward pass.
-        reference: A reference model reads one epoch.
-        tiled: Feed-forward layers are computed once more, tile by tile.
+    by adapters. With `tiled`, feed-forward layers are computed once more. `adapters` are the parameters of the adapters
+    of one layer, 0 if all weights are trained; a reference model reads one epoch.
     """
     again, reference_epochs = int(checkpointing), int(reference) / workload.epochs
     targets = workload.targets if sizes.kind == "language_model" else 0
@@ -272,13 +233,13 @@ def suggest(
     """Settings that save memory, the cheapest first, until the training fits."""
     switches: list[Switch] = []
     total = peak_memory(settings, sizes, workload, device.type, devices).total
-    for option in _options(devices, sizes):
+    for group, name, value, price in _savings(settings, sizes, workload, device, devices):
         if total <= device.memory:
             break
-        if option.gpu_only and device.type == "cpu":
-            continue
-        values = option.values(settings, workload)
-        changed = _with(settings, option.group, values)
+        if name == "offload" and not settings.parallel.zero:
+            continue  # only a sharded optimizer can be offloaded
+        changed_group = getattr(settings, group).model_copy(update={name: value})
+        changed = settings.model_copy(update={group: changed_group})
         if changed.deadlocks(devices):
             continue
         read = workload
@@ -286,60 +247,39 @@ def suggest(
             # Under a smaller budget the largest micro-batch is the longest row alone.
             read = replace(workload, largest=PackedLayout((workload.longest_row,)), several=True)
         less = peak_memory(changed, sizes, read, device.type, devices).total
-        if less <= _WORTHWHILE * total:
-            ((name, value),) = values.items()
-            setting = (
-                "model.lora.rank=16" if name == "lora" else f"{option.group}.{name}={str(value).lower()}"
-            )
-            switches.append(Switch(setting, option.price, less))
+        if less <= _WORTHWHILE * total:  # so a value that is in use, or a better one, is not replaced
+            key = "lora.rank" if name == "lora" else name
+            shown = value.rank if name == "lora" else str(value).lower()
+            switches.append(Switch(f"{group}.{key}={shown}", price, less))
             settings, workload, total = changed, read, less
     return switches
 
 
-@dataclass(frozen=True, slots=True)
-class _Option:
-    """A way to save memory: the new value of one setting of a group, none if it is not possible."""
-
-    group: str
-    values: Callable[[TrainingSettings, Workload], dict[str, Any]]
-    price: str
-    gpu_only: bool = False
-
-
-def _with(settings: TrainingSettings, group: str, values: dict[str, Any]) -> TrainingSettings:
-    changed = getattr(settings, group).model_copy(update=values)
-    return settings.model_copy(update={group: changed})
-
-
-def _options(devices: int, sizes: ModelSizes) -> list[_Option]:
-    several: list[_Option] = []
+def _savings(
+    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: Device, devices: int
+) -> list[tuple[str, str, Any, str]]:
+    """Ways to save memory that are possible here, the cheapest first: group, setting, value and price."""
+    gpu = device.type != "cpu"
+    budget = min(workload.longest_row.tokens, settings.memory.tokens_per_forward)
+    savings: list[tuple[str, str, Any, str]] = [
+        ("memory", "tokens_per_forward", budget, "hardly any time"),
+        ("memory", "gradient_checkpointing", True, "a third more time"),
+        ("memory", "tiled_mlp", True, "feed-forward layers are computed once more"),
+    ]
     if devices > 1:
         most = max(size for size in range(1, devices + 1) if devices % size == 0 and sizes.heads % size == 0)
-        several = [
-            _Option("parallel", lambda own, _: {"zero": max(2, own.parallel.zero)}, "no more traffic"),
-            _Option("parallel", lambda own, _: {"sequence": most}, "traffic in every layer"),
-            _Option("parallel", lambda own, _: {"zero": 3}, "weights gathered layer by layer"),
+        savings += [
+            ("parallel", "zero", 2, "no more traffic"),
+            ("parallel", "sequence", most, "traffic in every layer"),
+            ("parallel", "zero", 3, "weights gathered layer by layer"),
         ]
-
-    def fewer_tokens(own: TrainingSettings, workload: Workload) -> dict[str, Any]:
-        return {"tokens_per_forward": min(workload.longest_row.tokens, own.memory.tokens_per_forward)}
-
-    def optimizer_on_cpu(own: TrainingSettings, _: Workload) -> dict[str, Any]:
-        possible = own.parallel.zero and own.parallel.offload == "none"
-        return {"offload": "optimizer" if possible else own.parallel.offload}
-
-    def adapters(own: TrainingSettings, _: Workload) -> dict[str, Any]:
-        # Adapters change a pretrained model; not a new one, nor one with rescaled positions.
-        possible = own.model.path is not None and own.model.rope_theta is None
-        return {"lora": own.model.lora or (LoraSettings() if possible else None)}
-
-    return [
-        _Option("memory", fewer_tokens, "hardly any time"),
-        _Option("memory", lambda *_: {"gradient_checkpointing": True}, "a third more time"),
-        _Option("memory", lambda *_: {"tiled_mlp": True}, "feed-forward layers are computed once more"),
-        *several,
-        _Option("model", lambda *_: {"precision": "bfloat16"}, "rounding in matrix products", gpu_only=True),
-        _Option("memory", lambda *_: {"activation_offloading": True}, "traffic to CPU memory", gpu_only=True),
-        _Option("parallel", optimizer_on_cpu, "the CPU updates the weights", gpu_only=True),
-        _Option("model", adapters, "only adapters are trained"),
-    ]
+    if gpu:
+        savings += [
+            ("model", "precision", "bfloat16", "rounding in matrix products"),
+            ("memory", "activation_offloading", True, "traffic to CPU memory"),
+            ("parallel", "offload", "optimizer", "the CPU updates the weights"),
+        ]
+    # Adapters change a pretrained model; not a new one, nor one with rescaled positions.
+    if settings.model.path is not None and settings.model.rope_theta is None and settings.model.lora is None:
+        savings.append(("model", "lora", LoraSettings(), "only adapters are trained"))
+    return savings

@@ -10,25 +10,20 @@ from longrm import hub
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, ModelError, first_line
 from longrm.modeling.shapes import PackedLayout, TreeShape
-from longrm.runs.progress import Progress, no_progress
+from longrm.runs.progress import Progress
 from longrm.training.batches import Batches
 from longrm.training.objectives import OBJECTIVES, ModelKind
 from longrm.training.plan import ModelSizes
 from longrm.training.sampling import Curriculum
 from longrm.training.settings import TrainingSettings
-from longrm.training.sources import FileSource, source_of
+from longrm.training.sources import FileSource, open_source
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 _UNLIMITED = 2**62
 
 
 def sizes_of(settings: TrainingSettings, kind: ModelKind) -> ModelSizes:
-    """The sizes of the model that a recipe starts from, from its config alone: no weight is read.
-
-    Raises:
-        ModelError: Neither its config nor `[plan.model]` is there, or its architecture is not supported.
-        ConfigError: The recipe names no model.
-    """
+    """The sizes of the model that a recipe starts from, from its config alone: no weight is read."""
     new, path = settings.model.new, settings.model.path
     if new is not None:
         shape = new.shape()
@@ -116,26 +111,16 @@ def _sizes_of_config(config: Any, kind: ModelKind, path: str) -> ModelSizes:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a training reads.
-
-    Attributes:
-        rows: Rows in all steps.
-        trees: How often a tree of each shape is read.
-        largest: The micro-batch with the most tokens.
-        several: Whether a step may have several micro-batches.
-        origin: Where the lengths come from, in a few words.
-        counts: Rows read and omitted, if there is a file.
-        epochs: Passes over the data; generated data is read once.
-    """
+    """What a training reads."""
 
     steps: int
-    rows: float
-    trees: Mapping[TreeShape, float]
-    largest: PackedLayout
-    several: bool
-    origin: str
-    counts: Mapping[str, int] = field(default_factory=dict)
-    epochs: float = 1.0
+    rows: float  # in all steps
+    trees: Mapping[TreeShape, float]  # how often a tree of each shape is read
+    largest: PackedLayout  # the micro-batch with the most tokens
+    several: bool  # whether a step may have several micro-batches
+    origin: str  # where the lengths come from, in a few words
+    counts: Mapping[str, int] = field(default_factory=dict)  # rows read and omitted, if there is a file
+    epochs: float = 1.0  # passes over the data; generated data is read once
 
     @property
     def prompt_tokens(self) -> float:
@@ -172,12 +157,7 @@ class Workload:
 
 
 def workload_of(settings: TrainingSettings, limit: int | None, progress: Progress) -> Workload:
-    """What a recipe reads; `[plan.rows]` replaces data that is not on this machine.
-
-    Raises:
-        ConfigError: Neither the data nor `[plan.rows]` is there.
-        DataError: The data cannot be read.
-    """
+    """What a recipe reads; `[plan.rows]` replaces data that is not on this machine."""
     stated = settings.plan.rows if settings.plan else ()
     if settings.data.world is not None:
         return _generated(settings, limit or _UNLIMITED)
@@ -195,9 +175,17 @@ def workload_of(settings: TrainingSettings, limit: int | None, progress: Progres
             trees[TreeShape(rows.prompt, (rows.response,) * min(rows.responses, most))] += rows.rows
         origin = "[plan.rows], because the data or its tokenizer is not on this machine"
         return _of_rows(settings, trees, trees, origin, {})
-    source = source_of(settings, tokenizer, limit=limit or _UNLIMITED, progress=progress)
+    objective = OBJECTIVES[settings.objective]
+    source = open_source(
+        settings.data,
+        tokenizer,
+        settings.seed,
+        kind=objective.reads,
+        limit=limit or _UNLIMITED,
+        progress=progress,
+    )
     assert isinstance(source, FileSource), "generated data is planned above"
-    select = OBJECTIVES[settings.objective](settings.loss).select
+    select = objective(settings.loss).select
     weights = {file.path: file.weight for file in settings.data.files()}
     weighted: dict[TreeShape, float] = {}
     for example in source.examples():
@@ -262,9 +250,10 @@ def _generated(settings: TrainingSettings, limit: int) -> Workload:
     curriculum = Curriculum(settings.curriculum, steps=steps, seed=settings.seed)
     tokenizer = _tokenizer(settings, optional=False)
     assert tokenizer is not None
+    objective = OBJECTIVES[settings.objective]
     batches = Batches(
-        source_of(settings, tokenizer, limit=limit, progress=no_progress),
-        OBJECTIVES[settings.objective](settings.loss),
+        open_source(settings.data, tokenizer, settings.seed, kind=objective.reads, limit=limit),
+        objective(settings.loss),
         budget=settings.memory.tokens_per_forward,
         limit=limit,
         curriculum=curriculum,

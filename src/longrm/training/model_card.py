@@ -44,19 +44,12 @@ _COUNTS = {
 
 @dataclass(frozen=True, slots=True)
 class CardEvaluation:
-    """An evaluation of the model of a card.
-
-    Attributes:
-        settings: Its settings as plain values.
-        summary: Its summary.
-        commit: The commit of its benchmark, if that comes from the Hub.
-        in_training: Whether the model was evaluated in memory, before it was saved.
-    """
+    """An evaluation of the model of a card."""
 
     settings: Mapping[str, Any]
     summary: Mapping[str, Any]
-    commit: str | None = None
-    in_training: bool = False
+    commit: str | None = None  # the commit of its benchmark, if that comes from the Hub
+    in_training: bool = False  # the model was evaluated in memory, before it was saved
 
     @property
     def bench(self) -> str:
@@ -66,19 +59,14 @@ class CardEvaluation:
 
 @dataclass(frozen=True, slots=True)
 class CardContext:
-    """What a card says about a trained model, in addition to what is in its folder.
-
-    Attributes:
-        settings: The settings of its training.
-        summary: The summary of its training.
-        evaluations: Evaluations of this model.
-        origin: What identifies the initial model; see `ModelFolders.origin`.
-    """
+    """What a card says about a trained model, in addition to what is in its folder."""
 
     settings: TrainingSettings
-    summary: Mapping[str, Any]
+    summary: Mapping[str, Any]  # of the training
     evaluations: Sequence[CardEvaluation] = ()
-    origin: Mapping[str, str] = field(default_factory=dict)
+    origin: Mapping[str, str] = field(
+        default_factory=dict
+    )  # identifies the initial model: `ModelFolders.origin`
 
 
 def read_evaluation(folder: Path, *, in_training: bool = False) -> CardEvaluation:
@@ -95,13 +83,7 @@ def evaluations_of(run: Path, step: int) -> list[CardEvaluation]:
 
 
 def write_card(folder: Path, context: CardContext, *, figure: bytes | None = None) -> None:
-    """Writes the README.md of a model folder.
-
-    Args:
-        folder: A full model, or an adapter.
-        context: What the card says.
-        figure: The results of the first evaluation as a PNG, which is written next to the card.
-    """
+    """Writes the README.md of a model folder, and next to it the results of the first evaluation as a PNG."""
     text = card_text(folder, context, figure=figure is not None)
     if figure is not None:
         write_file(folder / FIGURE, figure)
@@ -121,26 +103,34 @@ def card_text(folder: Path, context: CardContext, *, figure: bool, place: str = 
 
     settings, origin = context.settings, context.origin
     objective = OBJECTIVES[settings.objective]
-    scores = objective.trains == "scorer"
-    adapter = (folder / ADAPTER).is_file()
-    base = _base(settings, origin)
-    saved = folder.resolve()
-    name = saved.parent.name if saved.name == "model" else saved.name  # of the run, or of the folder
+    scores, adapter = objective.trains == "scorer", (folder / ADAPTER).is_file()
+    commit = origin.get("commit")
+    base = _base(settings.model.path, commit)
+    start = "random weights" if base is None else f"`{base}`"
+    if base is not None and commit:
+        start += f" at commit `{commit}`"
     if place != ".":
         name = place.rpartition("/")[2]
+    else:
+        saved = folder.resolve()
+        name = saved.parent.name if saved.name == "model" else saved.name  # of the run, or of the folder
 
+    task = "text-classification" if scores else "text-generation"
     metadata: dict[str, Any] = {
         "library_name": "peft" if adapter else "transformers",
-        "pipeline_tag": "text-classification" if scores else "text-generation",
+        "pipeline_tag": task,
         "tags": ["reward-model", "long-context", "longrm", *(["lora"] if adapter else [])],
     }
-    if base is not None and "commit" in origin and not hub.on_modelscope(base):
-        # The Hub links base_model, so it accepts only ids of its own.
-        metadata |= {"base_model": base, "base_model_relation": "adapter" if adapter else "finetune"}
-    metadata |= _license(settings.model.path, base, origin)
-    results = [
-        result for one in context.evaluations for result in _eval_results(one, metadata["pipeline_tag"])
-    ]
+    if base is not None:
+        assert settings.model.path is not None, "random weights have no base"
+        if commit and not hub.on_modelscope(base):
+            # The Hub links base_model, so it accepts only ids of its own.
+            metadata |= {"base_model": base, "base_model_relation": "adapter" if adapter else "finetune"}
+        # The license of the initial model, if its card is on this machine.
+        local = Path(settings.model.path).expanduser() / CARD
+        card = hub.cached_file(base, CARD, commit) if commit else local
+        metadata |= {} if card is None else hub.license_in(card)
+    results = [result for one in context.evaluations for result in _eval_results(one, task)]
     if results:
         metadata |= {"model_name": name, "eval_results": results}
 
@@ -153,9 +143,9 @@ def card_text(folder: Path, context: CardContext, *, figure: bool, place: str = 
         metadata=ModelCardData(**metadata).to_yaml(),
         name=name,
         place=place,
-        start=_start(base, origin),
+        start=start,
         base=base,
-        commit=origin.get("commit"),
+        commit=commit,
         adapter=adapter,
         scores=scores,
         auto_class="SequenceClassification" if scores else "CausalLM",
@@ -163,7 +153,7 @@ def card_text(folder: Path, context: CardContext, *, figure: bool, place: str = 
         loss=settings.loss.loss,
         settings=settings,
         world=settings.data.world,
-        sources=[{"label": Path(file.path).name, "weight": file.weight} for file in settings.data.files()],
+        sources=[(Path(file.path).name, file.weight) for file in settings.data.files()],
         summary={"accuracy": None, **context.summary},
         counts=_COUNTS,
         evaluations=[_evaluation_context(one) for one in context.evaluations],
@@ -176,40 +166,23 @@ def card_text(folder: Path, context: CardContext, *, figure: bool, place: str = 
     )
 
 
-def _base(settings: TrainingSettings, origin: Mapping[str, str]) -> str | None:
+def _base(path: str | None, commit: str | None) -> str | None:
     """The initial model: an id of the Hub or of ModelScope, or a folder's name; None for random weights."""
-    path = settings.model.path
     if path is None:
         return None
     identity = hub.split_revision(path)
-    if identity is not None and ("commit" in origin or hub.on_modelscope(path)):
+    if identity is not None and (commit or hub.on_modelscope(path)):
         return identity[0]
     return Path(path).expanduser().resolve().name
 
 
-def _start(base: str | None, origin: Mapping[str, str]) -> str:
-    if base is None:
-        return "random weights"
-    return f"`{base}` at commit `{origin['commit']}`" if "commit" in origin else f"`{base}`"
-
-
-def _license(path: str | None, base: str | None, origin: Mapping[str, str]) -> dict[str, str]:
-    """The license of the initial model, if its card is on this machine."""
-    if path is None or base is None:
-        return {}
-    commit = origin.get("commit")
-    card = Path(path).expanduser() / CARD if commit is None else hub.cached_file(base, CARD, commit)
-    return {} if card is None else hub.license_in(card)
-
-
 def _published_settings(settings: TrainingSettings, base: str | None) -> dict[str, Any]:
     """All settings without paths; an initial model of the Hub keeps its id and revision."""
-    plain = settings.to_dict()
-    published: dict[str, Any] = without_paths(plain)
-    if base is not None:
-        identity = hub.split_revision(plain["model"]["path"])
-        on_hub = identity is not None and identity[0] == base
-        published["model"]["path"] = plain["model"]["path"] if on_hub else base
+    published: dict[str, Any] = without_paths(settings.to_dict())
+    path = settings.model.path
+    if path is not None:
+        identity = hub.split_revision(path)
+        published["model"]["path"] = path if identity is not None and identity[0] == base else base
     return published
 
 
@@ -243,25 +216,19 @@ def without_paths(value: Any, key: str = "") -> Any:
     if not colon:
         kind, rest = "", value
     is_path = key in _PATH_SETTINGS or rest.startswith(("/", "~", "./", "../")) or _FILE_NAME.search(rest)
-    if is_path or (kind and hub.split_revision(rest) is None) or (rest and _exists(Path(rest).expanduser())):
+    exists = 0 < len(rest) < 256 and Path(rest).expanduser().exists()  # a longer text is no file name
+    if is_path or exists or (kind and hub.split_revision(rest) is None):
         return f"{kind}{colon}{Path(rest).name}"
     return value
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # too long for a file name
-        return False
 
 
 def _evaluation_context(one: CardEvaluation) -> dict[str, Any]:
     """What the template needs about an evaluation."""
     summary = one.summary
     metrics, counts = summary["metrics"], summary["counts"]
-    lengths = sorted(metrics["by_length"], key=int)
-    rows = [(f"{int(length):,}", metrics["by_length"][length]) for length in lengths] + [
-        ("all", metrics["overall"])
+    accuracies = [
+        (f"{int(length):,}", metrics["by_length"][length][PAIR_ACCURACY.name])
+        for length in sorted(metrics["by_length"], key=int)
     ]
     unanswered = {name: count for name, count in counts["outcomes"].items() if name != "answered" and count}
     measured = None
@@ -277,7 +244,7 @@ def _evaluation_context(one: CardEvaluation) -> dict[str, Any]:
         "comparisons": counts["comparisons"],
         "sampled_from": counts.get("sampled_from"),
         "in_training": one.in_training,
-        "accuracies": [(name, part[PAIR_ACCURACY.name]) for name, part in rows],
+        "accuracies": [*accuracies, ("all", metrics["overall"][PAIR_ACCURACY.name])],
         "measured": measured,
         "boundary": summary.get("boundary"),
         "unanswered": ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in unanswered.items()),
@@ -290,18 +257,14 @@ def _eval_results(one: CardEvaluation, task: str) -> Iterator[Any]:
     from huggingface_hub import EvalResult
 
     metrics, (kind, _, place) = one.summary["metrics"], one.bench.partition(":")
-    lengths = sorted(metrics["by_length"], key=int)
-    for length, part in [
-        (None, metrics["overall"]),
-        *((size, metrics["by_length"][size]) for size in lengths),
-    ]:
-        metric = part[PAIR_ACCURACY.name]
+    for length in ("", *sorted(metrics["by_length"], key=int)):
+        metric = (metrics["by_length"][length] if length else metrics["overall"])[PAIR_ACCURACY.name]
         if metric["value"] is not None:
             yield EvalResult(
                 task_type=task,
                 dataset_type=place if one.commit else kind,
-                dataset_name=one.bench if length is None else f"{one.bench}, {int(length):,} tokens",
-                dataset_config=None if length is None else f"{length}_tokens",
+                dataset_name=f"{one.bench}, {int(length):,} tokens" if length else one.bench,
+                dataset_config=f"{length}_tokens" if length else None,
                 dataset_revision=one.commit,
                 metric_type="accuracy",
                 metric_name=PAIR_ACCURACY.title,

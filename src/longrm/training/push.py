@@ -3,15 +3,16 @@
 import datetime
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from longrm import reading
 from longrm.errors import ModelError, RunError
 from longrm.evaluation.run import Run
-from longrm.evaluation.summaries import parse_summary
 from longrm.modeling.folders import ADAPTER, ADAPTER_WEIGHTS, weight_files
 from longrm.runs.folder import CONFIG, MANIFEST, write_json
 from longrm.runs.promised_files import FILES, check_files
@@ -53,26 +54,12 @@ _CONFIGS = ("config.json", "generation_config.json", ADAPTER, "tokenizer_config.
 
 @dataclass(frozen=True, slots=True)
 class PushedModel:
-    """What is uploaded of a trained model.
+    """What is uploaded of a trained model."""
 
-    Attributes:
-        folder: Its folder.
-        files: The path or the content of every file, by its name.
-        left_out: Names of other files in the folder.
-        evaluations: The number of evaluations on the card.
-    """
-
-    folder: Path
-    files: dict[str, Path | bytes]
-    left_out: tuple[str, ...]
-    evaluations: int
-
-    @property
-    def card(self) -> str:
-        """The text of the card."""
-        text = self.files[CARD]
-        assert isinstance(text, bytes), "pushed_model makes it"
-        return text.decode()
+    files: dict[str, Path | bytes]  # the path or the content of every file, by its name
+    left_out: tuple[str, ...]  # names of other files in the folder
+    evaluations: int  # on the card
+    card: str
 
     def sizes(self) -> dict[str, int]:
         """The bytes of every file."""
@@ -118,13 +105,7 @@ def card_context_of_run(run: Path) -> CardContext:
 
 def save_card_context(folder: Path, context: CardContext) -> None:
     """Stores the context of a merged model's card, so that the model can be pushed without its run."""
-    plain = {
-        "settings": context.settings.to_dict(),
-        "summary": dict(context.summary),
-        "evaluations": [asdict(one) for one in context.evaluations],
-        "origin": dict(context.origin),
-    }
-    write_json(folder / CONTEXT, plain)
+    write_json(folder / CONTEXT, TypeAdapter(CardContext).dump_python(context, mode="json"))
 
 
 def pushed_model(source: Path, identity: str, results: Sequence[Path] = ()) -> PushedModel:
@@ -142,7 +123,16 @@ def pushed_model(source: Path, identity: str, results: Sequence[Path] = ()) -> P
     """
     run = training_run(source)
     folder = source if run is None else run / "model"
-    context = _load_card_context(folder) if run is None else card_context_of_run(run)
+    if run is not None:
+        context = card_context_of_run(run)
+    elif (folder / CONTEXT).is_file():
+        stored = reading.read_json(folder / CONTEXT, RunError)
+        with reading.reading(folder / CONTEXT, RunError):
+            context = TypeAdapter(CardContext).validate_python(stored)
+    else:
+        raise RunError(
+            f"{folder} has no record of its training: give the folder of a training run, or one that longrm merge wrote"
+        )
     adapter = (folder / ADAPTER).is_file()
     weights = [folder / ADAPTER_WEIGHTS] if adapter else weight_files(folder)
     if adapter and "commit" not in context.origin:
@@ -161,9 +151,10 @@ def pushed_model(source: Path, identity: str, results: Sequence[Path] = ()) -> P
         for entry in sorted(folder.iterdir())
         if entry.is_file() and is_model_file(entry.name) and (entry.name != FIGURE or figure)
     }
-    files[CARD] = card_text(folder, context, figure=figure, place=identity).encode()
+    card = card_text(folder, context, figure=figure, place=identity)
+    files[CARD] = card.encode()
     left_out = sorted(entry.name for entry in folder.iterdir() if entry.name not in files)
-    return PushedModel(folder, files, tuple(left_out), len(context.evaluations))
+    return PushedModel(files, tuple(left_out), len(context.evaluations), card)
 
 
 def _check_no_paths(folder: Path) -> None:
@@ -183,23 +174,6 @@ def _existing_paths(value: Any) -> Iterator[str]:
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for part in parts:
         yield from _existing_paths(part)
-
-
-def _load_card_context(folder: Path) -> CardContext:
-    path = folder / CONTEXT
-    if not path.is_file():
-        raise RunError(
-            f"{folder} has no record of its training: give the folder of a training run, or one that longrm merge wrote"
-        )
-    stored = reading.read_json(path, RunError)
-    try:
-        evaluations = [CardEvaluation(**one) for one in stored["evaluations"]]
-        for summary in (stored["summary"], *(one.summary for one in evaluations)):
-            parse_summary(summary)
-        settings = TrainingSettings.resolve(overrides=stored["settings"])
-        return CardContext(settings, stored["summary"], evaluations, stored["origin"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{path}: {error}; merge the model again") from None
 
 
 def _checked_evaluation(path: Path, folder: Path, weights: Sequence[Path]) -> CardEvaluation:

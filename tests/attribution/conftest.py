@@ -11,10 +11,10 @@ def asked():
 
     def make(count):
         sentences = [
-            f"The {NAMES[at % 10]} of row {at} stands by the {NAMES[(at * 7 + 3) % 10]} gate. "
+            f"The {NAMES[at % 10]} of row {at} is near the {NAMES[(at * 7 + 3) % 10]} gate. "
             for at in range(count)
         ]
-        context, question = "".join(sentences), "Which one stands where?"
+        context, question = "".join(sentences), "Which one is where?"
         message = {"role": "user", "content": context + question}
         place = Span(0, len(context), len(context) + len(question))
         responses = tuple(({"role": "assistant", "content": text},) for text in ("Yes.", "No."))

@@ -82,12 +82,6 @@ class AblatedScores:
     that positions and length stay.
 
     `count` counts the tokens of a text; `report` is called with the number of prompts after each batch.
-
-    Attributes:
-        sentences: The sentences of the context.
-        texts: Their texts.
-        scale: What a difference of two scores means.
-        prompts: How many prompts were scored.
     """
 
     def __init__(
@@ -104,9 +98,11 @@ class AblatedScores:
         self._model = _Counted(model)
         self._votes = 2 if model.sees_order else 1
         self._is_verdict = model.scale == "verdict" and target.against is not None
-        self.scale: Scale = "logit" if self._is_verdict else model.scale
-        self.prompts = 0
-        self._known: dict[frozenset[int], float] = {}
+        self.scale: Scale = "logit" if self._is_verdict else model.scale  # of differences of scores
+        self.prompts = 0  # how many were scored
+        self._known: dict[
+            frozenset[int], float
+        ] = {}  # scores by the numbers of the sentences that are left out
         self.sentences = context_sentences(query)
         self.texts = [message_text(query.prompt[one.message])[one.start : one.end] for one in self.sentences]
         self._space = "" if unspaced("\n".join(self.texts)) else " "

@@ -58,31 +58,29 @@ def trust(
     # As many others must be left to compare with.
     tops = tuple(_top(scores, raising[:k], whole, k, draws) for k in _TOPS if 2 * k <= len(weights))
     redundant = _redundant(scores, raising[: _TOPS[1]], whole)
-    reason = _unmoved(whole, head_deviation, weights) or _failed(
-        lds, whole, tops[-1], _LEAST_DROP if scores.scale == "logit" else 0.0
-    )
+    least_drop = _LEAST_DROP if scores.scale == "logit" else 0.0
+    largest = float(np.abs(weights).max(initial=0.0))
     last = tops[-1]
+    reason = _not_shown(whole, largest, head_deviation, lds, last, least_drop)
     return Trust(not reason, reason, lds, whole, last.drop, last.drop_random, head_deviation, tops, redundant)
 
 
-def _unmoved(whole: float, deviation: float | None, weights: NDArray[np.float64]) -> str:
-    """Why there is nothing to explain, or why a random head would do the same (Adebayo et al. 2018)."""
-    if not whole:
-        return "the responses are tied: there is no lead to explain"
-    if deviation is None or abs(deviation) >= _LEAST_DEVIATION:
-        return ""
-    if abs(whole) < _ALMOST_ZERO * float(np.abs(weights).max(initial=0.0)):
-        return f"the lead is almost zero ({whole:.2g}), as with a random head: positive and negative effects cancel"
-    return (
-        f"a random head would score alike: the score differs by {abs(deviation):.1f} standard deviations, less than "
-        f"{_LEAST_DEVIATION:g}"
-    )
-
-
-def _failed(lds: float | None, whole: float, top: TopDrop, least_drop: float) -> str:
-    """The first threshold that is not met."""
+def _not_shown(
+    whole: float, largest: float, deviation: float | None, lds: float | None, top: TopDrop, least_drop: float
+) -> str:
+    """The first threshold that is not met; empty where all are."""
     falls = f"without the {'strongest sentence' if top.k == 1 else f'{top.k} strongest sentences'} the score falls by"
     others = max(top.drop_random, top.drop_placebo)
+    if not whole:
+        return "the responses are tied: there is no lead to explain"
+    # A random head yields weights, too, that fit (Adebayo et al. 2018).
+    if deviation is not None and abs(deviation) < _LEAST_DEVIATION:
+        if abs(whole) < _ALMOST_ZERO * largest:
+            return f"the lead is almost zero ({whole:.2g}), as with a random head: positive and negative effects cancel"
+        return (
+            f"a random head would score alike: the score differs by {abs(deviation):.1f} standard deviations, less "
+            f"than {_LEAST_DEVIATION:g}"
+        )
     if lds is None:
         return "the context has too few sentences for prompts that were not fitted"
     if lds < _LEAST_LDS:

@@ -131,10 +131,8 @@ def continuation_attention(
     query, key = query.to(value.dtype), key.to(value.dtype)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     read, tokens = query.shape[2], key.shape[2]  # R, S
-    if read in (
-        1,
-        tokens,
-    ):  # torch's `is_causal` aligns the mask to the start, right only if all tokens are read
+    if read in (1, tokens):
+        # torch's `is_causal` aligns the mask to the start, which is right only if all tokens are read.
         return sdpa(query, key, value, scale, is_causal=read > 1).transpose(1, 2), None
     if query.device.type == "cpu":  # where torch would turn `causal_lower_right` into a dense mask [R, S]
         return segment_attention(query, key, value, [read], scale), None

@@ -38,7 +38,7 @@ AttentionFunction = Callable[[Tensor, Tensor, Tensor, PackedLayout, float], Tens
 
 
 class TorchKernel:
-    """The kernel behind `torch.nn.attention.varlen`, whose public function has no backward for part of a softmax."""
+    """The kernel behind `torch.nn.attention.varlen`: its public function has no backward for part of a softmax."""
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, bounds: SequenceBounds, scale: float
@@ -247,7 +247,7 @@ def _try_candidate(candidate: Candidate, heads: AttentionHeads) -> AttentionFunc
         # np.max, as Python's own max skips a NaN that is not the first value.
         off = float(np.max([deviation(attend, heads, layout) for layout in (TRIAL, ONE_TOKEN)]))
     except Exception as error:  # whatever a kernel of another version or device raises, the next may work
-        if is_out_of_memory(error):  # not the kernel's fault, and the choice is kept for good
+        if is_out_of_memory(error):  # not a defect of the kernel, and the choice is kept for good
             raise
         return f"it failed on a small tree ({first_line(error)})"
     # TF32 has the mantissa of fp16, and then the written-out attention is rounded, too.

@@ -15,7 +15,7 @@ Shapes: S tokens of the packed sequence, N responses, T tokens that one response
 prompt, C hidden size, H query heads, G key heads, D head size.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from longrm.data.joining import Encoded, encode, span_tokens
+from longrm.data.joining import encode, span_tokens
 from longrm.errors import DataError
 from longrm.modeling.attended_regions import (
     TOP_K,
@@ -69,13 +69,14 @@ def attended(
             the highest score. They take a backward pass through the whole prompt.
 
     Raises:
-        DataError: As for `region_scores`.
+        DataError: The comparison cannot be encoded, is longer than the model reads, or its regions cannot be found.
     """
     ranks = comparison.ranks
     assert ranks is not None, "whether a judgment is right is known from gold ranks only"
     regions = context_regions(comparison, interfering)
     query = query_of(comparison, range(len(comparison.responses)))
     found = tuple(region_scores(scorer, query, regions, k=k))
+    # Of several best ranks and of several worse ones, the response with the highest score.
     order = sorted(range(len(found)), key=lambda at: -found[at].score)
     best = next(at for at in order if ranks[at] == min(ranks))
     worse = [at for at in order if ranks[at] > ranks[best]]
@@ -96,20 +97,9 @@ def region_scores(
     sign. That of the Bradley-Terry loss is smaller by one factor per comparison, which is close to 0 where a model is
     right and sure: right and wrong judgments would differ by that factor alone.
 
-    Args:
-        scorer: The model, in evaluation mode.
-        query: Prompt and responses.
-        regions: Spans of the prompt.
-        k: How many tokens a head attends to: those with the largest weights of a row.
-
-    Raises:
-        DataError: The query cannot be encoded, is longer than the model reads, or its regions cannot be found.
-        ValueError: k is below 1.
+    A head attends to the `k` tokens with the largest weights of a row.
     """
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
-    encoded, packed = _packed(scorer, query)
-    masks = _region_masks(scorer, query, regions, len(encoded.prompt))
+    packed, masks = _encoded(scorer, query, regions)
     scores, rows = attention_rows(scorer.model, packed)
     measured = []
     for score, layers in zip(scores.tolist(), rows, strict=True):
@@ -124,15 +114,9 @@ def embedding_gradient_norms(scorer: Scorer, query: Query, regions: Regions) -> 
     """Measures the mean L1 norm, over a region's tokens, of the gradient of the score by their embeddings.
 
     With two responses it is the gradient of their margin. Regions without a token are omitted.
-
-    Raises:
-        DataError: As for `region_scores`.
-        ValueError: There are more than two responses.
     """
-    if len(query.responses) > 2:
-        raise ValueError(f"a margin needs two responses, got {len(query.responses)}")
-    encoded, packed = _packed(scorer, query)
-    masks = _region_masks(scorer, query, regions, len(encoded.prompt))
+    assert len(query.responses) <= 2, "a margin is of two responses"
+    packed, masks = _encoded(scorer, query, regions)
 
     def margin(hidden: Float[Tensor, "S C"], own: Packed) -> Float[Tensor, " N"]:
         values = branch_scores(scorer.model, hidden, own)
@@ -144,15 +128,12 @@ def embedding_gradient_norms(scorer: Scorer, query: Query, regions: Regions) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionRow:
-    """The attention of one response's scored token in one layer.
+    """The attention of one response's scored token in one layer."""
 
-    Attributes:
-        weights: After the softmax, over the tokens of its prefix, of its response, and itself.
-        gradients: The gradient of the response's score by these weights.
-    """
-
-    weights: Float[Tensor, "H T"]
-    gradients: Float[Tensor, "H T"]
+    weights: Float[
+        Tensor, "H T"
+    ]  # after the softmax, over the tokens of its prefix, of its response, and itself
+    gradients: Float[Tensor, "H T"]  # of the response's score by these weights
 
 
 def attention_rows(
@@ -160,9 +141,7 @@ def attention_rows(
 ) -> tuple[Float[Tensor, " N"], list[list[AttentionRow]]]:
     """Returns the scores of all responses and, for every response, the row of its scored token in every layer.
 
-    Args:
-        model: A model with `longrm_shared_prefix` attention, in evaluation mode. Its weights get no gradient.
-        packed: The packed sequence.
+    The model is in evaluation mode, with `longrm_shared_prefix` attention; its weights get no gradient.
     """
     known = keys_and_values(model, packed)
     scored = packed.scored_tokens(model.config.pad_token_id).tolist()
@@ -294,22 +273,20 @@ def _region_attention(layers: Sequence[TokenAttention], mask: Bool[Tensor, " P"]
     )
 
 
-def _region_masks(
-    scorer: Scorer, query: Query, regions: Regions, tokens: int
-) -> Mapping[str, Bool[Tensor, " P"]]:
-    """Which tokens of the prompt belong to each region; a region without any is omitted."""
-    found = span_tokens(scorer.tokenizer, query.prompt, regions, query.tools)
-    masks = {name: torch.zeros(tokens, dtype=torch.bool, device=scorer.model.device) for name in regions}
-    for name, mask in masks.items():
-        mask[[token for token in found[name] if token < tokens]] = True
-    return {name: mask for name, mask in masks.items() if mask.any()}
-
-
-def _packed(scorer: Scorer, query: Query) -> tuple[Encoded, Packed]:
+def _encoded(scorer: Scorer, query: Query, regions: Regions) -> tuple[Packed, dict[str, Bool[Tensor, " P"]]]:
+    """The packed query, and which tokens of the prompt belong to each region; a region without any is omitted."""
     encoded = encode(scorer.tokenizer, query.prompt, query.responses, query.tools)
     for ids in (encoded.prompt, *encoded.responses):
         check_embedded(ids, scorer.model)
     limit = int(scorer.model.config.max_position_embeddings)
     if encoded.longest > limit:
         raise DataError(f"{query.id}: {encoded.longest:,} tokens exceed the model's limit of {limit:,}")
-    return encoded, pack(build_trees([encoded])).to(scorer.model.device)
+    tokens, device = len(encoded.prompt), scorer.model.device
+    masks = {}
+    for name, places in span_tokens(scorer.tokenizer, query.prompt, regions, query.tools).items():
+        mask = torch.zeros(tokens, dtype=torch.bool, device=device)
+        # The shared prompt may lack the last tokens of the prompt alone: those that merge with a response.
+        mask[[token for token in places if token < tokens]] = True
+        if mask.any():
+            masks[name] = mask
+    return pack(build_trees([encoded])).to(device), masks

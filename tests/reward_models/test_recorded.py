@@ -83,7 +83,7 @@ RANKED = JudgmentRecord(id="b", group="g", outcome=Outcome.ANSWERED, order=(2, 0
 def test_our_own_run_is_answered_as_it_was(tmp_path):
     log(tmp_path / "run/judgments.jsonl", OURS, RANKED)
     (tmp_path / "run/summary.json").write_text('{"scale": "points"}')
-    model = RecordedRewardModel.load(tmp_path / "run")
+    model = RecordedRewardModel(tmp_path / "run")
     assert (model.scale, model.sees_order, model.samples) == ("points", True, False)
     assert model.orders("a") == ((1, 0), (0, 1))
     first, second = judged(model, comparison("a"))
@@ -97,13 +97,13 @@ def test_our_own_run_is_answered_as_it_was(tmp_path):
 
 def test_our_log_alone_has_no_scale_and_its_last_record_counts(tmp_path):
     failed = replace(RANKED, outcome=Outcome.ERROR, ranking=())
-    model = RecordedRewardModel.load(log(tmp_path / "judgments.jsonl", failed, RANKED))
+    model = RecordedRewardModel(log(tmp_path / "judgments.jsonl", failed, RANKED))
     assert model.scale == "none"
     assert judged(model, comparison("b", 3))[0].outcome is Outcome.ANSWERED
 
 
 def test_what_was_not_recorded_is_an_error(put):
-    model = RecordedRewardModel.load(put("j.jsonl", pair("p", scored(1, 2), scored(2, 1))))
+    model = RecordedRewardModel(put("j.jsonl", pair("p", scored(1, 2), scored(2, 1))))
     known, unknown = comparison("p"), comparison("q")
     queries = [query_of(known, (0, 1), 2), query_of(unknown, (0, 1)), query_of(comparison("p", 3), (0, 1, 2))]
     judgments = model.judge(queries)
@@ -117,7 +117,7 @@ def test_what_was_not_recorded_is_an_error(put):
 
 
 def test_scores_of_judgebench_are_in_presented_order(put):
-    model = RecordedRewardModel.load(put("j.jsonl", pair("p", scored(1.5, 2), scored(2, 1.5))))
+    model = RecordedRewardModel(put("j.jsonl", pair("p", scored(1.5, 2), scored(2, 1.5))))
     assert model.scale == "logit"
     assert model.orders("p") == ((0, 1), (1, 0))
     assert [judgment.scores for judgment in judged(model, comparison("p"))] == [(1.5, 2.0), (2.0, 1.5)]
@@ -128,7 +128,7 @@ def test_texts_of_judgebench_are_parsed(put):
         pair("p", wrote("A is fine.\n\n[[A>>B]]"), wrote("[[A]] at first; no.\n\n[[B>A]]")),
         pair("q", wrote("No idea."), None),
     ]
-    model = RecordedRewardModel.load(put("j.jsonl", *rows))
+    model = RecordedRewardModel(put("j.jsonl", *rows))
     assert model.scale == "verdict"
     first, second = judged(model, comparison("p"))
     assert (first.scores, second.scores) == ((1, 0), (0, 1))
@@ -142,7 +142,7 @@ def test_several_judges_are_not_mixed(put, tmp_path):
     for name in ("one.jsonl", "two.jsonl"):
         put(f"both/{name}", pair("p", scored(1, 2)))
     with pytest.raises(DataError, match=r"both: .*one.jsonl, two.jsonl"):
-        RecordedRewardModel.load(tmp_path / "both")
+        RecordedRewardModel(tmp_path / "both")
 
 
 def result(output, order, **fields) -> dict:
@@ -165,7 +165,7 @@ def test_results_of_the_release_belong_to_the_lines_of_their_task(put, tmp_path)
         result("[Ranking]\n[[B>C>A]]", [2, 0, 1], index=4, **best),
         result("[[A>B]]", [0, 1], index=0, **{**best, "subtype": "2"}),
     )
-    model = RecordedRewardModel.load(tmp_path / "results")
+    model = RecordedRewardModel(tmp_path / "results")
     assert model.scale == "verdict"
     assert model.orders("Cite/1") == ((1, 0),)
     assert judged(model, comparison("Cite/1"))[0].scores == (1, 0)
@@ -176,7 +176,7 @@ def test_results_of_the_release_belong_to_the_lines_of_their_task(put, tmp_path)
 
 
 def test_scores_of_the_release_are_logits_in_presented_order(put):
-    model = RecordedRewardModel.load(put("Cite.jsonl", result([0.5, -1], [1, 0])))
+    model = RecordedRewardModel(put("Cite.jsonl", result([0.5, -1], [1, 0])))
     assert model.scale == "logit"
     assert judged(model, comparison("Cite/1"))[0].scores == (0.5, -1.0)
 
@@ -201,14 +201,14 @@ def test_scores_of_the_release_are_logits_in_presented_order(put):
 )
 def test_what_is_no_record_is_refused(rows, message, put):
     with pytest.raises(DataError, match=message):
-        RecordedRewardModel.load(put("rows.jsonl", *rows))
+        RecordedRewardModel(put("rows.jsonl", *rows))
 
 
 def test_an_unknown_scale_in_a_summary_is_named(tmp_path):
     log(tmp_path / "run/judgments.jsonl", RANKED)
     (tmp_path / "run/summary.json").write_text('{"scale": "inches"}')
     with pytest.raises(DataError, match="summary.json, field 'scale'"):
-        RecordedRewardModel.load(tmp_path / "run")
+        RecordedRewardModel(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -220,19 +220,19 @@ def test_an_unknown_scale_in_a_summary_is_named(tmp_path):
 )
 def test_an_answer_without_one_is_named(change, tmp_path):
     good = JudgmentRecord(id="a", group="g", outcome=Outcome.ANSWERED, order=(1, 0), scores=(0.5, 1.0))
-    assert RecordedRewardModel.load(log(tmp_path / "good.jsonl", good)).orders("a") == ((1, 0),)
+    assert RecordedRewardModel(log(tmp_path / "good.jsonl", good)).orders("a") == ((1, 0),)
     with pytest.raises(DataError, match="line 2, field 'scores'"):
-        RecordedRewardModel.load(log(tmp_path / "bad.jsonl", good, replace(good, **change)))
+        RecordedRewardModel(log(tmp_path / "bad.jsonl", good, replace(good, **change)))
 
 
 def test_halves_of_surrogate_pairs_in_what_a_judge_wrote_do_no_harm(put):
-    model = RecordedRewardModel.load(put("j.jsonl", pair("p", wrote("It is \ud83d A.\n\n[[A]]"))))
+    model = RecordedRewardModel(put("j.jsonl", pair("p", wrote("It is \ud83d A.\n\n[[A]]"))))
     assert judged(model, comparison("p"))[0].explanation == "It is ? A.\n\n[[A]]"
 
 
 def test_a_folder_without_records_is_refused(tmp_path):
     with pytest.raises(DataError, match=str(tmp_path)):
-        RecordedRewardModel.load(tmp_path)
+        RecordedRewardModel(tmp_path)
 
 
 def agreement(comparison: Comparison, model: RecordedRewardModel, flipped: bool = True) -> int:
@@ -250,7 +250,7 @@ def agreement(comparison: Comparison, model: RecordedRewardModel, flipped: bool 
 @pytest.mark.parametrize(("name", "percent"), PUBLISHED)
 def test_published_accuracies_follow_from_the_record(name, percent):
     path = REAL / f"gpt-4o-2024-05-13__reward_model__{name}.jsonl"
-    model = RecordedRewardModel.load(path)
+    model = RecordedRewardModel(path)
     pairs = list(
         load(f"judgebench:{path}", source=BenchmarkSource(), probe=Probe(), leval=Leval()).comparisons
     )

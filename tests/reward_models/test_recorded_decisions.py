@@ -16,6 +16,6 @@ def test_the_recorded_decision_counts_and_the_text_only_without_one(tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     user, answer = ({"role": "user", "content": "q"},), ({"role": "assistant", "content": "a"},)
     asked = [Query(row["pair_id"], user, (answer, answer)) for row in rows]
-    null, other = RecordedRewardModel.load(path).judge(asked)
+    null, other = RecordedRewardModel(path).judge(asked)
     assert null.outcome is Outcome.UNPARSED
     assert other.scores == (0.0, 1.0)

@@ -146,7 +146,7 @@ def test_tokens_that_a_tokenizer_does_not_tell_apart_are_refused(tmp_path):
     folder = make_model(tmp_path / "model", tokenizer=lower)
     file = tmp_path / "mine.txt"
     file.write_text("{{ responses }}")
-    with pytest.raises(ConfigError, match="'X' is 0 tokens|not told apart"):
+    with pytest.raises(ConfigError, match=r"judge\.tokens"):
         load(folder, format="pairwise", template=str(file), tokens=("X", "x"))
 
 

@@ -164,7 +164,7 @@ def load_judge(settings: Evaluation, bench: LoadedBenchmark, out: Path) -> Rewar
     if settings.recorded is not None:
         from longrm.reward_models.recorded import RecordedRewardModel
 
-        return RecordedRewardModel.load(Path(settings.recorded))
+        return RecordedRewardModel(Path(settings.recorded))
     assert settings.model is not None, "run_evaluation checks it"
     remote = settings.remote
     if remote.cache is None:  # so that a continued run does not pay twice

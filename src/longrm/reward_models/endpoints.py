@@ -102,10 +102,7 @@ class LikelihoodEndpoint(RewardModel):
 
     The server returns it for a text sent to `/completions` with `echo` and `logprobs`, as vLLM does. The text is
     rendered by the chat template of `remote.tokenizer`, and the server must tokenize it into the same number of tokens.
-
-    Args:
-        address: The endpoint as `URL#NAME`.
-        request: `judge` applies as for `LikelihoodRewardModel`; `judge.max_length` is the server's context window.
+    `judge.max_length` is the server's context window.
     """
 
     def __init__(self, address: str, request: LoadRequest) -> None:
@@ -125,12 +122,7 @@ class LikelihoodEndpoint(RewardModel):
         self.scale = "none" if self._settings.likelihood == "mean" else "logit"
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
-        """Sends all responses of all queries; servers with a prefix cache share the prompts.
-
-        Raises:
-            ModelError: The server cannot be reached, or returns no log-probabilities.
-            RunError: The budget of the client is spent.
-        """
+        """Sends all responses of all queries; servers with a prefix cache share the prompts."""
         opened = [self._open(query) for query in queries]
         echoes = [echo for one in opened if not isinstance(one, Judgment) for echo in one[1]]
         self._client.on_progress = self.on_progress
@@ -236,16 +228,7 @@ class LongrmServer(RewardModel):
     """Sends every query to `POST /v1/scores`, several at a time.
 
     How the model is asked is up to the server: it averages over orders if the model sees the order of responses, and
-    caches prefixes.
-
-    Args:
-        url: The server's URL.
-        settings: How requests are sent.
-        judge: `cut` is sent with each request; all other settings are the server's.
-
-    Raises:
-        ConfigError: The URL or the key cannot be used.
-        ModelError: The server cannot be reached, rejects the key, or is not `longrm serve`.
+    caches prefixes. Of `JudgeSettings` only `cut` is sent with each request.
     """
 
     def __init__(self, url: str, settings: Remote, judge: JudgeSettings) -> None:
@@ -262,12 +245,7 @@ class LongrmServer(RewardModel):
         self.provenance = {**info.provenance, "served_name": info.model}
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
-        """Sends all queries.
-
-        Raises:
-            ModelError: The server cannot be reached, or refuses every request.
-            RunError: The budget of `remote` is spent, or the server was lost.
-        """
+        """Sends all queries."""
         return self._endpoint.map(queries, self._ask, self.on_progress)
 
     async def _ask(self, ask: Ask[_Answer], query: Query) -> Judgment:

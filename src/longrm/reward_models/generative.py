@@ -40,15 +40,8 @@ class GenerativeRewardModel(RewardModel):
     """A language model that is asked which response is better, or how good each one is.
 
     An answer without a verdict is followed by a reminder of the form, up to `judge.retries` times. A truncated answer
-    is parsed too, and a verdict in it counts, unless the prompt is known to open a thought that is not closed.
-
-    Args:
-        writer: The language model.
-        settings: How it is queried.
-        tokenizer: The model's, if known; needed to cut contexts and to know in advance which are too long.
-
-    Raises:
-        ConfigError: A template that cannot be used, or settings that exclude each other.
+    is parsed too, and a verdict in it counts, unless the prompt is known to open a thought that is not closed. The
+    model's tokenizer is needed to cut contexts and to know in advance which are too long.
     """
 
     by_criterion = True
@@ -81,12 +74,7 @@ class GenerativeRewardModel(RewardModel):
         self.scale = next(iter(self._formats.values())).scale
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
-        """Sends the prompts of all queries at once, then the reminders to those without a verdict, and so on.
-
-        Raises:
-            ModelError: The model cannot be reached.
-            RunError: The budget of its client is spent.
-        """
+        """Sends the prompts of all queries at once, then the reminders to those without a verdict, and so on."""
         by_query = [self._start(query) for query in queries]
         waiting = [one for started in by_query if not isinstance(started, Judgment) for one in started]
         for attempt in range(1 + self._settings.retries):
@@ -163,7 +151,13 @@ class GenerativeRewardModel(RewardModel):
             return False
         if completion.outcome is Outcome.ANSWERED:
             one.outcome = Outcome.UNPARSED
-        one.messages = _with_reminder(one.messages, answer_of(text), one.format.reminder)
+        answer, reminder = answer_of(text), one.format.reminder
+        if answer.strip():
+            turns = ({"role": "assistant", "content": answer}, {"role": "user", "content": reminder})
+            one.messages = (*one.messages, *turns)
+        else:  # chat templates may reject an empty turn, so the reminder extends the last message
+            *before, last = one.messages
+            one.messages = (*before, {**last, "content": f"{message_text(last)}\n\n{reminder}"})
         if self._tokenizer is not None and self._limit is not None:
             one.max_tokens = min(one.max_tokens, self._limit - self._tokens(one.messages))
         return one.max_tokens > 0
@@ -205,11 +199,3 @@ def _judgment(conversations: tuple[Conversation, ...]) -> Judgment:
         attempts=max(one.attempts for one in conversations),
         contradicted=any(contradictions) if contradictions else None,
     )
-
-
-def _with_reminder(messages: tuple[Message, ...], text: str, reminder: str) -> tuple[Message, ...]:
-    """The conversation with the reminder; as part of the last message if the model wrote nothing."""
-    if text.strip():
-        return (*messages, {"role": "assistant", "content": text}, {"role": "user", "content": reminder})
-    *before, last = messages
-    return (*before, {**last, "content": f"{message_text(last)}\n\n{reminder}"})

@@ -64,6 +64,9 @@ class JudgeSettings(Config):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
 
 
+DEFAULT_JUDGE = JudgeSettings()
+
+
 class Compress(Config):
     """What `compress:MODEL` keeps of a context.
 
@@ -99,10 +102,6 @@ class LoadRequest:
 # help start faster.
 
 _HTTP = "openai:"
-
-
-def _load_baseline(name: str, request: LoadRequest) -> RewardModel:
-    return Baseline(name)
 
 
 def _load_simulated(name: str, request: LoadRequest) -> RewardModel:
@@ -229,7 +228,9 @@ class RewardModelKind:
 
 
 KINDS: dict[str, RewardModelKind] = {
-    "baseline": RewardModelKind("baseline:NAME, such as baseline:longest", _load_baseline),
+    "baseline": RewardModelKind(
+        "baseline:NAME, such as baseline:longest", lambda name, request: Baseline(name)
+    ),
     "compress": RewardModelKind("compress:MODEL", _load_compress, lambda name, rename: rename(name)),
     "simulated": RewardModelKind("simulated:RATE, such as simulated:0.2", _load_simulated),
     "openai": RewardModelKind(

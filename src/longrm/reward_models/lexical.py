@@ -67,13 +67,12 @@ class LexicalIndex:
 
         The text is split into parts of a sentence or two. Each part earns the score of its best chunk, out of the sum
         of its words' squared rarities, which includes words that are in no chunk. So neither length nor repetition
-        raises the
-        share: additions must be in the passages, and close to each other. The share is rounded, so that ties do not
-        depend on the order of summation.
+        raises the share: additions must be in the passages, and close to each other.
         """
         parts = [text[start:end] for start, end in chunk_spans(text, _CLAIM)]
         most = sum(self._rarity(word) ** 2 for part in parts for word in sorted({*words_of(part)}))
         earned = sum(float(self.scores(part).max(initial=0)) for part in parts)
+        # Rounded, so that ties do not depend on the order of summation.
         return round(earned / most, 12) if most else 0.0
 
     def _rarity(self, word: str) -> float:
@@ -87,7 +86,5 @@ def rarity(chunks: int, holding: int) -> float:
     return math.log(1 + (chunks - holding + 0.5) / (holding + 0.5))
 
 
-@lru_cache(maxsize=4)
-def index(passages: tuple[str, ...], size: int) -> LexicalIndex:
-    """Indexes passages; consecutive queries about one context share its index."""
-    return LexicalIndex(passages, size)
+# Consecutive queries about one context share its index.
+index = lru_cache(maxsize=4)(LexicalIndex)

@@ -33,7 +33,7 @@ from longrm.modeling.shared_prefix import (
     scored_states,
     scores,
 )
-from longrm.reward_models.kinds import JudgeSettings
+from longrm.reward_models.kinds import DEFAULT_JUDGE, JudgeSettings
 from longrm.reward_models.protocol import RewardModel
 from longrm.types import Cut, Judgment, Message, Outcome, Query, Scale
 
@@ -76,38 +76,26 @@ class PackedRewardModel(RewardModel):
     """A transformers model that reads several responses, or several questions, over one shared prefix.
 
     Its results depend on neither the batch nor padding, except for rounding. `judge` opens queries (renders, tokenizes,
-    cuts) and reads them in packed forward passes. A server calls `open`, `choose` and `read` itself.
-
-    Args:
-        loaded: The model, whose attention is `longrm_shared_prefix`, and its tokenizer.
-        name: Its name in summaries and reports.
-        settings: `cut` and `max_length` apply to all subclasses.
-
-    Attributes:
-        tokenizer: The model's tokenizer.
-        limit: The context window in tokens.
-        kept: The prefix cache; None unless `keep_prefixes` was called.
+    cuts) and reads them in packed forward passes; a server calls `open`, `choose` and `read` itself. The settings `cut`
+    and `max_length` apply to all subclasses. The model's attention is `longrm_shared_prefix`.
     """
 
-    def __init__(self, loaded: LoadedModel, name: str, settings: JudgeSettings | None = None) -> None:
-        settings = settings or JudgeSettings()
+    def __init__(self, loaded: LoadedModel, name: str, settings: JudgeSettings = DEFAULT_JUDGE) -> None:
         self.name = name
         self.provenance = loaded.provenance
         self.tokenizer = loaded.tokenizer
-        self.kept: PrefixCache | None = None
+        self.kept: PrefixCache | None = None  # set by `keep_prefixes`
         self._model = loaded.model
         self._policy = settings.cut
         reads = int(loaded.model.config.max_position_embeddings)
+        # The context window in tokens.
         self.limit = reads if settings.max_length is None else min(settings.max_length, reads)
         self._unknown = UnknownTokens(loaded.tokenizer, name)
 
     def keep_prefixes(self, budget: int) -> None:
-        """Caches the keys and values of prompts from now on, so that a shared prefix is encoded once.
+        """Caches the keys and values of prompts from now on, in `budget` bytes of memory.
 
         Scores change by rounding only: in fp32 by less than 5e-5 of max(1, their size).
-
-        Args:
-            budget: Bytes of memory, of one block of tokens or more; the least recently used blocks are evicted.
         """
         self.kept = PrefixCache(self._models(), budget)
 
@@ -147,10 +135,7 @@ class PackedRewardModel(RewardModel):
     def open(self, query: Query, cut: Policy | None = None, salt: str = "") -> OpenedQuery | Judgment:
         """Tokenizes a query and cuts it if needed; returns a judgment if it cannot be read.
 
-        Args:
-            query: The query.
-            cut: Replaces the setting `judge.cut`.
-            salt: Cached prefixes are shared only between queries with the same salt.
+        `cut` replaces the setting `judge.cut`. Cached prefixes are shared only between queries with the same `salt`.
         """
         policy = self._policy if cut is None else cut
         try:
@@ -295,9 +280,8 @@ class DiscriminativeRewardModel(PackedRewardModel):
     scale: Scale = "logit"
 
     @classmethod
-    def load(cls, model: str, settings: JudgeSettings | None = None) -> Self:
+    def load(cls, model: str, settings: JudgeSettings = DEFAULT_JUDGE) -> Self:
         """Loads a folder or Hub id."""
-        settings = settings or JudgeSettings()
         scorer = load_scorer(model, dtype=settings.dtype, device=settings.device, weights=settings.weights)
         return cls(scorer, model, settings)
 
@@ -347,22 +331,15 @@ class LikelihoodRewardModel(PackedRewardModel):
     count, and results of tools do not.
 
     Log-probabilities are computed in fp32, only at the tokens of the responses.
-
-    Args:
-        language_model: The model, which reads packed sequences, and its tokenizer.
-        name: Its name in summaries and reports.
-        settings: `likelihood` selects the sum or the mean.
-        reference: The model that training started from, with the same vocabulary.
     """
 
     def __init__(
         self,
         language_model: LanguageModel,
         name: str,
-        settings: JudgeSettings | None = None,
+        settings: JudgeSettings = DEFAULT_JUDGE,
         reference: LanguageModel | None = None,
     ) -> None:
-        settings = settings or JudgeSettings()
         super().__init__(language_model, name, settings)
         self._mean = settings.likelihood == "mean"
         self._reference = reference
@@ -420,20 +397,14 @@ class TokenRewardModel(PackedRewardModel):
     They are read after the assistant's header and whatever the chat template writes before the content, such as an
     empty thought. Prompts that begin with the same document share its encoding: both orders of a pair, responses that
     are judged alone, and several questions about one document.
-
-    Args:
-        language_model: The model, which reads packed sequences, and its tokenizer.
-        name: Its name in summaries and reports.
-        settings: The format, and optionally a template and its tokens.
     """
 
     by_criterion = True
     scale: Scale = "logit"
 
     def __init__(
-        self, language_model: LanguageModel, name: str, settings: JudgeSettings | None = None
+        self, language_model: LanguageModel, name: str, settings: JudgeSettings = DEFAULT_JUDGE
     ) -> None:
-        settings = settings or JudgeSettings()
         super().__init__(language_model, name, settings)
         self.sees_order = settings.format != "pointwise"
         self._formats = load_formats(
@@ -488,16 +459,11 @@ def token_ids(
     own = [list(ids) for ids in item.responses]
     start = min(common_prefix(own[0], ids) for ids in own[1:])
     end = min(common_prefix(own[0][start:][::-1], ids[start:][::-1]) for ids in own[1:])
-    answers = {token: ids[start : len(ids) - end] for token, ids in zip(tokens, own, strict=True)}
-    for token, ids in answers.items():
-        if len(ids) != 1 or ids == [tokenizer.unk_id]:
-            why = "unknown to its tokenizer" if ids == [tokenizer.unk_id] else f"{len(ids)} tokens"
-            raise DataError(
-                f"the token {token!r} is {why} at the start of the answer; choose other judge.tokens, with a "
-                "judge.template that asks for them"
-            )
-    if len({ids[0] for ids in answers.values()}) < len(answers):
+    answers = [tuple(ids[start : len(ids) - end]) for ids in own]
+    known = all(len(ids) == 1 and ids[0] != tokenizer.unk_id for ids in answers)
+    if not known or len(set(answers)) < len(answers):
         raise DataError(
-            f"the tokenizer maps some of {list(tokens)} to the same id; choose other judge.tokens"
+            f"judge.tokens must be distinct tokens of the tokenizer, and {list(tokens)} have the ids "
+            f"{[list(ids) for ids in answers]} at the start of the answer; choose others that judge.template asks for"
         )
-    return [*item.prompt, *own[0][:start]], [ids[0] for ids in answers.values()]
+    return [*item.prompt, *own[0][:start]], [ids[0] for ids in answers]

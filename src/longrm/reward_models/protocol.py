@@ -19,42 +19,28 @@ Answer = str | Sequence[Message]
 
 
 class RewardModel(ABC):
-    """A model that turns queries into judgments. Subclasses implement `judge`.
+    """A model that turns queries into judgments. Subclasses implement `judge`."""
 
-    Attributes:
-        name: Its name in summaries and reports.
-        sees_order: Whether the judgment may depend on the order in which responses are presented.
-        samples: Whether another call may return another judgment, so that votes are meaningful.
-        by_criterion: Whether it can judge by one criterion alone, `Query.criterion`.
-        scale: What a difference of two scores means.
-        provenance: What a run's manifest records about it, such as commits of the Hub.
-        on_progress: Called during `judge` with the share of the prompts that is done, by models that report it.
-    """
-
-    name: str
-    sees_order: bool = False
-    samples: bool = False
-    by_criterion: bool = False
-    scale: Scale = "none"
-    provenance: Mapping[str, str] = MappingProxyType({})
+    name: str  # in summaries and reports
+    sees_order: bool = False  # whether the judgment may depend on the order in which responses are presented
+    samples: bool = False  # whether another call may return another judgment, so that votes are meaningful
+    by_criterion: bool = False  # whether it can judge by one criterion alone, `Query.criterion`
+    scale: Scale = "none"  # what a difference of two scores means
+    provenance: Mapping[str, str] = MappingProxyType(
+        {}
+    )  # what a run's manifest records, such as commits of the Hub
+    # Called during `judge` with the share of the prompts that is done, by models that report it.
     on_progress: Callable[[float], None] = staticmethod(lambda share: None)
 
     @abstractmethod
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
-        """Judges the queries independently; batching never changes a verdict.
-
-        Returns:
-            One judgment for each query, about its responses in presented order.
-        """
+        """Judges the queries, each about its responses in presented order; batching never changes a verdict."""
 
     def keep_prefixes(self, budget: int) -> None:  # noqa: B027 - most models have nothing to cache
         """Caches the shared prefixes of later prompts in `budget` bytes of memory, if the model supports it."""
 
     def head_deviation(self, query: Query) -> float | None:
-        """The lead of the first of two responses, in standard deviations of the lead under a random scalar head.
-
-        None for models without a scalar head.
-        """
+        """The lead of the first of two responses, in standard deviations of the lead under a random scalar head."""
         return None
 
     def orders(self, comparison: str) -> tuple[tuple[int, ...], ...]:
@@ -64,12 +50,7 @@ class RewardModel(ABC):
     def judge_in_all_orders(self, queries: Sequence[Query], votes: int = 1) -> list[Trial]:
         """Judges every query in each row of a Latin square of orders, if the model sees the order, and averages.
 
-        Args:
-            queries: The queries.
-            votes: How often each order is judged; useful for a model that samples.
-
-        Returns:
-            One trial for each query, about its responses in the query's own order.
+        Each order is judged `votes` times. The trials are about the responses in the query's own order.
         """
         orders_of, presented = [], []
         for query in queries:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NamedTuple, Self, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -25,35 +25,19 @@ _Trials = dict[str, tuple[Trial, ...]]
 
 
 class RecordedRewardModel(RewardModel):
-    """Answers queries from a record; a query that is not in it is an error.
+    """Answers queries from a record, which is recognized by its columns; a query that is not in it is an error.
 
-    Args:
-        name: Its name in summaries and reports.
-        trials: The trials of every comparison by its id, in the order of `Query.trial`.
-        scale: What a difference of two recorded scores means.
-        digests: By id, the digest of the prompt and the responses that were judged, if recorded.
+    - a run folder of longrm, or its `judgments.jsonl`;
+    - a JudgeBench file with `judgments`: the scores of a reward model, or the text of a judge;
+    - result files of the LongRM release, one JSONL file per task or a folder of them: texts, or the scores of a
+      discriminative model. A row belongs to line `index` (from 0) of its task's file; without that column, to its own
+      line;
+    - output of `longrm score`.
     """
 
     sees_order = True
 
-    def __init__(
-        self, name: str, trials: Mapping[str, Sequence[Trial]], scale: Scale, digests: Mapping[str, str]
-    ) -> None:
-        self.name = name
-        self.scale = scale
-        self._trials, self._digests = trials, digests
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Reads a record, whose kind is recognized from its columns.
-
-        - a run folder of longrm, or its `judgments.jsonl`;
-        - a JudgeBench file with `judgments`: the scores of a reward model, or the text of a judge;
-        - result files of the LongRM release, one JSONL file per task or a folder of them: texts, or the scores of a
-          discriminative model. A row belongs to line `index` (from 0) of its task's file; without that column, to its
-          own line;
-        - output of `longrm score`.
-        """
+    def __init__(self, path: Path) -> None:
         files = [path] if path.is_file() else sorted(path.glob("*.jsonl"))
         if (path / JUDGMENTS).exists():
             files = [path / JUDGMENTS]
@@ -63,9 +47,14 @@ class RecordedRewardModel(RewardModel):
         columns = first.checked().keys() if first else set()
         for recognized, read_record in _READERS:
             if recognized <= columns:
+                if len(files) > 1 and read_record is not _from_release:
+                    names = ", ".join(file.name for file in files)
+                    raise DataError(f"{path}: several records of judgments ({names}); choose one file")
                 record = read_record(files)
-                name = record.model or Path(os.path.realpath(path)).name
-                return cls(f"recorded:{name}", record.trials, record.scale, record.digests)
+                self.name = f"recorded:{record.model or Path(os.path.realpath(path)).name}"
+                self.scale = record.scale
+                self._trials, self._digests = record.trials, record.digests
+                return
         raise DataError(
             f"{files[0]}: not a record of judgments; known are run folders of longrm, the output of longrm score, "
             "JudgeBench's files with 'judgments', and the LongRM release's results with 'output' and 'shuffled_order'"
@@ -97,21 +86,17 @@ class RecordedRewardModel(RewardModel):
 
 
 class _Record(NamedTuple):
-    trials: _Trials
+    trials: _Trials  # by the id of the comparison, in the order of `Query.trial`
     scale: Scale
-    digests: Mapping[str, str] = {}
+    digests: Mapping[str, str] = {}  # by id, of the prompt and the responses that were judged, if recorded
     model: str = ""  # empty if not recorded
 
 
 # ---- Run folders ----
 
 
-class _Summary(BaseModel):
-    scale: Scale = "none"
-
-
 def _from_run(files: Sequence[Path]) -> _Record:
-    file = _only(files)
+    (file,) = files
     trials: _Trials = {}
     for number, record in enumerate(Log(file, JudgmentRecord), start=1):
         for trial in record.trials:
@@ -126,7 +111,8 @@ def _from_run(files: Sequence[Path]) -> _Record:
     summary = file.with_name("summary.json")
     scale: Scale = "none"
     if summary.exists():
-        scale = typed(TypeAdapter(_Summary), read_json(summary, DataError), summary, DataError).scale
+        written = read_json(summary, DataError).get("scale", "none")
+        scale = typed(TypeAdapter(Scale), written, f"{summary}, field 'scale'", DataError)
     return _Record(trials, scale, {gold.id: gold.digest for gold in Log(file.with_name(GOLD), GoldRecord)})
 
 
@@ -160,7 +146,7 @@ class _JudgebenchRow(BaseModel):
 def _from_judgebench(files: Sequence[Path]) -> _Record:
     trials: _Trials = {}
     scale: Scale = "logit"  # unless a judge wrote a verdict
-    for place, row in _rows(_only(files), _JudgebenchRow):
+    for place, row in _rows(files[0], _JudgebenchRow):
         name, recorded = str(row.pair_id), []
         if name in trials:
             raise DataError(f"{place}, field 'pair_id': duplicate {short(name)}")
@@ -249,7 +235,7 @@ def _from_scored(files: Sequence[Path]) -> _Record:
     """One trial per row, in the row's own order; what a difference of two scores means is not recorded."""
     trials: _Trials = {}
     digests, models = {}, set[object]()
-    for row in read_scored(read(_only(files))):
+    for row in read_scored(read(files[0])):
         comparison = row.comparison
         trials[comparison.id] = (
             Trial(
@@ -272,13 +258,6 @@ _READERS: tuple[tuple[set[str], Callable[[Sequence[Path]], _Record]], ...] = (
     *((set(written_columns(name)[:2]), _from_scored) for name in SCORES),
 )
 """The columns by which each kind of record is recognized, and its reader."""
-
-
-def _only(files: Sequence[Path]) -> Path:
-    if len(files) > 1:
-        names = ", ".join(file.name for file in files)
-        raise DataError(f"{files[0].parent}: several records of judgments ({names}); choose one file")
-    return files[0]
 
 
 def _rows(file: Path, kind: type[_Row]) -> Iterator[tuple[str, _Row]]:

@@ -84,13 +84,8 @@ class SimulatedRewardModel(RewardModel):
 
     If the gold order is not known a coin decides, and likewise between responses that tie; two that tie by the given
     criterion are called a tie. All draws are hashes of the seed, the comparison's id, their purpose and, if they vary
-    between trials, the trial; none depends on the order of the responses or of the queries.
-
-    Args:
-        rates: How often it errs.
-        comparisons: Those that it may be asked about. Gold by criterion is in the metadata's `criterion_ranks`, in the
-            order of the rubrics.
-        seed: Seeds the draws.
+    between trials, the trial; none depends on the order of the responses or of the queries. Gold by criterion is in the
+    metadata's `criterion_ranks`, in the order of the rubrics.
     """
 
     sees_order = True

@@ -50,10 +50,6 @@ class EnsembleRewardModel(RewardModel):
     orders that it distinguishes, so the ensemble distinguishes none. It answers only if every member does: a mean over
     varying members would not measure any judge. Otherwise its outcome is that of the first member without an answer,
     or an error if any member ended in one.
-
-    Args:
-        members: At least two.
-        combination: A key of `COMBINATIONS`.
     """
 
     scale: Scale = "verdict"
@@ -101,11 +97,8 @@ class RubricRewardModel(RewardModel):
 
     All prompts about a query begin alike, up to the criterion, so a model with a prefix cache reads prompt and
     responses once. Weights are normalized by the sum of their absolute values. A query is answered if every criterion
-    is; otherwise its outcome is that of the first one without an answer, or an error if any ended in one.
-
-    Args:
-        inner: The judge.
-        rubrics: "item" for the criteria in each row of the data, or a file of criteria.
+    is; otherwise its outcome is that of the first one without an answer, or an error if any ended in one. `rubrics` is
+    "item", for the criteria in each row of the data, or a file of criteria.
     """
 
     def __init__(self, inner: RewardModel, rubrics: str) -> None:
@@ -185,12 +178,8 @@ class CompressRewardModel(RewardModel):
     """Queries another reward model with only the most relevant chunks of the context.
 
     Relevance does not depend on the order of the responses, so all orders see the same context. The judgment's `cut`
-    counts what was left out. Prompts whose context is not marked are not compressed; the first one is logged.
-
-    Args:
-        inner: The other model.
-        tokens: The most words and punctuation marks of the context to keep.
-        chunk: Words and punctuation marks of a chunk.
+    counts what was left out. Prompts whose context is not marked are not compressed; the first one is logged. At most
+    `tokens` words and punctuation marks are kept, in chunks of `chunk`.
     """
 
     def __init__(self, inner: RewardModel, tokens: int, chunk: int = CHUNK) -> None:

@@ -22,9 +22,6 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-HANG_UP = Reply(None, status=0)
-
-
 @dataclass
 class Seen:
     """One request as it arrived."""
@@ -98,10 +95,6 @@ def server() -> Iterator[Server]:
                 state.seen.append(seen)
                 number = len(state.seen)
             reply = state.script(seen, number)
-            if reply is HANG_UP:
-                self.close_connection = True
-                self.connection.shutdown(socket.SHUT_RDWR)
-                return
             content = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
             self.send_response(reply.status)
             for name, value in reply.headers.items():

@@ -1,4 +1,4 @@
-"""What a faulty or hostile server can do: nothing but cost one answer."""
+"""A faulty or hostile server costs one answer, and nothing else."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ from longrm.errors import LongRMError, ModelError
 from longrm.types import Outcome
 
 from .conftest import Reply, Server, requests
-from .faults import FAULTS, HANGING, LIES, ODD, FaultyServer, right_answer, sends, serving
+from .faults import FAULTS, HANGING, ODD, FaultyServer, right_answer, sends, serving
 
 GIVEN_UP = {"429, no number", "429, never", "429, a far date"}  # they ask for a longer wait than is granted
 
@@ -57,13 +57,6 @@ def test_an_odd_answer_is_an_answer(faulty, kind):
     assert [answer.prompt_tokens for answer in answers] == [len(body) for body in faulty.asked]
     for answer, body in zip(answers, faulty.asked, strict=True):
         assert answer.text.encode() in right_answer(body).replace(b"\\n", b"\n")
-
-
-def test_a_wrong_answer_is_noticed_only_by_comparing(faulty):
-    faulty.forget(kinds=LIES)
-    (answer,) = client(faulty.url).write(requests(1))
-    (body,) = faulty.asked
-    assert answer.text.encode() not in right_answer(body).replace(b"\\n", b"\n")
 
 
 def test_an_answer_may_be_as_large_as_the_limit_and_no_larger(server, monkeypatch):

@@ -14,7 +14,7 @@ from longrm.clients.remote_settings import Remote
 from longrm.errors import ModelError, RunError
 from longrm.types import Outcome
 
-from .conftest import HANG_UP, Reply, echo, requests, said
+from .conftest import Reply, echo, requests, said
 
 KEY = "sk-very-secret"
 
@@ -52,7 +52,7 @@ def test_requests_follow_the_protocol_and_answers_keep_their_order(server):
     }
 
 
-def test_headers_hold_the_key_and_nothing_about_this_machine(server, monkeypatch):
+def test_headers_have_the_key_and_nothing_about_this_machine(server, monkeypatch):
     monkeypatch.setenv("OPENAI_ORG_ID", "an-organization")
     client(server).write(requests(1))
     monkeypatch.delenv("OPENAI_API_KEY")
@@ -112,11 +112,6 @@ def test_concurrency_is_reached_and_never_exceeded(server, concurrency):
     assert most == concurrency
 
 
-def test_answers_do_not_depend_on_concurrency(server):
-    alone, many = (client(server, concurrency=number).write(requests(12)) for number in (1, 6))
-    assert alone == many
-
-
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 503])
 def test_transient_failures_are_retried_with_growing_pauses(server, naps, status):
     server.script = failing(3, Reply({"error": {"message": "busy"}}, status))
@@ -126,18 +121,14 @@ def test_transient_failures_are_retried_with_growing_pauses(server, naps, status
     assert all(0.75 * most <= nap <= most for nap, most in zip(naps, (0.5, 1.0, 2.0), strict=True))
 
 
-def test_retry_after_is_honored(server, naps):
+def test_retry_after_is_honored_unless_it_is_too_long(server, naps):
     server.script = failing(1, Reply({}, 429, {"Retry-After": "30"}))
     client(server).write(requests(1))
     assert naps == [30.0]
-
-
-def test_too_long_a_wait_is_an_error(server, naps):
-    server.script = failing(1, Reply({"error": "tomorrow"}, 429, {"Retry-After": "86400"}))
+    server.script = lambda seen, number: Reply({"error": "tomorrow"}, 429, {"Retry-After": "86400"})
     (answer,) = client(server).write(requests(1))
     assert answer.outcome is Outcome.ERROR
-    assert "429" in answer.detail
-    assert naps == []
+    assert naps == [30.0]
 
 
 def test_retries_are_limited_and_counted(server):
@@ -189,25 +180,6 @@ def test_a_rejected_request_concerns_no_other(server):
     assert [answer.outcome for answer in answers] == [Outcome.ANSWERED, Outcome.ERROR, Outcome.ANSWERED]
     assert answers[1].detail == "the server answered 400: bad seed for ***"
     assert len(server.seen) == 3
-
-
-@pytest.mark.parametrize(
-    "body", [b"[" * 200_000, b"<html>", b"[]", {"choices": []}, {"error": {"message": "no"}}]
-)
-def test_malformed_answers_are_retried_and_then_errors(server, body):
-    server.script = failing(1, Reply(body))
-    assert client(server).write(requests(1))[0].outcome is Outcome.ANSWERED
-    server.script = lambda seen, number: Reply(body)
-    (answer,) = client(server, retries=1).write(requests(1))
-    assert answer.outcome is Outcome.ERROR
-    assert "\n" not in answer.detail
-
-
-def test_a_broken_connection_is_retried(server, naps):
-    server.script = failing(1, HANG_UP)
-    (answer,) = client(server).write(requests(1))
-    assert answer.text == "echo of question 0"
-    assert len(naps) == 1
 
 
 def test_a_server_that_was_never_there_is_one_error_at_once(closed_port, naps):
@@ -340,8 +312,8 @@ def test_an_answer_under_a_schema_reads_as_plain_text(server):
     assert all("response_format" not in seen.body for seen in server.seen[1:])
 
 
-@pytest.mark.parametrize("text", ["It is in line two.\n\n[[7]]", '{"verdict": 7}', "[7]", "7"])
-def test_an_answer_that_ignores_the_schema_stays_as_it_is(server, text):
+@pytest.mark.parametrize("text", ["It is in line two.\n\n[[7]]", '{"verdict": 7}'])
+def test_an_answer_that_ignores_the_schema_is_not_changed(server, text):
     server.script = lambda seen, number: said(text)
     request = replace(requests(1)[0], verdict=r"\[\[([0-9]|10)\]\]")
     assert client(server, json_schema=True).write([request])[0].text == text
@@ -388,27 +360,20 @@ def test_implausible_token_counts_are_ignored(server, usage):
 
 
 @pytest.mark.parametrize(
-    ("message", "outcome"),
+    ("body", "status", "outcome"),
     [
-        ("This model's maximum context length is 8192 tokens.", Outcome.TOO_LONG),
-        ("the request exceeds the available context size", Outcome.TOO_LONG),
-        ("`inputs` must have less than 100 tokens", Outcome.TOO_LONG),
-        ("prompt is too long: 210000 tokens > 200000 maximum", Outcome.TOO_LONG),
-        ("The input token count (1200000) exceeds the maximum number of tokens allowed", Outcome.TOO_LONG),
-        ("The response was filtered by the content management policy", Outcome.REFUSED),
-        ("max_tokens is too large: 100000. This model supports at most 16384", Outcome.ERROR),
-        ("x" * 300 + " my prompt is about the maximum context length", Outcome.ERROR),
+        ({"message": "This model's maximum context length is 8192 tokens."}, 400, Outcome.TOO_LONG),
+        ({"message": "the request exceeds the available context size"}, 400, Outcome.TOO_LONG),
+        ({"message": "`inputs` must have less than 100 tokens"}, 400, Outcome.TOO_LONG),
+        ({"message": "prompt is too long: 210000 tokens > 200000 maximum"}, 400, Outcome.TOO_LONG),
+        ({"message": "The input token count (1200000) exceeds the maximum"}, 400, Outcome.TOO_LONG),
+        ({"message": "no", "code": "context_length_exceeded"}, 400, Outcome.TOO_LONG),
+        ({}, 413, Outcome.TOO_LONG),
+        ({"message": "The response was filtered by the content management policy"}, 400, Outcome.REFUSED),
+        ({"message": "max_tokens is too large: 100000. At most 16384"}, 400, Outcome.ERROR),
+        ({"message": "x" * 300 + " my prompt is about the maximum context length"}, 400, Outcome.ERROR),
     ],
 )
-def test_the_outcome_of_a_rejection_is_read_from_the_message(server, message, outcome):
-    server.script = lambda seen, number: Reply({"error": {"message": message}}, 400)
+def test_the_outcome_of_a_rejection_is_read_from_the_message(server, body, status, outcome):
+    server.script = lambda seen, number: Reply({"error": body}, status)
     assert client(server).write(requests(1))[0].outcome is outcome
-
-
-def test_a_code_and_status_413_decide_too(server):
-    server.script = lambda seen, number: Reply(
-        {"error": {"message": "no", "code": "context_length_exceeded"}}, 400
-    )
-    assert client(server).write(requests(1))[0].outcome is Outcome.TOO_LONG
-    server.script = lambda seen, number: Reply(b"", 413)
-    assert client(server).write(requests(1))[0].outcome is Outcome.TOO_LONG

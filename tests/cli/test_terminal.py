@@ -23,8 +23,8 @@ def plain(text):
 
 def test_texts_tables_and_lines_go_out_with_escapes(capsys):
     terminal.echo(HOSTILE)
-    terminal.print_lines([HOSTILE])
-    terminal.print_table(("task", "%"), [(HOSTILE, "1")], title="title")
+    terminal.print_lines(HOSTILE)
+    terminal.print_table(("task", "%"), [(HOSTILE, "1")])
     terminal.print_facts([("name", HOSTILE)])
     shown = capsys.readouterr().out
     assert plain(shown)

@@ -157,7 +157,7 @@ def test_memory_that_runs_out_over_some_comparisons_leaves_the_others(
     summary = train(settings, tmp_path / "run", evaluator=evaluator)
     assert summary["evaluations"]["values"]["4"] is not None
     (line,) = [text for text in caplog.messages if "ended in errors" in text]
-    assert line.startswith("4 of 8 comparisons of the evaluation after step 4 ended in errors")
+    assert line.startswith("step 4: 4 of 8 comparisons ended in errors")
 
 
 SETTINGS = {

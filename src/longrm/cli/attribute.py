@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from longrm.evaluation.summaries import AttributionSummary
     from longrm.types import Comparison
 
-
-_LIMIT_HELP = "Explain a sample of this size only, spread over lengths, depths and tasks."
-_REMOVAL_HELP = "How a sentence is removed (default filler: replaced by other text with as many tokens)."
-_ATTENTION_HELP = "Also measure FR and IG: what a scalar model attends to, layer by layer."
+_LIMIT_HELP = "Explain only a sample of this size, spread over lengths, depths and tasks."
+_REMOVAL_HELP = "How to remove a sentence (default filler: replace it by other text with as many tokens)."
+_ATTENTION_HELP = "Also measure FR and IG: the attention of a scalar model, layer by layer."
+_HTML_HELP = "Also write an HTML page with shaded sentences."
 
 
 @click.command("attribute", short_help="Find the sentences of a context that moved a score.")
-@setting("--model", "model", "A model, as for longrm evaluate (default: that of --run).")
+@setting("--model", "model", "A model, as for longrm evaluate (default: the model of --run).")
 @click.option("--data", metavar="PATH", help="Your own preference data; the same as --bench file:PATH.")
 @setting("--bench", "bench", "A benchmark, as for longrm evaluate.")
 @click.option("--run", "run", type=PATH, help="Explain comparisons of this evaluation.")
@@ -32,9 +32,7 @@ _ATTENTION_HELP = "Also measure FR and IG: what a scalar model attends to, layer
 @setting("--limit", "source.limit", _LIMIT_HELP, int)
 @setting("--removal", "removal", _REMOVAL_HELP, ["filler", "deletion"])
 @setting("--attention", "attention", _ATTENTION_HELP, bool)
-@click.option(
-    "--html", "page", metavar="FILE", type=OUTPUT_FILE, help="Also write a page with shaded sentences."
-)
+@click.option("--html", "page", metavar="FILE", type=OUTPUT_FILE, help=_HTML_HELP)
 @MODEL_OPTIONS
 @columns_option("source.columns")
 @RUN_OPTIONS
@@ -49,10 +47,10 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Finds which sentences of a long context made a model prefer a response, and whether that can be trusted.
+    """Finds the sentences of a long context that made a model prefer a response, and checks how far to trust them.
 
-    Sentences are removed and the model is asked again. OUT/attributions.jsonl has a line for each comparison: all
-    sentences with their weights, and the trust checks. Where a check fails, the reason is printed instead.
+    Sentences are removed and the model judges again. OUT/attributions.jsonl has a line for each comparison: all
+    sentences with their weights, and the trust checks. If a check fails, the reason is printed instead.
 
     \b
     longrm attribute --model MODEL --data pairs.jsonl --out runs/why
@@ -62,16 +60,18 @@ def command(
     from longrm.attribution.run import AttributionSettings, attention_of, run_attribution
     from longrm.report.attribution import write_attribution
 
-    given = _settings_of(run) if run is not None else {}
     if data is not None:
         if flags["bench"] is not None:
             raise ConfigError("--data and --bench exclude each other")
         flags["bench"] = f"file:{data}"
-    listed = tuple(item.strip() for item in items.split(",")) if items else None
-    named = {key: value for key, value in {**flags, "items": listed}.items() if value is not None}
-    if config_file is None and not assignments and not {"model", "bench"} <= (given | named).keys():
+    if items is not None:
+        flags["items"] = [item.strip() for item in items.split(",")]
+    given = {key: value for key, value in flags.items() if value is not None}
+    if run is not None:
+        given = _settings_of(run) | given
+    if config_file is None and not assignments and not {"model", "bench"} <= given.keys():
         raise ConfigError("give --model with --data or --bench, or --run with the folder of an evaluation")
-    settings = resolve(AttributionSettings, config_file, assignments, given | named)
+    settings = resolve(AttributionSettings, config_file, assignments, given)
     if page is not None and settings.attention:
         require("altair", "vl_convert", user="--html")
     with progress() as report:
@@ -98,9 +98,9 @@ def _settings_of(run: Path) -> dict[str, Any]:
     if kind != "evaluation":
         example = ", such as stages/STAGE/pairs in it" if kind == "demo" else ""
         raise RunError(f"--run {run} is a run of kind {short(kind)}; name an evaluation{example}")
-    held = Evaluation.resolve(run / CONFIG).model_dump(exclude_unset=True)
+    stored = Evaluation.resolve(run / CONFIG).model_dump(exclude_unset=True)
     names = ("model", "bench", "source", "probe", "leval", "judge", "remote", "compress")
-    return {name: held[name] for name in names if held.get(name) is not None}
+    return {name: stored[name] for name in names if stored.get(name) is not None}
 
 
 def _print(
@@ -115,20 +115,20 @@ def _print(
     for record in records:
         trust = record.trust
         if trust is None:
-            print_lines([f"{record.id}: not explained, {record.detail}"])
+            print_lines(f"{record.id}: not explained, {record.detail}")
         elif not trust.shown:
-            print_lines([f"{record.id}: not shown, {trust.reason}"])
+            print_lines(f"{record.id}: not shown, {trust.reason}")
         else:
             target, last = record.target, trust.tops[-1]
             over = "" if target.against is None else f" over response {target.against + 1}"
             lead = f"lead of response {target.response + 1}{over} {trust.score:.2f}"
+            print_lines(f"{record.id}: {lead}, without the top {last.k} {trust.score - last.drop:.2f}")
             ranked = attribution_map(record, comparisons[record.id])["ranked"][:3]
-            print_lines([f"{record.id}: {lead}, without the top {last.k} {trust.score - last.drop:.2f}"])
-            print_lines(f"  {one['weight']}  {cut(' '.join(one['text'].split()), 66)}" for one in ranked)
+            print_lines(*(f"  {one['weight']}  {cut(' '.join(one['text'].split()), 66)}" for one in ranked))
     parts = {"all": summary.overall, **{f"{int(n):,}": part for n, part in summary.by_length.items()}}
     rows = [
         (name, *map(percentage, (part.shown, part.evidence_auc, part.evidence_share)))
         for name, part in parts.items()
     ]
     print_table(("tokens", "shown, %", "evidence AUC, %", "weight on evidence, %"), rows)
-    print_lines(filter(None, [few_note(cell for row in rows for cell in row)]))
+    print_lines(few_note(cell for row in rows for cell in row))

@@ -11,13 +11,12 @@ from longrm.cli.terminal import echo, print_json, print_lines, print_table
 if TYPE_CHECKING:  # numpy is not loaded for the help
     from longrm.evaluation.comparison import ComparedPart, RunComparison
 
-_IDS = 5
-_JSON_ONLY = "length and depth"  # parts that are many and small
+_IDS = 5  # printed of the comparisons that only one run judged right
 
 
 @click.command("compare", short_help="Compare evaluated models on the comparisons they share.")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...", type=PATH)
-@click.option("--metric", help="A metric that is a mean over comparisons (default main accuracy).")
+@click.option("--metric", help="A metric that is a mean over comparisons (default: main accuracy).")
 @JSON
 def command(runs: tuple[Path, ...], metric: str | None, as_json: bool) -> None:
     """Compares evaluations on the comparisons that they share: overall, by length, depth and task.
@@ -26,8 +25,8 @@ def command(runs: tuple[Path, ...], metric: str | None, as_json: bool) -> None:
     longrm compare runs/base runs/trained
     longrm compare runs/base runs/trained runs/other --json
 
-    The first run is the reference: every other one is compared with it. Two comparisons are the same if prompt and
-    responses are, whatever the benchmark's name. Comparisons of one run only are left out and counted.
+    Every other run is compared with the first one. Two comparisons are the same if their prompts and responses are,
+    whatever the name of the benchmark. Comparisons that only one run has are left out and counted.
     """
     from longrm.evaluation.comparison import compare
 
@@ -51,12 +50,13 @@ def _print(found: "RunComparison") -> None:
     *_, difference, p = _cells(found.overall, metric.is_share)
     gap = f"{difference} points" if metric.is_share else difference
     n = plural(found.overall.n, "comparison")
-    print_lines([f"{second.name} minus {first.name}: {metric.title} {gap} on the same {n}, p = {p}"])
+    print_lines(f"{second.name} minus {first.name}: {metric.title} {gap} on the same {n}, p = {p}")
     for place, run in (("First", first), ("Second", second)):
         model, bench = short_name(run.evaluation.model), short_name(run.evaluation.bench)
-        print_lines([f"{place}: {run.path} ({model} on {bench})"])
+        print_lines(f"{place}: {run.path} ({model} on {bench})")
     tables: dict[str, list[tuple[str, ...]]] = {}
-    parts = [(kind, name, part) for kind, name, part in found.parts() if kind != _JSON_ONLY]
+    # Parts by length and depth are many and small: they are in the JSON only.
+    parts = [(kind, name, part) for kind, name, part in found.parts() if kind != "length and depth"]
     for kind, name, part in parts:
         cells = (name, *_cells(part, metric.is_share), f"{part.n:,}")
         tables.setdefault("length" if kind == "overall" else kind, []).append(cells)
@@ -64,24 +64,22 @@ def _print(found: "RunComparison") -> None:
         if len(rows) > 1 or kind == "length":
             print_table((kind, "first", "second", "difference", "p", "n"), rows)
     print_lines(
-        [
-            f"95% intervals; p: sign-flip test over {found.overall.groups:,} groups, Holm-adjusted within each table. "
-            "McNemar's exact test, which treats comparisons of one group as independent: p = "
-            f"{found.overall.mcnemar.p:.2g}."
-        ]
+        f"95% intervals; p: sign-flip test over {found.overall.groups:,} groups, Holm-adjusted within each table. "
+        "McNemar's exact test, which treats comparisons of one group as independent: p = "
+        f"{found.overall.mcnemar.p:.2g}."
     )
     if any(part.few_groups for _, _, part in parts):
-        print_lines([f"{FEW_NOTE} Read p instead."])
+        print_lines(f"{FEW_NOTE} Read p instead.")
     for side, run in (("first", first), ("second", second)):
         ids = found.wins[side]
         shown = f": {', '.join(ids[:_IDS])}{', ...' if len(ids) > _IDS else ''}" if ids else ""
-        print_lines([f"Won by {run.name} only: {len(ids):,}{shown}"])
+        print_lines(f"Won by {run.name} only: {len(ids):,}{shown}")
     names = {"first": first.name, "second": second.name}
     left_out = [f"{n:,} {LEFT_OUT[why].format(**names)}" for why, n in found.left_out.items() if n]
     if left_out:
-        print_lines([f"Left out: {'; '.join(left_out)}"])
+        print_lines(f"Left out: {'; '.join(left_out)}")
     if found.differs_in:
-        print_lines(["Settings that differ:", *(f"  {line}" for line in found.differs_in)])
+        print_lines("Settings that differ:", *(f"  {line}" for line in found.differs_in))
 
 
 def _cells(part: "ComparedPart", is_share: bool) -> tuple[str, str, str, str]:

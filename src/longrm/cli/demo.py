@@ -8,7 +8,7 @@ import click
 
 from longrm.cli.evaluate import percentage
 from longrm.cli.options import JSON, OUT_FOLDER
-from longrm.cli.terminal import echo, print_json, print_table, progress
+from longrm.cli.terminal import echo, print_json, print_lines, print_table, progress
 
 if TYPE_CHECKING:
     from longrm.evaluation.summaries import EvaluationSummary
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 @click.command("demo", short_help="Reveal a context boundary and extend it, on a laptop.")
 @OUT_FOLDER
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of data and models."
+)
 @click.option("--generative", is_flag=True, help="Also train a generative reward model: SFT, then LOGO.")
 @JSON
 def command(out: Path, seed: int, generative: bool, as_json: bool) -> None:
-    """Trains a tiny reward model on short contexts, then continues it on short or on growing ones.
+    """Trains a tiny reward model on short contexts, then continues on short or on increasingly long ones.
 
     Every stage is evaluated on the same unseen contexts of 128 to 4096 tokens; the report shows the boundary before
     and after. It takes a few minutes on two CPU cores, or ten with --generative; nothing is downloaded.
@@ -61,4 +63,5 @@ def _print_stages(stages: "Mapping[str, EvaluationSummary]", title: str) -> None
         (stage, *(percentage(summary.metrics.by_length[n][name], interval=False) for n in lengths))
         for stage, summary in stages.items()
     ]
-    print_table(("stage", *lengths), rows, title=title)
+    print_lines(title)
+    print_table(("stage", *lengths), rows)

@@ -1,4 +1,4 @@
-"""`longrm evaluate`, and how it, `longrm probe` and `longrm runs merge` print a result."""
+"""`longrm evaluate`, and the output that it shares with `longrm probe` and `longrm runs merge`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from longrm.cli.options import JUDGING_OPTIONS, RUN_OPTIONS, columns_option, resolve, setting
+from longrm.cli.options import JUDGING_OPTIONS, ON_BAD_ROW, RUN_OPTIONS, columns_option, resolve, setting
 from longrm.cli.terminal import echo, print_facts, print_json, print_lines, print_table, shared_work
 from longrm.errors import RunError
 from longrm.runs.logs import JUDGMENTS, read_judgments
@@ -22,7 +22,7 @@ FAILURES = {
     "contradicted": "explanation contradicts verdict",
     "criteria_against": "criteria contradict verdict",
 }
-"""The failure patterns of a summary in words."""
+"""What each failure of a summary means."""
 
 _ADVICE = {
     Outcome.TOO_LONG: "too long: --cut, shorter lengths, or another model",
@@ -30,8 +30,7 @@ _ADVICE = {
     Outcome.UNPARSED: "unparsed: --retries, --format or --template",
     Outcome.REFUSED: "refused: another --template or model",
 }
-"""What may help where no answer came. Errors are retried by the same command."""
-
+"""What may help against missing answers. Errors are retried by the same command."""
 
 _MODEL_HELP = (
     "Folder or Hub id (OWNER/NAME@REVISION), openai:URL#NAME, longrm:URL, likelihood:MODEL[#REFERENCE], tokens:MODEL, "
@@ -44,13 +43,13 @@ _FORMATS = ["pairwise", "listwise", "pointwise"]
 @setting("--model", "model", _MODEL_HELP)
 @setting("--recorded", "recorded", "Evaluate recorded judgments instead of a model.", metavar="PATH")
 @setting("--bench", "bench", "probe, or NAME:PATH with a name from the list above.")
-@setting("--format", "judge.format", "Format of a generative model's judgments.", _FORMATS)
+@setting("--format", "judge.format", "Judging format of a generative model.", _FORMATS)
 @setting("--template", "judge.template", "Your own judging prompt (jinja2).", metavar="FILE")
-@setting("--verdict", "judge.verdict", "Pattern of your template's verdict.", metavar="REGEX")
+@setting("--verdict", "judge.verdict", "Pattern of the verdict that your template asks for.", metavar="REGEX")
 @setting("--retries", "judge.retries", "Retries after an answer without a verdict (default 1).", int)
 @setting("--temperature", "judge.temperature", "Temperature of a generative model (default 0).", float)
 @setting("--votes", "judging.votes", "Votes per order of a generative model that samples (default 1).", int)
-@setting("--on-bad-row", "source.on_bad_row", "Handling of unreadable rows (default stop).", ["stop", "skip"])
+@setting("--on-bad-row", "source.on_bad_row", *ON_BAD_ROW)
 @columns_option("source.columns")
 @JUDGING_OPTIONS
 @RUN_OPTIONS
@@ -101,17 +100,18 @@ def print_result(summary: "EvaluationSummary", out: Path, *, as_json: bool) -> N
 
     problems = []
     if errors := outcomes[Outcome.ERROR]:
+        total = summary.counts.comparisons
         problems.append(
-            f"{errors} of {summary.counts.comparisons} comparisons ended in errors (see {out / JUDGMENTS}); the "
-            "same command retries them"
+            f"{errors} of {total} comparisons ended in errors (see {out / JUDGMENTS}); the same command retries them"
         )
     if empty := empty_cells(summary.missing):
         where = [f"no answer {name} ({part.reason})" for name, part in [*empty.items()][:4]]
-        more = [f"{len(empty) - 4} more"] if len(empty) > 4 else []
+        if len(empty) > 4:
+            where.append(f"{len(empty) - 4} more")
         found = {outcome for part in empty.values() for outcome in part.outcomes}
         advice = [text for outcome, text in _ADVICE.items() if outcome in found]
         hint = f"; this may help: {'; '.join(advice)}" if advice else ""
-        problems.append(f"the run is incomplete: {', '.join([*where, *more])}{hint}")
+        problems.append(f"the run is incomplete: {', '.join(where)}{hint}")
     if problems:
         raise RunError("; ".join(problems))
 
@@ -132,13 +132,33 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
     """Prints the headline, accuracy by length and by task, and everything else that was measured as facts."""
     from longrm.evaluation.rules import RULES
     from longrm.reading import short_name
-    from longrm.report import formatting
+    from longrm.report.formatting import (
+        few_note,
+        headline,
+        interval,
+        measured_with,
+        plural,
+        points,
+        published,
+    )
 
-    headline = formatting.headline(summary)
-    print_lines([f"{short_name(summary.model)} on {short_name(summary.bench)}: {headline}"])
-    texts = [headline]
+    first = headline(summary)
+    print_lines(f"{short_name(summary.model)} on {short_name(summary.bench)}: {first}")
+    printed = [first]
     if summary.chance:
-        texts += _print_metrics(summary)
+        metrics, missing, main = summary.metrics, summary.missing, summary.main_metric
+        printed += _print_parts(
+            "length",
+            summary,
+            {"all": metrics.overall, **metrics.by_length},
+            {"all": missing.overall, **missing.by_length},
+        )
+        print_lines(f"95% intervals; chance is {100 * summary.chance[main]:.1f}%")
+        if summary.measured is not None:
+            print_lines(measured_with(summary.measured))
+        if len(metrics.by_task) > 1:
+            print_lines("By task")
+            printed += _print_parts("task", summary, metrics.by_task, missing.by_task, metrics.macro.by_task)
 
     counts, position = summary.counts, summary.position
     outcomes = ", ".join(f"{n} {outcome.replace('_', ' ')}" for outcome, n in counts.outcomes.items() if n)
@@ -149,8 +169,8 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
     if summary.shard is not None:
         facts.append(("shard", summary.shard))
     if counts.cut.comparisons:
-        cut = formatting.plural(counts.cut.comparisons, "context")
-        facts.append(("cut to fit", f"{cut}, {formatting.plural(counts.cut.tokens, 'token')}"))
+        tokens = plural(counts.cut.tokens, "token")
+        facts.append(("cut to fit", f"{plural(counts.cut.comparisons, 'context')}, {tokens}"))
     if position is not None:
         facts.append(("same verdict in every order, %", percentage(position.consistency)))
         facts.append(("prefers the first shown, %", percentage(position.first_wins)))
@@ -163,11 +183,12 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
         facts.append(("context not checked", reasons))
     for name, one in summary.baselines.items():
         reads = ", which reads the context" if one.reads_context else ""
-        gap = f"{formatting.points(one.difference.value)} {formatting.interval(one.difference, formatting.points)}"
-        facts.append((f"over baseline {name}", f"{gap} points{'' if one.beaten else ': not beaten'}{reads}"))
+        beaten = "" if one.beaten else ": not beaten"
+        gap = f"{points(one.difference.value)} {interval(one.difference, points)} points"
+        facts.append((f"over baseline {name}", f"{gap}{beaten}{reads}"))
     for name, score in summary.rules.items():
         note = f" ({score.note})" if score.note else ""
-        facts.append((RULES[name].title, f"{formatting.published(score.overall_percent)}{note}"))
+        facts.append((RULES[name].title, f"{published(score.overall_percent)}{note}"))
     findings = summary.audit.findings.values() if summary.audit else ()
     facts += [("data", f"{finding.what}: {finding.count:,}") for finding in findings if finding.count]
     if (boundary := summary.boundary) is not None:
@@ -175,40 +196,28 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
         if boundary.pairs_to_resolve is not None:
             facts.append(("pairs per length to resolve it", f"about {boundary.pairs_to_resolve:,}"))
     print_facts(facts)
-    texts += [value for _, value in facts]
-    print_lines(filter(None, [formatting.few_note(texts)]))
+    print_lines(few_note([*printed, *(value for _, value in facts)]))
 
 
-def _print_metrics(summary: "EvaluationSummary") -> list[str]:
-    """Prints accuracy by length and by task; returns the text of the cells."""
-    from longrm.report import formatting
-
-    metrics, missing, name = summary.metrics, summary.missing, summary.main_metric
-    columns = [f"{name.replace('_', ' ')}, %", "n", "groups"]
-    if missing.overall:
+def _print_parts(
+    head: str,
+    summary: "EvaluationSummary",
+    parts: "Mapping[str, Mapping[str, Estimate]]",
+    missing: "Mapping[str, PartAnswers | None]",
+    mean: "Estimate | None" = None,
+) -> list[str]:
+    """Prints the main metric of each length or task, and perhaps its mean; returns the text of the cells."""
+    name = summary.main_metric
+    columns = [head, f"{name.replace('_', ' ')}, %", "n", "groups"]
+    if summary.missing.overall:
         columns.append("answered")
-
-    def rows(
-        parts: Mapping[str, Mapping[str, "Estimate"]], unanswered: Mapping[str, "PartAnswers | None"]
-    ) -> list[tuple[str, ...]]:
-        lines = []
-        for part, measured in parts.items():
-            estimate, gaps = measured[name], unanswered.get(part)
-            answered = f"{gaps.answered} of {gaps.comparisons}" if gaps else "all"
-            cells = (percentage(estimate), str(estimate.n), str(estimate.groups), answered)
-            lines.append((part, *cells[: len(columns)]))
-        return lines
-
-    by_length = rows(
-        {"all": metrics.overall, **metrics.by_length}, {"all": missing.overall, **missing.by_length}
-    )
-    caption = f"95% intervals; chance is {100 * summary.chance[name]:.1f}%"
-    print_table(("length", *columns), by_length, caption=caption)
-    if summary.measured is not None:
-        print_lines([formatting.measured_with(summary.measured)])
-    by_task: list[tuple[str, ...]] = []
-    if len(metrics.by_task) > 1:
-        mean = ("mean", percentage(metrics.macro.by_task), *[""] * (len(columns) - 1))
-        by_task = [*rows(metrics.by_task, missing.by_task), mean]
-        print_table(("task", *columns), by_task, title="By task")
-    return [cell for row in (*by_length, *by_task) for cell in row]
+    rows = []
+    for part, measured in parts.items():
+        estimate, gaps = measured[name], missing.get(part)
+        answered = f"{gaps.answered} of {gaps.comparisons}" if gaps else "all"
+        row = (part, percentage(estimate), str(estimate.n), str(estimate.groups), answered)
+        rows.append(row[: len(columns)])
+    if mean is not None:
+        rows.append(("mean", percentage(mean), *[""] * (len(columns) - 2)))
+    print_table(columns, rows)
+    return [cell for row in rows for cell in row]

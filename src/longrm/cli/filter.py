@@ -13,7 +13,7 @@ from longrm.cli.terminal import shared_work
 @click.command("filter", short_help="Keep rows whose chosen response leads by a margin.")
 @click.option("--min-margin", type=float, help="Smallest margin to keep.")
 @click.option("--max-margin", type=float, help="Largest margin to keep.")
-@click.option("--near-tie", type=float, help="Drop rows whose absolute margin is smaller than this.")
+@click.option("--near-tie", type=float, help="Drop rows with a smaller absolute margin than this.")
 @SELECTION_OPTIONS
 def command(
     data: str,
@@ -26,12 +26,12 @@ def command(
 ) -> None:
     """Writes the rows whose margin is in range, unchanged, with their scores.
 
-    Scores are those that longrm score wrote; with --model the rows are scored first, and a killed run continues.
+    It reads the scores of longrm score; with --model it scores the rows first, and a killed run continues.
 
-    The margin is the score of the chosen response minus that of the rejected one, so it is negative where the scores
-    contradict the gold order; of several chosen or rejected responses, the best-scored one counts on each side.
-    Without a gold order the response with the best score is the chosen one. Rows without scores, and rows whose gold
-    ranks all tie, are dropped and counted.
+    The margin is the score of the chosen response minus the score of the rejected one: negative if the scores
+    contradict the gold order. If several responses are chosen or rejected, the best score on each side counts. Without
+    a gold order the response with the best score is the chosen one. Rows without scores, and rows in which all gold
+    ranks tie, are dropped and counted.
 
     \b
     longrm filter --data scored.jsonl --min-margin 0.5 --out clear.jsonl

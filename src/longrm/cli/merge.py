@@ -11,11 +11,11 @@ from longrm.cli.terminal import echo
 @click.command("merge", short_help="Merge an adapter into its base model.")
 @click.argument("run", metavar="RUN", type=PATH)
 @click.option("--out", required=True, type=PATH, help="Folder to write the model into.")
-@click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the base model.")
+@click.option("--trust-remote-code", is_flag=True, help="Allow the base model to run its own Python code.")
 def command(run: Path, out: Path, trust_remote_code: bool) -> None:
-    """Merges the adapter of a training run or a model folder, and its scalar head, into the base model.
+    """Merges the adapter and the scalar head of a training run or a model folder into the base model.
 
-    transformers, vLLM and SGLang load the resulting folder.
+    The result is a model folder for transformers, vLLM and SGLang.
 
     \b
     longrm merge runs/lora --out runs/lora/merged
@@ -26,7 +26,9 @@ def command(run: Path, out: Path, trust_remote_code: bool) -> None:
 
     trained = training_run(run)
 
-    def describe(folder: Path) -> None:
+    def describe(
+        folder: Path,
+    ) -> None:  # before the folder gets its name, so that a kill leaves no model without card
         if trained is not None:
             context = card_context_of_run(trained)
             write_card(folder, context)

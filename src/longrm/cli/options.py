@@ -43,9 +43,14 @@ def resolve(
 ) -> Settings:
     """Defaults < `--config` < named flags and `--set`.
 
-    A flag has the name of its setting, with two underscores for every dot; None means that it was not given.
+    A flag has the name of its setting, with two underscores for every dot. None, or () for an option that may be
+    repeated, means that it was not given.
     """
-    given = {key.replace("__", "."): value for key, value in (flags or {}).items() if value is not None}
+    given = {
+        key.replace("__", "."): list(value) if isinstance(value, tuple) else value
+        for key, value in (flags or {}).items()
+        if value is not None and value != ()
+    }
     return settings.resolve(config_file, given | parse_assignments(assignments))
 
 
@@ -75,7 +80,7 @@ def recipe_file(name: str) -> Path:
 
 
 def setting(flag: str, key: str, help: str, type: Any = None, metavar: str | None = None) -> Decorator:
-    """A flag for the setting `key`, which stays as it is unless the flag is given.
+    """A flag for the setting `key`, which keeps its value unless the flag is given.
 
     Args:
         flag: Such as "--cut".
@@ -87,9 +92,8 @@ def setting(flag: str, key: str, help: str, type: Any = None, metavar: str | Non
     name = key.replace(".", "__")
     if type is bool:
         return click.option(flag, name, is_flag=True, default=None, help=help)
-    return click.option(
-        flag, name, type=click.Choice(type) if isinstance(type, list) else type, metavar=metavar, help=help
-    )
+    choice = click.Choice(type) if isinstance(type, list) else type
+    return click.option(flag, name, type=choice, metavar=metavar, help=help)
 
 
 def set_option(example: str = "") -> Decorator:
@@ -107,90 +111,68 @@ RUN_OPTIONS = options(OUT_FOLDER, CONFIG, set_option(), JSON)
 FORMAT = click.option("--format", help="Format of the rows (default: recognized from the columns).")
 
 
-def _pairs(option: str, text: str, example: str) -> dict[str, str]:
-    """The value NAME=VALUE,... of an option as a dictionary."""
-    found: dict[str, str] = {}
-    for pair in text.split(","):
-        name, equals, value = (part.strip() for part in pair.rpartition("="))
-        if not name or not equals or not value:
-            raise ConfigError(f"{option} needs NAME=VALUE, such as {example}; got {short(pair)}")
-        if name in found:
-            raise ConfigError(f"{option} names '{name}' twice")
-        found[name] = value
+def _pairs(_: click.Context, option: click.Parameter, text: str | None) -> dict[str, str] | None:
+    """The callback of an option with NAME=VALUE,... (a name may contain "=", a value may not)."""
+    if text is None:
+        return None
+    pairs = [pair.rpartition("=") for pair in text.split(",")]
+    found = {name.strip(): value.strip() for name, _, value in pairs}
+    if len(found) < len(pairs) or not all(found) or not all(found.values()):
+        raise ConfigError(f"{option.opts[0]} needs NAME=VALUE,... with each name once; got {short(text)}")
     return found
 
 
 def columns_option(key: str = "columns") -> Decorator:
-    """The option `--columns`, whose value is the setting of this name."""
-    return click.option(
-        "--columns",
-        key.replace(".", "__"),
-        metavar="OURS=THEIRS,...",
-        callback=lambda _, __, text: text and _pairs("--columns", text, "chosen=good"),
-        help="Column names in the data, such as chosen=good.",
-    )
+    """The option `--columns` for the setting `key`."""
+    help = "Columns of the data that have other names, such as chosen=good."
+    name = key.replace(".", "__")
+    return click.option("--columns", name, metavar="OURS=THEIRS,...", callback=_pairs, help=help)
 
 
-def _weights(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, float] | None:
-    """The callback of `--weights`."""
-    if text is None:
-        return None
-    try:
-        return {label: float(weight) for label, weight in _pairs("--weights", text, "helpfulness=1").items()}
-    except ValueError as error:
-        raise ConfigError(f"--weights: {error}") from None
-
-
+_WEIGHTS_HELP = "Weight of each label of a model with several labels, such as helpfulness=1,verbosity=-0.4."
+_DEVICE_HELP = "Device of a local model, such as cpu or cuda:1 (default auto: a GPU if there is one)."
+_DTYPE_HELP = "Type of a local model's weights (default auto: the type in the checkpoint)."
 MODEL_OPTIONS = options(
     click.option(
-        "--weights",
-        "judge__weights",
-        metavar="LABEL=WEIGHT,...",
-        callback=_weights,
-        help="Weights of the labels of a head with several, such as helpfulness=1,verbosity=-0.4.",
+        "--weights", "judge__weights", metavar="LABEL=WEIGHT,...", callback=_pairs, help=_WEIGHTS_HELP
     ),
-    setting(
-        "--device",
-        "judge.device",
-        "Device of a local model, such as cpu or cuda:1 (default auto: a GPU if there is one).",
-    ),
-    setting(
-        "--dtype",
-        "judge.dtype",
-        "Type of a local model's weights (default auto: that of its checkpoint).",
-        ["auto", "float32", "bfloat16", "float16"],
-    ),
+    setting("--device", "judge.device", _DEVICE_HELP),
+    setting("--dtype", "judge.dtype", _DTYPE_HELP, ["auto", "float32", "bfloat16", "float16"]),
 )
 
-_LIMIT_HELP = "Judge a sample of this size only, spread over lengths, depths and tasks."
-_SHARD_HELP = "Judge part I of N only, into a folder of its own; longrm runs merge joins them."
-_CUT_HELP = "Part to cut out of a context that does not fit (default refuse)."
+ON_BAD_ROW = ("Stop at a row that cannot be read, or skip and count it (default stop).", ["stop", "skip"])
+_LIMIT_HELP = "Judge only a sample of this size, spread over lengths, depths and tasks."
+_SHARD_HELP = "Judge only part I of N, with a separate --out; longrm runs merge joins the parts."
+_ORDERS_HELP = (
+    "Ask a model that sees the order of the responses in one order or both (default auto: both for pairs)."
+)
+_CUT_HELP = "Part to cut out of a context that does not fit (default refuse: cut nothing)."
 JUDGING_OPTIONS = options(
-    setting("--seed", "judging.seed", "Seed of presented orders and bootstrap (default 0).", int),
+    setting("--seed", "judging.seed", "Seed of the presented orders and of the bootstrap (default 0).", int),
     setting("--limit", "source.limit", _LIMIT_HELP, int),
     setting("--shard", "shard", _SHARD_HELP, metavar="I/N"),
-    setting("--orders", "judging.orders", "Presented orders (default auto).", ["auto", "one", "both"]),
+    setting("--orders", "judging.orders", _ORDERS_HELP, ["auto", "one", "both"]),
     setting("--cut", "judge.cut", _CUT_HELP, ["middle", "left", "right", "refuse"]),
     MODEL_OPTIONS,
+)
+
+MODEL_HELP = (
+    "Folder or Hub id (OWNER/NAME@REVISION) of a reward model, likelihood:MODEL[#REFERENCE], tokens:MODEL, or another "
+    "kind that longrm evaluate accepts."
 )
 
 
 def scoring_options(*, model: str, column: str, model_required: bool) -> Decorator:
     """The options of score, rank and filter, with the help texts of `--model` and `--column`."""
-    data, out = (
-        "Preference data; - for JSONL from standard input.",
-        "JSONL or Parquet file; - for standard output.",
-    )
+    data = "Preference data; - for JSONL from standard input."
     workers = "Number of Ray workers (default: one per GPU, else one per CPU)."
     return options(
         click.option("--model", required=model_required, help=model),
         click.option("--data", metavar="PATH", required=True, help=data),
-        click.option("--out", required=True, type=PATH, help=out),
+        click.option("--out", required=True, type=PATH, help="JSONL or Parquet file; - for standard output."),
         columns_option(),
         setting("--column", "column", column),
-        setting(
-            "--on-bad-row", "on_bad_row", "Handling of unreadable rows (default stop).", ["stop", "skip"]
-        ),
+        setting("--on-bad-row", "on_bad_row", *ON_BAD_ROW),
         setting("--engine", "engine", "Score on the workers of a Ray cluster.", ["ray"]),
         setting("--workers", "workers", workers, int),
         MODEL_OPTIONS,

@@ -1,23 +1,22 @@
 """`longrm plan`."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from longrm.cli.options import JSON, recipe_file, resolve, set_option
-from longrm.cli.terminal import print_facts, print_json, print_lines, progress
+from longrm.cli.terminal import echo, print_facts, print_json, print_lines, progress
 from longrm.training.plan import DEVICES, GIB, UTILIZATION, format_bytes
 
 if TYPE_CHECKING:
     from longrm.training.plan.plan import TrainingPlan
 
-_MUCH = 64 * GIB
-"""Of CPU memory; not every machine with a GPU has as much."""
+_DEVICE_HELP = f"Device: {', '.join(DEVICES)}; cpu is this machine."
+_DEVICES_HELP = "Number of devices; the recipe's [parallel] decides how they are used."
 
 
-@click.command("plan", short_help="Compute what a training will need.")
+@click.command("plan", short_help="Compute the cost and memory of a training.")
 @click.argument("recipe", metavar="RECIPE", type=recipe_file)
 @click.option(
     "--device",
@@ -25,22 +24,16 @@ _MUCH = 64 * GIB
     type=click.Choice(list(DEVICES)),
     default="cpu",
     show_default=True,
-    help=f"Device: {', '.join(DEVICES)}; cpu is this machine.",
+    help=_DEVICE_HELP,
 )
-@click.option(
-    "--devices",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of devices; the recipe's [parallel] lays them out.",
-)
+@click.option("--devices", type=click.IntRange(min=1), default=1, show_default=True, help=_DEVICES_HELP)
 @set_option()
 @JSON
 def command(recipe: Path, device: str, devices: int, assignments: tuple[str, ...], as_json: bool) -> None:
-    """Computes what a training will need: steps, tokens, operations, hours, and memory by part.
+    """Computes what a training needs: steps, tokens, operations, hours, and memory by part.
 
-    If it does not fit on the device, the settings that make it fit are listed, the cheapest first. Sizes come from the
-    model's config and lengths from the data, or else from the recipe's [plan]. Memory is that of one device; memory
+    If it does not fit on the device, it lists the settings that make it fit, the cheapest first. Sizes are read from
+    the model's config and lengths from the data, or else from the recipe's [plan]. Memory is for one device; memory
     that settings move to the CPU is shown, but not checked.
 
     \b
@@ -50,7 +43,7 @@ def command(recipe: Path, device: str, devices: int, assignments: tuple[str, ...
     """
     from longrm.training.settings import TrainingSettings
 
-    settings = resolve(TrainingSettings, recipe, assignments)
+    settings = resolve(TrainingSettings, recipe, assignments)  # a typo is reported before slower imports
     from longrm.training.plan.plan import plan_training
 
     with progress() as report:
@@ -58,20 +51,23 @@ def command(recipe: Path, device: str, devices: int, assignments: tuple[str, ...
     if as_json:
         print_json(plan.as_dict())
     else:
-        print_lines([*_verdict(plan), ""])
+        print_lines(*_verdict(plan))
+        echo()
         print_facts(_facts(plan))
 
 
 def _verdict(plan: "TrainingPlan") -> list[str]:
     """Whether it fits, and which settings help if it does not."""
     needed, room = format_bytes(plan.memory.total), format_bytes(plan.offers.memory)
-    needs = f"it needs {needed}, and {_name(plan)} has {room}"
+    needs = (
+        f"it needs {needed}, and {'this machine' if plan.offers.type == 'cpu' else plan.device} has {room}"
+    )
     if plan.devices > 1:
         needs = f"each of {plan.devices} devices needs {needed} and has {room} ({plan.device})"
     if plan.memory.total <= plan.offers.memory:
         lines = [f"Fits: {needs}"]
         on_cpu = plan.devices * plan.memory.offloaded
-        if on_cpu >= _MUCH:
+        if on_cpu >= 64 * GIB:  # not every machine with a GPU has as much
             over = f" over {plan.devices} devices" if plan.devices > 1 else ""
             lines.append(f"It also needs {format_bytes(on_cpu)} of CPU memory{over}, which is not checked")
         return lines
@@ -86,10 +82,6 @@ def _verdict(plan: "TrainingPlan") -> list[str]:
     return lines + [
         f"  --set {switch.setting}  {format_bytes(switch.total)} ({switch.price})" for switch in switches
     ]
-
-
-def _name(plan: "TrainingPlan") -> str:
-    return "this machine" if plan.offers.type == "cpu" else plan.device
 
 
 _PARTS = {
@@ -110,16 +102,15 @@ def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
     read = workload.prompt_tokens + workload.response_tokens
     prompts, responses = _scaled(workload.prompt_tokens), _scaled(workload.response_tokens)
     tokens = f"{_scaled(read)} read: {prompts} of prompts, {responses} of responses"
-    operations = f"{_scaled(flops.total, FLOP)}, {flops.attention / flops.total:.0%} of it attention"
+    operations = f"{_scaled(flops.total, 'FLOP')}, {flops.attention / flops.total:.0%} of it attention"
     if workload.separate_tokens > read:
         tokens += f" ({_scaled(workload.separate_tokens)} if every response had a copy of its prompt)"
         operations += f" ({plan.separate.total / plan.forward.total:.2f}x with copies)"
-    time = f"unknown for {_name(plan)}: time a few steps"
+    time = "unknown; time a few steps"
     if plan.seconds is not None:
-        waiting = "" if plan.devices == 1 else "; communication and waiting are not included"
-        time = (
-            f"{plan.seconds / 3600:,.1f} hours, if {UTILIZATION:.0%} of the device's peak is reached{waiting}"
-        )
+        time = f"{plan.seconds / 3600:,.1f} hours, if {UTILIZATION:.0%} of the device's peak is reached"
+        if plan.devices > 1:
+            time += "; communication and waiting are not included"
     at_peak = f"{format_bytes(memory.total)} at the peak, {memory.when}"
     if memory.activations or memory.working:
         at_peak += f" of {workload.largest.tokens:,} tokens"
@@ -149,13 +140,11 @@ def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
     return facts
 
 
-COUNT = ((1e9, " billion"), (1e6, " million"))
-FLOP = ((1e18, " EFLOP"), (1e15, " PFLOP"), (1e12, " TFLOP"), (1e9, " GFLOP"))
-
-
-def _scaled(number: float, units: Sequence[tuple[float, str]] = COUNT) -> str:
-    """A number in the largest unit that it reaches."""
-    for size, unit in units:
+def _scaled(number: float, unit: str = "") -> str:
+    """A number in the largest unit that it reaches: a count in millions or billions, or operations."""
+    counts = ((1e9, " billion"), (1e6, " million"))
+    operations = ((1e18, " EFLOP"), (1e15, " PFLOP"), (1e12, " TFLOP"), (1e9, " GFLOP"))
+    for size, name in operations if unit == "FLOP" else counts:
         if number >= size:
-            return f"{number / size:.2f}{unit}"
+            return f"{number / size:.2f}{name}"
     return f"{number:,.0f}"

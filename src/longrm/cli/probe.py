@@ -6,43 +6,35 @@ from typing import Any
 import click
 
 from longrm.cli.evaluate import print_result
-from longrm.cli.options import JSON, JUDGING_OPTIONS, OUT_FOLDER, resolve, set_option
+from longrm.cli.options import JSON, JUDGING_OPTIONS, OUT_FOLDER, resolve, set_option, setting
 from longrm.cli.terminal import echo, shared_work
 from longrm.runs.workers import is_main_process
+
+_LENGTHS_HELP = (
+    "Context lengths in tokens, where 8k is 8192 (default: powers of two up to the model's window)."
+)
+_DEPTHS_HELP = "Positions of the evidence, from 0 = start to 1 = end (default uniform: anywhere)."
+_N_HELP = (
+    "Comparisons of each length, depth and task (default 128). A context has up to 8 questions if 32 contexts remain, "
+    "or, from 4,096 tokens on, up to 4 if 8 contexts remain."
+)
+_TASKS_HELP = (
+    "Worlds of longrm world --list (default single-fact,two-hops,latest-update; records for a model with the demo's "
+    "tokenizer)."
+)
+_TOKENIZER_HELP = (
+    "Tokenizer that measures lengths: words, approximate, a file, folder or Hub id (default: the model's own; "
+    "approximate if it is unknown)."
+)
 
 
 @click.command("probe", short_help="Measure how far a model's judgment reaches, in its own tokens.")
 @click.argument("model")
-@click.option(
-    "--lengths",
-    metavar="A,B",
-    help="Context lengths in tokens, such as 8k,32k,128k, where 8k is 8192 (default: powers of two up to the model's "
-    "window).",
-)
-@click.option(
-    "--depths",
-    metavar="X,Y",
-    help="Positions of the evidence from start to end, such as 0,0.5,1 (default uniform: anywhere).",
-)
-@click.option(
-    "--n",
-    type=click.IntRange(min=1),
-    help="Comparisons of each length, depth and task (default 128): up to 8 questions about each context while 32 "
-    "contexts remain; from 4,096 tokens on, up to 4 questions while 8 contexts remain.",
-)
-@click.option(
-    "--tasks",
-    metavar="A,B",
-    help="Worlds of longrm world --list (default single-fact,two-hops,latest-update; records for a model with the "
-    "demo's tokenizer).",
-)
-@click.option(
-    "--tokenizer",
-    "probe__tokenizer",
-    metavar="PATH",
-    help="Tokenizer that measures lengths: words, approximate, a file, folder or Hub id (default: the model's own; "
-    "approximate if it is unknown).",
-)
+@click.option("--lengths", metavar="A,B", help=_LENGTHS_HELP)
+@click.option("--depths", metavar="X,Y", help=_DEPTHS_HELP)
+@click.option("--n", type=click.IntRange(min=1), help=_N_HELP)
+@click.option("--tasks", metavar="A,B", help=_TASKS_HELP)
+@setting("--tokenizer", "probe.tokenizer", _TOKENIZER_HELP, metavar="PATH")
 @JUDGING_OPTIONS
 @OUT_FOLDER
 @set_option()
@@ -58,16 +50,16 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Has a model judge generated contexts of many lengths with known answers, and reports how far it reaches.
+    """Lets a model judge generated contexts of many lengths with known answers, and reports how far it reaches.
 
     \b
     longrm probe MODEL --out runs/probe
     longrm probe MODEL --lengths 8k,32k,128k --depths 0,0.5,1 --n 128 --out runs/probe
     longrm probe openai:URL#NAME --tokenizer FOLDER --lengths 8k,32k --out runs/probe
 
-    MODEL is a name as for longrm evaluate --model. The plan is printed first, then progress with the time left. The
-    run is an evaluation: longrm evaluate --config runs/probe/config.toml --out NEW repeats it. Processes started by
-    torchrun share the comparisons.
+    MODEL is one of the names that longrm evaluate --model accepts. It prints the plan first, then progress with the
+    time left. The run is an evaluation: longrm evaluate --config runs/probe/config.toml --out NEW repeats it. Processes
+    started by torchrun share the comparisons.
     """
     from longrm.benchmarks.probe import probe_parts
     from longrm.evaluation.evaluation_run import Evaluation, load_benchmark, run_evaluation
@@ -88,20 +80,13 @@ def command(
     shard = None if settings.shard is None else Shard.parse(settings.shard)
     with shared_work() as (group, report):
         if group.is_main_process:
-            total, contexts = (
-                sum(len(part.places) for part in parts),
-                sum(len(part.contexts) for part in parts),
-            )
+            total = f"{sum(len(part.places) for part in parts):,} comparisons"
             sizes = listed([f"{length:,}" for length in sorted({part.plan.length for part in parts})])
+            contexts = f"{sum(len(part.contexts) for part in parts):,} contexts of {sizes} tokens"
             tokens = sum(part.tokens for part in parts)
             share = f", about 1/{shard.count} of them in this shard" if shard else ""
-            echo(
-                f"{total:,} comparisons, {contexts:,} contexts of {sizes} tokens, {tokens:,} in all{share}",
-                err=True,
-            )
-            held = bench.measured or {}
-            measured = MeasuredWith(**held)
-            echo(measured_with(measured), err=True)
+            echo(f"{total}, {contexts}, {tokens:,} in all{share}", err=True)
+            echo(measured_with(MeasuredWith(**bench.measured or {})), err=True)
             echo("Loading the model. Rate and time left count context tokens.", err=True)
             report = token_progress(parts, shard, report)
         summary = run_evaluation(settings, out, bench=bench, place=group, progress=report)

@@ -24,14 +24,15 @@ from longrm.cli.terminal import echo, print_table
 def command(
     run: Path, name: str, results: tuple[Path, ...], private: bool, revision: str | None, dry_run: bool
 ) -> None:
-    """Uploads the model of a training run, or a folder that longrm merge wrote, in one commit.
+    """Uploads the model of a training run, or the output of longrm merge, in one commit.
 
     \b
     longrm push runs/rm acme/my-reward-model --dry-run
     longrm push runs/rm acme/my-reward-model --results runs/probe --private
 
-    The card has results by length: of the evaluation during training, and of --results. Only the model's files and
-    its card are uploaded, and the card contains no local path. The token is that of hf auth login, or HF_TOKEN.
+    The model card shows accuracy by length from the evaluation during training and from --results. Only the model's
+    files and the card are uploaded, and the card contains no local path. The token comes from hf auth login or
+    HF_TOKEN.
     """
     from longrm import hub
 
@@ -45,7 +46,7 @@ def command(
     if model.left_out:
         echo(f"Not uploaded: {', '.join(model.left_out)}")
     if not model.evaluations:
-        echo("The card has no results: evaluate the model, and name the run with --results")
+        echo("The card has no results; evaluate the model and pass the run as --results")
     if dry_run:
         echo(f"Would upload {total} to {name}, with this card:\n")
         echo(model.card, end="")

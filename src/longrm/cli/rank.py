@@ -12,19 +12,21 @@ from longrm.cli.terminal import shared_work
 
 @click.command("rank", short_help="Order responses by their scores; keep the best, or make pairs.")
 @click.option("--best", type=click.IntRange(1), metavar="K", help="Keep the K best responses of each row.")
-@click.option("--pairs", is_flag=True, help="Write the best against the worst: chosen, rejected.")
+@click.option(
+    "--pairs", is_flag=True, help="Write pairs: the best response as chosen, the worst as rejected."
+)
 @SELECTION_OPTIONS
 def command(
     data: str, out: Path, best: int | None, pairs: bool, assignments: tuple[str, ...], **flags: Any
 ) -> None:
-    """Writes rows with their responses sorted by score, the best first.
+    """Writes rows with their responses sorted by score, best first.
 
-    Scores are those that longrm score wrote; with --model the rows are scored first, and a killed run continues.
+    It reads the scores of longrm score; with --model it scores the rows first, and a killed run continues.
 
-    Rows are written as `prompt`, `responses` and `ranks`, where equal scores tie; with --best 1 as `prompt` and
-    `completion`; with --pairs as `prompt`, `chosen` and `rejected`. The scores move with the responses, and `order`
-    has each response's index in the input row, from 0. Of identical responses the first is kept. Rows without scores
-    are dropped and counted.
+    The output has `prompt`, `responses` and `ranks`, where equal scores tie; with --best 1 `prompt` and `completion`;
+    with --pairs `prompt`, `chosen` and `rejected`. Scores are sorted with their responses, and `order` has each
+    response's index in the input row, from 0. Of identical responses the first is kept. Rows without scores are
+    dropped and counted.
 
     \b
     longrm rank --data scored.jsonl --best 1 --out best.jsonl

@@ -12,9 +12,9 @@ from longrm.cli.terminal import echo, print_facts
 @click.command("recipes", short_help="List the recipes of the package, or print one.")
 @click.argument("name", required=False)
 def command(name: str | None) -> None:
-    """Lists the recipes of the package; with NAME, prints that recipe, to be edited and saved.
+    """Lists the recipes of the package; with NAME, prints one for you to edit and save.
 
-    Every command that takes a settings file takes these names too.
+    Wherever a command accepts a settings file, it also accepts the name of a recipe.
 
     \b
     longrm recipes

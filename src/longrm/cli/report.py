@@ -8,11 +8,11 @@ from longrm.cli.options import OUTPUT_FILE, PATH
 from longrm.cli.terminal import echo
 
 
-@click.command("report", short_help="Turn run folders into one HTML file.")
+@click.command("report", short_help="Write an HTML report of one or more runs.")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=PATH)
 @click.option("--out", required=True, type=OUTPUT_FILE, help="HTML file to write.")
 def command(runs: tuple[Path, ...], out: Path) -> None:
-    """Writes one self-contained HTML file about one or more runs, and its figures as SVG and PNG.
+    """Writes a self-contained HTML report of one or more runs, and its figures as SVG and PNG.
 
     \b
     longrm report runs/demo --out demo.html

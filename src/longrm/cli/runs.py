@@ -1,6 +1,5 @@
 """`longrm runs`: lists, shows, merges and removes runs, and prunes caches."""
 
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -8,17 +7,13 @@ from typing import Any
 
 import click
 from rich.cells import cell_len
+from rich.filesize import decimal as file_size
 
 from longrm.cli.evaluate import percentage, print_result
 from longrm.cli.options import JSON, PATH
-from longrm.cli.terminal import echo, print_facts, print_json, print_lines, print_table
-from longrm.errors import ConfigError, RunError, nearest
+from longrm.cli.terminal import echo, print_facts, print_json, print_lines, print_table, terminal_width
+from longrm.errors import RunError
 from longrm.reading import short, short_name, visible
-
-_WIDEST = 24  # characters of a name in the table
-_DASH = "–"
-_FILTERS = ("path", "kind", "state", "model", "bench")
-_SORTS = (*_FILTERS, "figure", "date", "size")
 
 
 class _DefaultToList(click.Group):
@@ -31,11 +26,11 @@ class _DefaultToList(click.Group):
 
 @click.group("runs", cls=_DefaultToList, short_help="List, show, merge and remove runs; prune caches.")
 def command() -> None:
-    """Lists and manages the runs in a folder; without a subcommand it is longrm runs list.
+    """Lists and manages the runs in a folder. Without a subcommand it runs longrm runs list.
 
     \b
     longrm runs
-    longrm runs runs/mine --filter kind=evaluation --sort -figure
+    longrm runs runs/mine --json
     longrm runs show runs/judge --limit 3
     longrm runs rm runs/old
     longrm runs cache --prune tokens
@@ -47,58 +42,44 @@ def command() -> None:
 
 @command.command("list", short_help="List every run in a folder.")
 @click.argument("folder", default="runs", type=PATH)
-@click.option(
-    "--sort",
-    default="path",
-    metavar="FIELD",
-    show_default=True,
-    help=f"{', '.join(_SORTS)}; -FIELD reverses.",
-)
-@click.option(
-    "--filter",
-    "filters",
-    multiple=True,
-    metavar="FIELD=TEXT",
-    help=f"Only runs with this text in a field: {', '.join(_FILTERS)}; repeatable.",
-)
 @click.option("--all", "every", is_flag=True, help="Also list runs inside other runs.")
 @JSON
-def list_runs(folder: Path, sort: str, filters: tuple[str, ...], every: bool, as_json: bool) -> None:
+def list_runs(folder: Path, every: bool, as_json: bool) -> None:
     """Lists every run in FOLDER (default `runs`): model, main metric, context boundary, state and size.
 
     A run is finished, incomplete (the same command retries its errors), running, stopped (the same command continues
     it) or damaged.
 
     \b
-    longrm runs list runs --filter state=stopped
-    longrm runs list runs --json
+    longrm runs list runs/mine
+    longrm runs list runs --all --json
     """
     from longrm.report.formatting import plural
 
-    runs = _selected(listed_runs(folder, every=every), filters, sort)
+    runs = listed_runs(folder, every=every)
     if as_json:
         print_json({"folder": str(folder), "runs": runs})
         return
     if not runs:
-        echo(f"No run in {folder}" + (" matches" if filters else ""))
+        echo(f"No run in {folder}")
         return
     _print_runs(folder, runs)
-    print_lines(f"Damaged: {run['fault']}" for run in runs if run["fault"])
+    print_lines(*(f"Damaged: {run['problem']}" for run in runs if run["problem"]))
     if inside := sum(run["inside"] for run in runs if not every):
-        print_lines([f"Inside these: {plural(inside, 'run')}, listed with --all"])
+        print_lines(f"Inside these: {plural(inside, 'run')}, listed with --all")
 
 
 def listed_runs(top: Path, *, every: bool = False) -> list[dict[str, Any]]:
     """The runs in a folder by path, as `--json` prints them; runs inside other runs are only counted unless `every`.
 
-    `state` is "finished", "incomplete", "running", "stopped" (no summary yet) or "damaged" (with a `fault`). `figure`
-    is the main metric with its interval: main accuracy of an evaluation, the best evaluation of a training. Unknown
-    values are None or empty.
+    `state` is "finished", "incomplete", "running", "stopped" (no summary yet) or "damaged" (with a `problem`).
+    `result` is the main metric with its interval: main accuracy of an evaluation, the best evaluation of a training.
+    Unknown values are None or empty.
     """
     from longrm.runs.removal import run_folders
 
     if not top.is_dir():
-        raise RunError(f"{top} is no folder")
+        raise RunError(f"{top} is not a folder")
     folders = list(run_folders(top))
     shown = [place for place in folders if every or not any(other in place.parents for other in folders)]
     return [_row(place) | {"inside": sum(place in other.parents for other in folders)} for place in shown]
@@ -110,21 +91,18 @@ def _row(folder: Path) -> dict[str, Any]:
     from longrm.report.formatting import STATUSES, boundary_estimate
     from longrm.runs.removal import is_running, size_of
 
-    texts = dict.fromkeys(("kind", "state", "fault", "model", "bench", "metric", "boundary", "started"), "")
-    row: dict[str, Any] = {"path": str(folder), **texts, "figure": None, "size": size_of(folder)}
+    texts = dict.fromkeys(("kind", "state", "problem", "model", "bench", "metric", "boundary", "started"), "")
+    row: dict[str, Any] = {"path": str(folder), **texts, "result": None, "size": size_of(folder)}
+    running = is_running(folder)
     try:
         run = Run(folder)
-        row |= {
-            "kind": run.kind,
-            "started": run.manifest["started"],
-            "bench": run.settings.get("bench") or "",
-        }
-        row["model"] = _model(run.settings)
+        row |= {"kind": run.kind, "started": run.manifest["started"], "model": _model(run.settings)}
+        row["bench"] = run.settings.get("bench") or ""
         summary = run.summary if run.is_finished else None
     except RunError as error:
-        running = is_running(folder)
-        return row | {"state": "running" if running else "damaged", "fault": "" if running else str(error)}
-    if is_running(folder):
+        # The files of a run that has just started may not be complete.
+        return row | ({"state": "running"} if running else {"state": "damaged", "problem": str(error)})
+    if running:
         row["state"] = "running"
     elif summary is None:  # the manifest of a finished synthesis has counts instead of a summary
         row["state"] = "stopped" if run.manifest.get("counts") is None else "finished"
@@ -133,14 +111,14 @@ def _row(folder: Path) -> dict[str, Any]:
     if isinstance(summary, EvaluationSummary):
         estimate = summary.metrics.overall.get(summary.main_metric)
         row |= {"model": summary.model, "bench": summary.bench, "metric": summary.main_metric}
-        row["figure"] = asdict(estimate) if estimate else None
+        row["result"] = asdict(estimate) if estimate else None
         if boundary := summary.boundary:
             known = boundary.estimate.value is not None
             row["boundary"] = boundary_estimate(boundary) if known else STATUSES[boundary.status]
     elif isinstance(summary, TrainingSummary) and summary.evaluations and summary.evaluations.best:
         best = summary.evaluations.values[str(summary.evaluations.best)]
         row["metric"] = summary.evaluations.metric
-        row["figure"] = {"value": best, "low": None, "high": None, "n": 1, "groups": 1}
+        row["result"] = {"value": best, "low": None, "high": None, "n": 1, "groups": 1}
     return row
 
 
@@ -153,74 +131,50 @@ def _model(settings: Mapping[str, Any]) -> str:
     return ""
 
 
-def _selected(runs: list[dict[str, Any]], filters: Sequence[str], sort: str) -> list[dict[str, Any]]:
-    """The runs that match every `FIELD=TEXT` filter, sorted; runs without a value come last."""
-    for given in filters:
-        name, equals, text = given.partition("=")
-        if not equals or name not in _FILTERS:
-            raise ConfigError(f"--filter {given}: needs FIELD=TEXT with one of {', '.join(_FILTERS)}")
-        runs = [run for run in runs if text.lower() in run[name].lower()]
-    field = sort.removeprefix("-")
-    if field not in _SORTS:
-        raise ConfigError(f"--sort {sort}: {nearest(field, _SORTS)}")
-
-    def value(run: Mapping[str, Any]) -> Any:
-        found = run["started" if field == "date" else field]
-        return found["value"] if field == "figure" and found else found
-
-    known = [run for run in runs if value(run) not in (None, "")]
-    unknown = [run for run in runs if value(run) in (None, "")]
-    return sorted(known, key=value, reverse=sort.startswith("-")) + unknown
-
-
 def _print_runs(folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:
     """One line per run, with as many columns, the most important first, as fit into the terminal."""
-    from longrm.report.formatting import shortened
+    from longrm.report.formatting import MISSING, shortened
     from longrm.runs.records import Estimate
 
-    table = [["run", "state", "model", "figure, %", "boundary", "bench", "kind", "date", "size"]]
+    table = [["run", "state", "model", "result, %", "boundary", "bench", "kind", "date", "size"]]
     for run in runs:
-        path, figure = Path(run["path"]), run["figure"]
+        path, result = Path(run["path"]), run["result"]
         cells = [
             str(path.relative_to(folder)) if path != folder else run["path"],
             run["state"],
-            shortened(short_name(run["model"]), _WIDEST),
-            percentage(Estimate(**figure)) if figure else "",
+            shortened(short_name(run["model"]), 24),
+            percentage(Estimate(**result)) if result else "",
             run["boundary"],
-            shortened(short_name(run["bench"]), _WIDEST),
+            shortened(short_name(run["bench"]), 24),
             run["kind"],
             run["started"][:10],
-            _bytes(run["size"]),
+            file_size(run["size"]),
         ]
-        table.append([visible(cell) or _DASH for cell in cells])
+        table.append([visible(cell) or MISSING for cell in cells])
     widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
-    shown, room = 0, shutil.get_terminal_size().columns + 2
-    while shown < len(widths) and room >= widths[shown] + 2:
-        room -= widths[shown] + 2
-        shown += 1
+    fitting = [n for n in range(1, len(widths) + 1) if sum(widths[:n]) + 2 * (n - 1) <= terminal_width()]
+    shown = max(fitting, default=1)
     for cells in table:
         padded = [cell + " " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
         echo("  ".join(padded[:shown]).rstrip())
     if hidden := table[0][shown:]:
-        print_lines([f"Not shown: {', '.join(hidden)} (use --json, or a wider terminal)"])
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"
+        print_lines(f"Not shown: {', '.join(hidden)} (use --json, or a wider terminal)")
 
 
 # --- show ---
 
 
-@command.command("show", short_help="Print what a run judged, and what its model wrote.")
+@command.command("show", short_help="Print a run's comparisons, verdicts and answers.")
 @click.argument("run", type=PATH)
-@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="At most this many.")
-@click.option("--id", "only", help="Only the comparison with this id.")
-@click.option("--verify", is_flag=True, help="Instead check the files of a training, merge or synthesis.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Number of comparisons to print.",
+)
+@click.option("--id", "only", help="Print only the comparison with this id.")
+@click.option("--verify", is_flag=True, help="Check the files of a training, merge or synthesis instead.")
 def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
     """Prints the question, presented orders, verdict, answer and outcome of each comparison of an evaluation.
 
@@ -250,19 +204,19 @@ def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
     if not records:
         raise RunError(f"{run} has no comparison with id {short(only)}")
     for record in records[:limit]:
-        lines = [f"{record.id}: {record.outcome}"]
+        print_lines(f"{record.id}: {record.outcome}")
         if record.id in opened.examples:  # the question is known if the comparison was kept in full
             question = " ".join(text_of(opened.examples[record.id].prompt).split())
-            lines.append(f"  Question: {question if len(question) <= 300 else f'... {question[-300:]}'}")
+            print_lines(f"  Question: {question if len(question) <= 300 else f'... {question[-300:]}'}")
         ranks = record.ranks or ()
-        gold = [number for number, rank in enumerate(ranks, start=1) if rank == min(ranks)]
+        gold = [place for place, rank in enumerate(ranks) if rank == min(ranks)]
         trials: Sequence[Any] = record.trials or [record]  # a single trial is stored in the record itself
         for trial in trials:
-            order, verdict = (_numbers(places) for places in (trial.order, sorted(best(trial))))
-            of_gold = f", gold {' '.join(map(str, gold))}" if gold else ""
-            lines.append(f"  Order {order}; best {verdict or '-'}{of_gold}; {trial.outcome}")
-            lines += [f"    {line}" for line in (trial.explanation or trial.detail).splitlines()]
-        print_lines([*lines, ""])
+            of_gold = f", gold {_numbers(gold)}" if gold else ""
+            verdict = _numbers(sorted(best(trial))) or "-"
+            print_lines(f"  Order {_numbers(trial.order)}; best {verdict}{of_gold}; {trial.outcome}")
+            print_lines(*(f"    {line}" for line in (trial.explanation or trial.detail).splitlines()))
+        echo()
     if len(records) > limit:
         echo(f"{len(records) - limit:,} more; show them with --limit {len(records)}")
 
@@ -280,15 +234,15 @@ def _numbers(places: Iterable[int]) -> str:
 @click.option("--out", required=True, type=PATH, help="Run folder to write.")
 @JSON
 def merge(shards: tuple[Path, ...], out: Path, as_json: bool) -> None:
-    """Merges the run folders of all shards of an evaluation into the run that one process would have written.
+    """Merges the run folders of all shards of an evaluation into one run.
 
     \b
     longrm evaluate --model MODEL --bench probe --shard 1/2 --out runs/one
     longrm evaluate --model MODEL --bench probe --shard 2/2 --out runs/two
     longrm runs merge runs/one runs/two --out runs/whole
 
-    Judgments, gold and summary have the same bytes as those of a run without shards. Missing, duplicate, unfinished
-    or unrelated shards are errors.
+    Judgments, gold and summary are byte for byte those of a run without shards. Missing, duplicate, unfinished or
+    unrelated shards are errors.
     """
     from longrm.evaluation.merged_shards import merge_shards
 
@@ -297,12 +251,11 @@ def merge(shards: tuple[Path, ...], out: Path, as_json: bool) -> None:
 
 @command.command("rm", short_help="Remove runs.")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=PATH)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def remove(runs: tuple[Path, ...], yes: bool) -> None:
-    """Removes run folders with everything in them: logs, summaries, trained models, paid answers.
+    """Removes run folders with all their files: logs, summaries, trained models, cached answers.
 
-    A folder that is no run, or that a process is using, is an error, and then nothing is removed. Links inside a run
-    are removed, not their targets.
+    If a folder is not a run, or is in use, nothing is removed. Links inside a run are removed, but not their targets.
 
     \b
     longrm runs rm runs/old runs/older
@@ -312,7 +265,7 @@ def remove(runs: tuple[Path, ...], yes: bool) -> None:
     for run in runs:
         check_removable(run)
     if not yes:
-        print_facts([(_bytes(size_of(run)), str(run)) for run in runs])
+        print_facts((file_size(size_of(run)), str(run)) for run in runs)
         try:
             agreed = click.confirm("Remove these runs?" if len(runs) > 1 else "Remove this run?")
         except click.Abort:  # no terminal to answer from
@@ -324,7 +277,7 @@ def remove(runs: tuple[Path, ...], yes: bool) -> None:
     echo(f"Removed {', '.join(map(str, runs))}")
 
 
-@command.command("cache", short_help="Show what is cached; prune it.")
+@command.command("cache", short_help="Show the sizes of caches, or prune them.")
 @click.argument("folder", default="runs", type=PATH)
 @click.option(
     "--prune", multiple=True, type=click.Choice(["tokens", "answers"]), help="Remove this part; repeatable."
@@ -332,7 +285,7 @@ def remove(runs: tuple[Path, ...], yes: bool) -> None:
 def cache(folder: Path, prune: tuple[str, ...]) -> None:
     """Shows the caches: tokenized data in the user's cache, and answers of endpoints in the runs of FOLDER.
 
-    The user's cache is ~/.cache/longrm, or LONGRM_CACHE; FOLDER is `runs` by default. Tokenized data are recreated
+    The user's cache is ~/.cache/longrm, or LONGRM_CACHE. FOLDER is `runs` by default. Tokenized data are recreated
     when needed. Answers of unfinished runs are never pruned.
 
     \b
@@ -344,29 +297,28 @@ def cache(folder: Path, prune: tuple[str, ...]) -> None:
     from longrm.runs.folder import CACHE
     from longrm.runs.removal import remove_from_cache, size_of
 
-    unfinished, answers = 0, list[Path]()
+    folders = {"tokens": user_cache() / "tokens", "answers": folder}
+    parts: dict[str, list[Path]] = {
+        # A process may hold a lock.
+        "tokens": [entry for entry in sorted(folders["tokens"].glob("*")) if entry.suffix != ".lock"],
+        "answers": [],
+    }
+    unfinished = 0
     for run in listed_runs(folder, every=True) if folder.is_dir() else ():
         found = sorted(Path(run["path"]).glob(f"{CACHE}*"))
         if run["state"] == "finished":
-            answers += found
+            parts["answers"] += found
         else:
             unfinished += bool(found)
-    tokens = user_cache() / "tokens"
-    entries = sorted(tokens.iterdir()) if tokens.is_dir() and not tokens.is_symlink() else []
-    parts = {
-        # A process may hold a lock.
-        "tokens": (f"tokenized data, in {tokens}", [entry for entry in entries if entry.suffix != ".lock"]),
-        "answers": (f"answers of endpoints in finished runs of {folder}", answers),
-    }
     rows = [
-        (what, name, str(len(places)), _bytes(sum(map(size_of, places))))
-        for name, (what, places) in parts.items()
+        (f"{name} in {folders[name]}", str(len(found)), file_size(sum(map(size_of, found))))
+        for name, found in parts.items()
     ]
-    print_table(("what", "part", "entries", "size"), rows)
+    print_table(("part", "entries", "size"), rows)
     if unfinished:
         print_lines(
-            [f"Kept: answers of {plural(unfinished, 'unfinished run')}, which may have been paid for"]
+            f"Kept: answers of {plural(unfinished, 'unfinished run')}, which continuing would request again"
         )
     for name in dict.fromkeys(prune):
-        remove_from_cache(parts[name][1])
-        echo(f"Removed {name}: {len(parts[name][1])} entries")
+        remove_from_cache(parts[name])
+        echo(f"Removed {name}: {len(parts[name])} entries")

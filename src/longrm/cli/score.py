@@ -1,11 +1,11 @@
-"""`longrm score`, and what `longrm rank` and `longrm filter` share with it."""
+"""`longrm score`, and the output that `longrm rank` and `longrm filter` share with it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from longrm.cli.options import RowFiles, resolve, row_files, scoring_options
+from longrm.cli.options import MODEL_HELP, RowFiles, resolve, row_files, scoring_options
 from longrm.cli.terminal import echo, shared_work
 from longrm.errors import DataError, RunError
 from longrm.types import Outcome
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from longrm.scoring.scored_file import RowCounts
 
 SELECTION_OPTIONS = scoring_options(
-    model="Score the rows with this model first, as longrm score does (default: read their scores).",
+    model="Score the rows with this model first, as longrm score does (default: read scores from the rows).",
     column="Column of the scores (default: the one that longrm score writes).",
     model_required=False,
 )
@@ -22,19 +22,16 @@ SELECTION_OPTIONS = scoring_options(
 
 @click.command("score", short_help="Score the responses in a file of preference data.")
 @scoring_options(
-    model="Folder or Hub id (OWNER/NAME@REVISION) of a reward model, likelihood:MODEL[#REFERENCE], tokens:MODEL, "
-    "or another kind that evaluate takes.",
+    model=MODEL_HELP,
     column="Column for the scores (default: scores, or model_scores if that is taken).",
     model_required=True,
 )
 def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
-    """Writes the same rows plus `scores`, one per response, higher is better.
+    """Writes the same rows plus `scores`, one per response; higher is better.
 
-    Also written: `scores_outcome`, and `scores_by`, the model.
-
-    Scores have the row's own order: chosen, then rejected; or candidates as listed. Rows without an answer have null
-    scores, and an outcome that names the reason: too_long; unparsed (a score is NaN); error (out of memory, or no
-    reply). The same command retries errors.
+    It also adds `scores_outcome`, and `scores_by`, the model. Scores have the order of the row: chosen, then rejected,
+    or the candidates as listed. Rows without an answer have null scores, and an outcome with the reason: too_long,
+    unparsed (a score is NaN) or error (out of memory, or no reply). The same command retries errors.
 
     Processes started by torchrun share the rows. A killed run continues from OUT.partial, with or without torchrun
     and Ray.
@@ -60,18 +57,13 @@ def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) ->
         for outcome, first in sorted(result.first_unscored.items()):
             echo(f"No scores, {outcome}, first: {first}", err=True)
         if not result.outcomes["answered"]:
-            raise DataError(f"{settings.data}: the model could score no row")
+            raise DataError(f"{settings.data}: the model scored no row")
         if errors := result.outcomes["error"]:
             raise RunError(f"{errors} of {result.rows} rows ended in errors; the same command retries them")
 
 
 def print_selection(counts: "RowCounts | None", data: str, files: RowFiles) -> None:
-    """Prints how many rows rank or filter wrote and dropped; None in a process that wrote none.
-
-    Raises:
-        DataError: No row had scores.
-        RunError: Rows that were scored now ended in errors.
-    """
+    """Prints how many rows rank or filter wrote and dropped; None in a process that does not write."""
     if counts is None:
         return
     dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.dropped.items()))

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from longrm.cli.options import MODEL_OPTIONS, resolve, set_option, setting
+from longrm.cli.options import MODEL_HELP, MODEL_OPTIONS, resolve, set_option, setting
 from longrm.cli.terminal import echo
 
 
@@ -12,31 +12,29 @@ from longrm.cli.terminal import echo
 @click.option(
     "--model",
     required=True,
-    help="Folder or Hub id (OWNER/NAME@REVISION) of a reward model, likelihood:MODEL[#REFERENCE], tokens:MODEL, "
-    "or another kind that evaluate takes.",
+    help=MODEL_HELP,
 )
 @setting("--host", "host", "Address to listen on (default: 127.0.0.1, this machine only).")
-@setting("--port", "port", "Port to listen on (default: 8000; 0 takes a free one).", int)
+@setting("--port", "port", "Port to listen on (default: 8000; 0 chooses a free one).", int)
 @click.option(
     "--api-key",
     envvar="LONGRM_API_KEY",
-    help="Key that requests must send; safer in LONGRM_API_KEY, which process lists do not show.",
+    help="Key that requests must send. Set LONGRM_API_KEY instead to keep it out of process lists.",
 )
 @setting("--without-key", "without_key", "Accept requests from other machines without a key.", bool)
 @click.option(
     "--allowed-host",
     "allowed_hosts",
     multiple=True,
-    default=None,
-    help="Host name of the server that requests without a key may use; repeatable.",
+    help="Host name that requests without a key may address; repeatable.",
 )
 @MODEL_OPTIONS
 @set_option("limits.waiting=10000")
 def command(assignments: tuple[str, ...], **flags: Any) -> None:
     """Serves a reward model over HTTP until it is stopped; prints one line when it is ready.
 
-    POST /v1/scores takes a prompt and its responses. Clients of vLLM, verl, SGLang, OpenRLHF, slime, LLaMA-Factory
-    and NeMo Gym find their own routes. Shared prefixes of prompts are encoded once.
+    POST /v1/scores scores the responses to a prompt. There are routes for clients of vLLM, verl, SGLang, OpenRLHF,
+    slime, LLaMA-Factory and NeMo Gym. Shared prefixes of prompts are encoded once.
 
     \b
     longrm serve --model runs/demo/training/long/model

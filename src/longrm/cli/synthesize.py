@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import click
 
 from longrm.cli.options import RUN_OPTIONS, resolve
-from longrm.cli.terminal import echo, print_json, progress
+from longrm.cli.terminal import echo, print_json, print_lines, progress
 from longrm.errors import RunError
 
 
@@ -31,59 +31,59 @@ _TRAIN_PAIRS = (
 _RECIPES = {
     "questions": RecipeText(
         "Let a model write questions about your texts, with answers and evidence.",
-        "Lets a model write questions about texts, with gold answers and the sentences that prove them. Passages are "
-        "drawn at depths spread over each text. A question is kept if its evidence is in the text, the evidence alone "
-        "leads to the same answer, and the model does not know the answer without it. Rows are documents, the input of "
+        "A model writes questions about texts, with gold answers and the sentences that prove them. Passages are drawn "
+        "at depths spread over each text. A question is kept if its evidence is in the text, the evidence alone leads "
+        "to the same answer, and the model does not know the answer without it. The rows are documents, the input of "
         "the other recipes.",
         "Answer them: longrm synthesize responses --config data/responses --set documents.format=jsonl "
         "--set documents.path={out}/rows --out RUN",
     ),
     "rubrics": RecipeText(
-        "Let a model draft criteria from preferences, each checked alone.",
-        "Lets a model write criteria by which the chosen response of a comparison is better than the rejected one. A "
-        "criterion is kept if a judge that uses it alone prefers the chosen response in both orders. Rows are the "
-        "comparisons, with the kept criteria as their `rubrics`.",
+        "Let a model draft criteria from preferences, each checked separately.",
+        "A model writes criteria by which the chosen response of a comparison is better than the rejected one. A "
+        "criterion is kept if a judge that uses only this criterion prefers the chosen response in both orders. The "
+        "rows are the comparisons, with the kept criteria as their `rubrics`.",
         "Judge by them: longrm evaluate --model MODEL --bench file:{out}/rows --set judge.rubrics=item --out RUN",
     ),
     "responses": RecipeText(
         "Let models answer questions: candidates of graded quality.",
-        "Lets models answer questions about documents whose contexts are perturbed: candidates of graded quality.",
+        "Models answer questions about documents with perturbed contexts, which gives candidates of graded quality.",
         "Judge them: longrm synthesize short-to-long, vote or benchmark, with --set candidates.path={out}",
     ),
     "short-to-long": RecipeText(
-        "Judge on short contexts, write long ones to learn from: stage 1.",
-        "Judges answers on the critical chunks, then pads the prompts to long contexts: demonstrations.",
+        "Judge on short contexts, then pad them to long ones: stage 1.",
+        "A judge compares answers on the critical chunks; the prompts are then padded to long contexts. The rows are "
+        "demonstrations.",
         _TRAIN_SFT,
     ),
     "vote": RecipeText(
-        "The consensus of several judges against outvoted judgments: stage 2.",
-        "Lets several judges score every answer alone, on the short context; the largest agreeing cluster decides. A "
-        'row has the long prompt, the consensus judgment, and the outvoted ones. With rows = "pairs": answers ordered '
-        "by their consensus scores, for discriminative reward models.",
-        "Prefer them: longrm train preference --config paper/qwen3-8b/logo --set data.path={out}/rows --out RUN",
+        "Pair the consensus of several judges with outvoted judgments: stage 2.",
+        "Several judges score each answer separately, on the short context; the largest agreeing cluster decides. A "
+        'row has the long prompt, the consensus judgment, and the outvoted ones. With rows = "pairs", rows have the '
+        "answers in the order of their consensus scores, for discriminative reward models.",
+        "Train on them: longrm train preference --config paper/qwen3-8b/logo --set data.path={out}/rows --out RUN",
     ),
     "benchmark": RecipeText(
-        "Pairs and best-of-N in the schema of Long-RewardBench.",
-        "Scores candidates against the gold answers and makes pairs and rankings, balanced over tasks and lengths. A "
-        "second, independent check drops every gold order that it contradicts. README.md is the data card.",
+        "Make pairs and best-of-N in the schema of Long-RewardBench.",
+        "Scores candidates against the gold answers and makes pairs and rankings, balanced over tasks and lengths. An "
+        "independent second check drops every gold order that it contradicts. README.md is the data card.",
         "Judge it: longrm evaluate --model MODEL --bench long-rewardbench:{out} --out RUN",
     ),
     "distill": RecipeText(
-        "The best of several answers, by a reward model: demonstrations.",
-        "Samples several answers to every prompt and keeps the one with the best reward.",
+        "Keep the best of several answers by a reward model: demonstrations.",
+        "Samples several answers to every prompt and keeps the one with the highest reward.",
         _TRAIN_SFT,
     ),
 }
 
 _HINTS = {
-    "unreadable": "the model did not end with the lines Question, Answer and Evidence; try another writer, or raise "
-    "max_tokens",
+    "unreadable": "replies must end with lines Question, Answer and Evidence; try another writer, or raise max_tokens",
     "evidence_not_found": "the model did not copy sentences literally; try another writer",
-    "no_criteria": "the writer did not end with lines Criterion: ...; try another writer, or raise max_tokens",
-    "no_verdict": "the checker did not end with [[A]], [[B]] or [[C]]; try another checker, or raise max_tokens",
+    "no_criteria": "replies must end with lines Criterion: ...; try another writer, or raise max_tokens",
+    "no_verdict": "replies must end with [[A]], [[B]] or [[C]]; try another checker, or raise max_tokens",
     "truncated": "replies reached the token limit; raise max_tokens",
     "order_unknown": "rows need gold: chosen and rejected, ranks, or scores",
-    "unparsed": "the judge did not end with a score such as [[7]]; try remote.json_schema = true, or another judge",
+    "unparsed": "replies must end with a score such as [[7]]; try remote.json_schema = true, or another judge",
     "insufficient": "the critical chunks do not contain the words of the gold answer; try sufficiency = 'judge', a "
     "larger max_chunks, or evidence_from = 'given'",
     "too_long": "the critical chunks fit no length; raise lengths, or lower chunk_size and max_chunks",
@@ -91,7 +91,7 @@ _HINTS = {
     "nothing_found": "no critical chunk found; documents need evidence with evidence_from = 'given'",
     "no_candidate": "no answers to judge; see candidates",
 }
-"""What helps when no row is left, by the reason of most drops."""
+"""What helps if no row is left, by the reason of most drops."""
 
 
 @click.group("synthesize", short_help="Make training data and benchmarks from your documents.")
@@ -100,8 +100,8 @@ def command() -> None:
 
     For texts without questions, start with `questions`; `rubrics` adds criteria to preferences.
 
-    The input is a recipe in TOML, the output a run folder: rows/ has the data, which train and evaluate read as they
-    are; manifest.json has sources, models, prompts, cost, and the counts of every step. The same command continues a
+    The input is a recipe in TOML, the output a run folder: rows/ has the data for longrm train and evaluate;
+    manifest.json has sources, models, prompts, cost, and the counts of every step. The same command continues a
     killed run without paying for an answer twice.
     """
 
@@ -149,17 +149,16 @@ def _print(manifest: Mapping[str, Any], out: Path, next_step: str) -> None:
         alpha, pairwise = manifest["agreement"]["krippendorff_alpha"], manifest["agreement"]["pairwise"]
         parts = []
         for name, value, form in (("alpha", alpha, ".2f"), ("pairwise agreement", pairwise, ".1%")):
-            if value["value"] is not None:
-                limits = (
-                    f" [{value['low']:{form}}, {value['high']:{form}}]" if value["low"] is not None else ""
-                )
-                parts.append(
-                    f"{name} {value['value']:{form}}{limits}{few(value['groups']) if limits else ''}"
-                )
+            if value["value"] is None:
+                continue
+            parts.append(f"{name} {value['value']:{form}}")
+            if value["low"] is not None:
+                limits = f"[{value['low']:{form}}, {value['high']:{form}}]"
+                parts[-1] += f" {limits}{few(value['groups'])}"
         if alpha["low"] is not None and alpha["low"] <= 0:
             parts.append("not shown to exceed chance")
         echo(f"judges: {', '.join(parts) or 'agreement undefined'}")
-        echo(few_note(parts), end="\n" if few_note(parts) else "")
+        print_lines(few_note(parts))
     if counts["rows"]:
         where = out / ROWS if (out / ROWS).is_dir() else out
         echo(f"{counts['rows']:,} rows from {counts['inputs']:,} inputs, saved to {where}")

@@ -1,4 +1,4 @@
-"""Everything that is printed, and the progress of long work. Control characters in it are escaped."""
+"""Prints results and progress. Control characters are escaped, because texts of models are not trusted."""
 
 import json
 import logging
@@ -30,35 +30,25 @@ def print_json(value: Mapping[str, Any]) -> None:
     click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False).translate(_JSON_ESCAPES))
 
 
-def print_lines(lines: Iterable[str]) -> None:
-    """Prints lines, wrapped at words to the width of the terminal."""
-    for line in lines:
+def print_lines(*lines: str) -> None:
+    """Prints lines, wrapped at words to the width of the terminal; empty ones are left out."""
+    for line in filter(None, lines):
         indent = line[: len(line) - len(line.lstrip())]
-        echo("\n".join(wrapped(visible(line.strip()), _width(), indent)))
+        echo("\n".join(wrapped(line.strip(), terminal_width(), indent)))
 
 
-def print_table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    title: str | None = None,
-    caption: str | None = None,
-) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Prints a table: names to the left, numbers to the right."""
-    cells = [[visible(cell) for cell in row] for row in rows]
-    print_lines(filter(None, [title]))
-    echo("\n".join(table_lines([visible(column) for column in columns], cells, _width(), indent="  ")))
-    print_lines(filter(None, [caption]))
+    echo("\n".join(table_lines(columns, list(rows), terminal_width(), indent="  ")))
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Prints names and their values."""
-    pairs = [(visible(name), visible(value)) for name, value in facts]
-    if pairs:
-        echo("\n".join(fact_lines(pairs, _width())))
+    echo("\n".join(fact_lines(list(facts), terminal_width())))
 
 
-def _width() -> int:
+def terminal_width() -> int:
+    """The width of the terminal in characters; 80 without one."""
     return shutil.get_terminal_size().columns
 
 
@@ -94,27 +84,19 @@ def progress() -> Iterator[Progress]:
 @contextmanager
 def _progress_bars() -> Iterator[Progress]:
     # rich.progress takes 60 ms to import, which only a terminal needs.
+    from rich import progress as rich_progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TaskID,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as Bars
 
     columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
+        rich_progress.TextColumn("{task.description}", markup=False),
+        rich_progress.BarColumn(),
+        rich_progress.MofNCompleteColumn(),
+        rich_progress.TimeElapsedColumn(),
+        rich_progress.TimeRemainingColumn(),
+        rich_progress.TextColumn("{task.fields[note]}", markup=False),
     )
-    with Bars(*columns, console=Console(stderr=True)) as bars:
-        tasks: dict[str, TaskID] = {}
+    with rich_progress.Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, rich_progress.TaskID] = {}
 
         def report(label: str, done: int, total: int, note: str = "") -> None:
             if label not in tasks:
@@ -136,34 +118,29 @@ class _ProgressLines:
         now = time.monotonic()
         self._started.setdefault(label, (now, done))
         self._pending[label] = done, total, note
-        # Without a known total there is no line at the start: it would say that one is done.
+        # Without a known total, a line at the start would only say that one is done.
         printed = self._printed.setdefault(label, -_SECONDS_PER_LINE if total else now)
         if done == total or now - printed >= _SECONDS_PER_LINE:
-            self._print(label, now)
+            self._print(label)
 
     def close(self) -> None:
         """Prints how far each piece of work came."""
         for label in [*self._pending]:
-            self._print(label, time.monotonic())
+            self._print(label)
 
-    def _print(self, label: str, now: float) -> None:
+    def _print(self, label: str) -> None:
         done, total, note = self._pending.pop(label)
         started, before = self._started[label]
-        self._printed[label] = now
+        self._printed[label] = now = time.monotonic()
         parts = [f"{done}/{total}" if total else f"{done}"]
         if now - started >= 1 and done > before:
             rate = (done - before) / (now - started)
             parts.append(f"{rate:.3g} per second")
             if done < total:
-                parts.append(f"{duration((total - done) / rate)} left")
+                left = (total - done) / rate
+                unit = f"{left:.0f} s" if left < 100 else f"{left / 60:.0f} min"
+                parts.append(f"{unit if left < 6000 else f'{left / 3600:.1f} h'} left")
         echo(f"{label}: {', '.join([*parts, *filter(None, [note])])}", err=True)
-
-
-def duration(seconds: float) -> str:
-    """A duration in the unit that fits."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 @contextmanager

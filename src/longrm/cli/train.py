@@ -1,4 +1,4 @@
-"""`longrm train`, and the evaluator that it hands to the training."""
+"""`longrm train`, and the evaluations that it runs during the training."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # torch and the benchmarks are not loaded before the settings
     from longrm.reward_models import JudgeSettings, RewardModel
     from longrm.training.evaluations import Evaluator
 
+_REPORT_HELP = "Experiment tracker, such as tensorboard or wandb; repeatable."
 _logger = logging.getLogger(__name__)
 
 
@@ -43,8 +44,8 @@ def command() -> None:
     """Trains a reward model; every objective is a subcommand.
 
     A prompt is encoded once for all its responses. Processes started by torchrun train together. A killed run
-    continues bit for bit on the same machine in the same layout, else up to rounding. The trained model is saved to
-    DIR/model, which transformers, vLLM and SGLang load.
+    continues bit for bit on the same machine with the same number of processes, otherwise up to rounding. The trained
+    model is saved to OUT/model, which transformers, vLLM and SGLang load.
     """
 
 
@@ -52,12 +53,7 @@ def _command(objective: str) -> click.Command:
     kind = OBJECTIVES[objective]
 
     @click.command(objective.replace("_", "-"), short_help=kind.title, help=kind.help)
-    @click.option(
-        "--report-to",
-        multiple=True,
-        metavar="NAME",
-        help="A tracker, such as tensorboard or wandb; repeatable.",
-    )
+    @click.option("--report-to", multiple=True, metavar="NAME", help=_REPORT_HELP)
     @RUN_OPTIONS
     def train_objective(
         out: Path,
@@ -66,38 +62,31 @@ def _command(objective: str) -> click.Command:
         as_json: bool,
         report_to: tuple[str, ...],
     ) -> None:
-        # A recipe of another objective names the right command.
-        changes = parse_assignments(assignments)
-        named = ((read_toml(config_file, ConfigError) if config_file else {}) | changes).get(
-            "objective", objective
-        )
-        if isinstance(named, str) and named != objective and named in OBJECTIVES:
-            where = "--set" if "objective" in changes else config_file
+        recipe = read_toml(config_file, ConfigError) if config_file else {}
+        named = str((recipe | parse_assignments(assignments)).get("objective", objective))
+        if named != objective and named in OBJECTIVES:
             right = f"longrm train {named.replace('_', '-')}"
-            raise ConfigError(f'{where} is a recipe for objective = "{named}"; use: {right}')
-        flags = {"objective": objective, "report_to": list(report_to) or None}
-        _train(resolve(TrainingSettings, config_file, assignments, flags), out, as_json)
+            raise ConfigError(f'{config_file or "--set"} has objective = "{named}"; use: {right}')
+        flags = {"objective": objective, "report_to": report_to}
+        settings = resolve(TrainingSettings, config_file, assignments, flags)
+        from longrm.training.train import train
+
+        with progress() as report:
+            evaluator = None
+            if settings.evaluation is not None:
+                shown = report if is_main_process() else no_progress
+                evaluator = evaluator_of(settings.evaluation, shown, own=lambda: _own_tokenizer(settings))
+            summary = train(settings, out, progress=report, evaluator=evaluator)
+        if not is_main_process():
+            return
+        if evaluator is not None:
+            _add_figure(summary, out)
+        if as_json:
+            print_json(summary)
+        else:
+            _print(summary, out, lora=settings.model.lora is not None)
 
     return train_objective
-
-
-def _train(settings: TrainingSettings, out: Path, as_json: bool) -> None:
-    from longrm.training.train import train
-
-    with progress() as report:
-        evaluator = None
-        if settings.evaluation is not None:
-            shown = report if is_main_process() else no_progress
-            evaluator = evaluator_of(settings.evaluation, shown, own=lambda: _own_tokenizer(settings))
-        summary = train(settings, out, progress=report, evaluator=evaluator)
-    if not is_main_process():
-        return
-    if evaluator is not None:
-        _add_figure(summary, out)
-    if as_json:
-        print_json(summary)
-    else:
-        _print(summary, out, lora=settings.model.lora is not None)
 
 
 def _own_tokenizer(settings: TrainingSettings) -> "OwnTokenizer | None":
@@ -117,16 +106,12 @@ def evaluator_of(
     *,
     own: Callable[[], "OwnTokenizer | None"] = lambda: None,
 ) -> "Evaluator":
-    """The evaluator of a recipe: a benchmark judged by the model in memory.
+    """The evaluator of a recipe: a function that judges a benchmark with the model in memory.
 
     Args:
-        settings: What is evaluated, and when.
+        settings: Benchmark, metric and interval.
         progress: Called after every batch.
-        own: Returns the tokenizer of the model that training starts from, in whose tokens a probe measures lengths.
-
-    Raises:
-        ConfigError: Invalid settings, an unknown benchmark, or a metric that it does not have.
-        DataError: The benchmark cannot be read.
+        own: Returns the tokenizer of the model that training starts from; a probe measures lengths in its tokens.
     """
     from longrm import benchmarks
     from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
@@ -161,13 +146,8 @@ def evaluator_of(
         with _judge(trained, name, evaluation.judge) as model:
             summary = run_evaluation(named, folder, bench=bench, model=model, progress=progress)
         if errors := summary.counts.outcomes[Outcome.ERROR]:
-            _logger.warning(
-                "%d of %d comparisons of the evaluation after step %s ended in errors and are not scored; see %s",
-                errors,
-                summary.counts.comparisons,
-                folder.name,
-                folder / JUDGMENTS,
-            )
+            share = f"{errors} of {summary.counts.comparisons} comparisons"
+            _logger.warning("step %s: %s ended in errors; see %s", folder.name, share, folder / JUDGMENTS)
         return summary.to_dict()
 
     return evaluate
@@ -210,7 +190,7 @@ def _add_figure(summary: dict[str, Any], out: Path) -> None:
 
 
 def _print(summary: dict[str, Any], out: Path, *, lora: bool) -> None:
-    """The last lines of a training: its loss and accuracy, where the model is, and what to do next."""
+    """Prints loss and accuracy, where the model is, and what to do next."""
     from longrm.runs.logs import Log
     from longrm.runs.records import TimingRecord
     from longrm.training.checkpoints import TIMING

@@ -1,6 +1,6 @@
 """`longrm world`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,25 @@ from longrm.cli.terminal import echo, print_facts, print_lines
 if TYPE_CHECKING:
     from longrm.types import Comparison
 
+_COUNT = click.IntRange(min=1)
+_LIST_HELP = "List worlds and kinds of text, and exit."
+_TOKENIZER_HELP = (
+    "words, approximate, or a tokenizer's file, folder or Hub id (default: words for records and chain, approximate "
+    "for the others)."
+)
+_TEXT_HELP = "A kind of text, such as minutes; repeatable. Each context uses one of them (default: all)."
+_HAYSTACK_HELP = (
+    "Use documents instead of a kind of text: a file, or a folder of .txt, .md and .jsonl, or of .csv."
+)
+_COLUMN_HELP = "Column of the text in .jsonl and .csv files of the haystack."
+_UNRELATED_HELP = "Control: ask about a context that does not contain the answers."
+
 
 def _depth(_: click.Context, __: click.Parameter, value: str) -> float | str:
     try:
         return float(value)
     except ValueError:
-        return value  # WorldPlan takes "uniform" only
+        return value  # WorldPlan accepts "uniform" only
 
 
 def _list(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -25,71 +38,40 @@ def _list(context: click.Context, _: click.Parameter, value: bool) -> None:
         return
     from longrm.worlds import TEXTS, WORLDS
 
-    print_lines(["Worlds: their questions (and similar benchmarks)", ""])
+    print_lines("Worlds: their questions (and similar benchmarks)")
+    echo()
     print_facts(
         (name, f"{world.asks} ({world.similar_to})" if world.similar_to else world.asks)
         for name, world in WORLDS.items()
     )
-    print_lines(
-        ["", "Kinds of text, for all worlds except those of the words tokenizer (records, chain):", ""]
-    )
+    echo()
+    print_lines("Kinds of text, for all worlds except those of the words tokenizer (records, chain):")
+    echo()
     print_facts((name, text.about) for name, text in TEXTS.items())
     context.exit()
 
 
 @click.command("world", short_help="Generate comparisons with known answers.")
 @click.argument("world", metavar="NAME")
+@click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_list, help=_LIST_HELP)
+@click.option("--length", type=_COUNT, required=True, help="Prompt length in tokens.")
+@click.option("--n", type=_COUNT, required=True, help="Number of comparisons.")
 @click.option(
-    "--list",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_list,
-    help="List worlds and kinds of text, and exit.",
-)
-@click.option("--length", type=click.IntRange(min=1), required=True, help="Prompt length in tokens.")
-@click.option("--n", type=click.IntRange(min=1), required=True, help="How many comparisons.")
-@click.option("--responses", type=click.IntRange(min=2), default=2, show_default=True, help="Responses each.")
-@click.option(
-    "--depth", callback=_depth, default="uniform", show_default=True, help="Position of the evidence, 0 to 1."
+    "--responses", type=click.IntRange(2), default=2, show_default=True, help="Number of responses."
 )
 @click.option(
-    "--per-group",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Questions about each context.",
+    "--depth", callback=_depth, default="uniform", show_default=True, help="Place of the evidence, 0 to 1."
 )
-@click.option(
-    "--tokenizer",
-    help="words, approximate, or a tokenizer's file, folder or Hub id (default: words for records and "
-    "chain, approximate for the others).",
-)
-@click.option(
-    "--text",
-    "texts",
-    multiple=True,
-    help="A kind of text, such as minutes; repeatable. Each context has one kind, drawn from these (default: all).",
-)
-@click.option(
-    "--haystack",
-    type=click.Path(),
-    help="Documents around the facts, instead of a kind of text: a folder of .txt, .md and .jsonl, or of .csv, or a "
-    "file.",
-)
-@click.option(
-    "--haystack-column",
-    default="text",
-    show_default=True,
-    help="Column of the text in a .jsonl or .csv file of the haystack.",
-)
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option(
-    "--unrelated", is_flag=True, help="Control: ask about a context that does not contain the answers."
-)
+@click.option("--per-group", type=_COUNT, default=1, show_default=True, help="Questions about each context.")
+@click.option("--tokenizer", help=_TOKENIZER_HELP)
+@click.option("--text", "texts", multiple=True, help=_TEXT_HELP)
+@click.option("--haystack", type=click.Path(), help=_HAYSTACK_HELP)
+@click.option("--haystack-column", default="text", show_default=True, help=_COLUMN_HELP)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the contexts.")
+@click.option("--unrelated", is_flag=True, help=_UNRELATED_HELP)
 @click.option("--out", type=OUTPUT_FILE, required=True, help="JSONL or Parquet file to write.")
 def command(n: int, tokenizer: str | None, out: Path, **settings: Any) -> None:
-    """Writes N generated comparisons of the world NAME, such as records or single-fact, to a file.
+    """Writes N generated comparisons of a world, such as records or single-fact, to a file.
 
     \b
     longrm world records --length 4096 --n 100 --out records.jsonl
@@ -106,16 +88,16 @@ def command(n: int, tokenizer: str | None, out: Path, **settings: Any) -> None:
     plan, digests = WorldPlan(**settings), set[str]()
     tokenizer = tokenizer or ("words" if WORLDS[plan.world].words else "approximate")
 
-    def noted(rows: "Iterable[Comparison]") -> "Iterator[Comparison]":
-        for row in rows:
+    def rows() -> "Iterator[Comparison]":
+        for row in generate(plan, n, load_tokenizer(tokenizer)):
             digests.add(text_digest(row.prompt, sorted(row.responses, key=str), row.tools))
             yield row
 
-    write(out, noted(generate(plan, n, load_tokenizer(tokenizer))))
+    write(out, rows())
     echo(f"Wrote {n} comparisons of the world '{plan.world}' at {plan.length} tokens to {out}")
-    if len(digests) < n:
+    if repeated := n - len(digests):
         echo(
-            f"{n - len(digests)} of them repeat a question and its responses: the contexts have too few facts; lower "
+            f"{repeated} of them repeat a question and its responses: the contexts have too few facts; lower "
             "--per-group or raise --length",
             err=True,
         )

@@ -63,10 +63,6 @@ def test_identical_responses_tie_and_stay(put, bench, counts):
         ({"source": "arc"}, "field 'source'"),
         ({"source": {}}, "field 'source'"),
         ({"pair_id": [1]}, "field 'pair_id'"),
-        (
-            {"question": [{"role": "user", "content": [{"type": "image"}]}]},
-            "type 'image'; only texts are read",
-        ),
     ],
 )
 def test_what_is_no_pair_is_refused(change, message, put, bench):

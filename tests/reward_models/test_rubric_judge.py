@@ -221,7 +221,7 @@ def test_what_answers_no_questions_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "holds no criterion"),
+        ("", "no criteria"),
         ('{"criterion": ""}\n', r"line 1, field 'criterion'"),
         ('{"criterion": "x"}\n{"text": "y"}\n', r"line 2, field 'criterion'"),
         (

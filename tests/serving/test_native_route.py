@@ -96,7 +96,7 @@ def test_over_long_prompts_are_refused_or_cut_on_request(client):
     wrong = client.post("/v1/scores", json=long | {"cut": "middle", "context": "elsewhere"})
     assert "word for word" in wrong.json()["error"]["message"]
     blank = client.post("/v1/scores", json=long | {"cut": "middle", "context": " "})
-    assert "the context holds no text" in blank.json()["error"]["message"]
+    assert "the context is empty" in blank.json()["error"]["message"]
 
 
 def test_explanations_come_on_request(start):

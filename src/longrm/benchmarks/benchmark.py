@@ -1,4 +1,4 @@
-"""What all benchmarks share: settings, reading published rows, the audit of what is odd, and samples of a limit."""
+"""Code that all benchmarks share: settings, published rows as comparisons, the audit of oddities, and samples."""
 
 import hashlib
 import json
@@ -22,14 +22,14 @@ from longrm.data.chunking import approximate_tokens
 from longrm.data.fields import (
     FileRow,
     group_of,
-    length_and_depth_of,
+    length_and_depth,
     messages_of,
     required,
     to_json_types,
     whole_length,
 )
-from longrm.data.files import RawRow, find_files, origin_of, raw_rows
-from longrm.data.readers import RowError, convert_row
+from longrm.data.files import find_files, origin_of, raw_rows
+from longrm.data.readers import convert_row
 from longrm.errors import DataError
 from longrm.reading import FieldError, located, short
 from longrm.types import Comparison, Criterion, Message, Response, Tool, text_of
@@ -111,7 +111,7 @@ class FindingCounter:
 
 
 class Auditor(FindingCounter):
-    """Audits the comparisons of a benchmark: what can be odd about any, and the `kinds` that its reader notes."""
+    """Counts the oddities that any benchmark may have, and those of `kinds`, which its reader notes."""
 
     def __init__(self, kinds: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(_FINDINGS | dict(kinds))
@@ -144,17 +144,17 @@ class Auditor(FindingCounter):
 
 
 class AuditedComparisons:
-    """Comparisons that are read again from the start at every iteration, and audited.
+    """Comparisons that are read from the start and audited at every iteration.
 
     Args:
         read: Yields the comparisons, and notes what only the benchmark's reader can see.
         kinds: The kinds of finding that it may note.
-        limit: Take a stratified sample of this many; everything is read once more for that, first.
-        sampled_from: How many comparisons there are, if `read` itself samples them.
+        limit: The size of a stratified sample; the first iteration reads everything twice for it.
+        sampled_from: The number of comparisons, if `read` itself samples them.
 
     Attributes:
-        audit: What the latest complete iteration found; None before.
-        sampled_from: How many comparisons there are, if a limit samples them; known after the first iteration.
+        audit: The findings of the latest complete iteration; None before.
+        sampled_from: The number of comparisons, if a limit samples them; known after the first iteration.
     """
 
     def __init__(
@@ -184,15 +184,15 @@ class AuditedComparisons:
 
 @dataclass(frozen=True, slots=True)
 class LoadedBenchmark:
-    """Comparisons under a name, in an order that never changes; they may be iterated again and again.
+    """Comparisons in a fixed order, which can be iterated many times.
 
     Attributes:
-        total: How many there are; None if that is unknown before reading.
-        reading: The reader, for a `file`: its format, and what was skipped.
+        total: Their number; None if it is unknown before reading.
+        reading: The reader of a `file`: its format, and the rows that it skipped.
         rule: The name of its scoring rule; empty for none.
-        provenance: What a run's manifest records: the commit of a data set of the Hub.
-        measured: The tokenizer, worlds and depths of a probe, for a run's summary; otherwise None.
-        states_length: Whether its rows come with a length; otherwise it is the bucket of the length measured here.
+        provenance: For the run's manifest: the commit of a data set of the Hub.
+        measured: For the run's summary: tokenizer, worlds and depths of a probe; otherwise None.
+        states_length: Whether the rows state a length; otherwise it is the bucket of the measured length.
     """
 
     name: str
@@ -206,12 +206,12 @@ class LoadedBenchmark:
 
     @property
     def audit(self) -> Auditor | None:
-        """What the latest complete iteration found; None before, and for comparisons without an audit."""
+        """The findings of the latest complete iteration; None before, and for comparisons without an audit."""
         return self.comparisons.audit if isinstance(self.comparisons, AuditedComparisons) else None
 
     @property
     def sampled_from(self) -> int | None:
-        """How many comparisons there are, if a limit takes a sample; known after the first iteration."""
+        """The number of comparisons, if a limit takes a sample; known after the first iteration."""
         return self.comparisons.sampled_from if isinstance(self.comparisons, AuditedComparisons) else None
 
 
@@ -228,7 +228,7 @@ def bucket(tokens: int) -> int:
 def _with_length(rows: Iterable[Comparison], measure: Callable[[str], int]) -> Iterator[Comparison]:
     """Gives comparisons without a length the bucket of their tools and prompt."""
     for comparison in rows:
-        length = length_and_depth_of(comparison.metadata).length
+        length = length_and_depth(comparison).length
         if length is None:
             tools = [json.dumps(comparison.tools, ensure_ascii=False)] if comparison.tools else []
             length = bucket(measure("\n\n".join([*tools, text_of(comparison.prompt)])))
@@ -244,7 +244,7 @@ def load_comparison_file(request: BenchmarkRequest) -> LoadedBenchmark:
     def comparisons() -> Iterator[Comparison]:
         for row in reader:
             try:
-                length_and_depth_of(row.comparison.metadata)
+                length_and_depth(row.comparison)
             except FieldError as error:
                 reader.skip(DataError(located(row.place, error)))
             else:
@@ -315,9 +315,9 @@ def read_rows(
     places: dict[str, str] = {}  # of ids
     names = Counter[str]()
 
-    def checked(raw: RawRow, row: FileRow) -> Comparison:
-        comparison = convert(row, raw.number, names)
-        length_and_depth_of(comparison.metadata)
+    def checked(row: FileRow, number: int) -> Comparison:
+        comparison = convert(row, number, names)
+        length_and_depth(comparison)
         return comparison
 
     for raw in raw_rows(files):
@@ -326,11 +326,11 @@ def read_rows(
             try:
                 pieces = [replace(raw, value=dict(part)) for part in parts(raw.value)]
             except FieldError as error:
-                pieces = [replace(raw, value=None, fault=str(error))]
+                pieces = [replace(raw, value=None, problem=str(error))]
         for piece in pieces:
             try:
                 comparison = convert_row(piece, checked, places)
-            except RowError as error:
+            except DataError as error:
                 if on_bad_row == "stop":
                     raise
                 auditor.note("unreadable_rows", str(error))

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 
-from longrm.data.fields import length_and_depth_of
+from longrm.data.fields import length_and_depth
 from longrm.types import Comparison
 
 _DEPTHS = 5  # bins, as in the metrics by depth
@@ -14,7 +14,7 @@ Stratum = tuple[Hashable, ...]
 
 def stratum_of(comparison: Comparison) -> Stratum:
     """The length rounded up to a power of two, the fifth of the context with the evidence, and the task."""
-    place = length_and_depth_of(comparison.metadata)
+    place = length_and_depth(comparison)
     length = None if place.length is None else (place.length - 1).bit_length()
     depth = None if place.depth is None else min(int(place.depth * _DEPTHS), _DEPTHS - 1)
     return length, depth, str(comparison.metadata.get("task", ""))

@@ -19,15 +19,15 @@ def words_of(text: str) -> list[str]:
 
 
 def unspaced(text: str) -> bool:
-    """Whether a text holds characters that are written without spaces between words: Chinese and Japanese ones."""
+    """Whether a text has Chinese or Japanese characters, which are written without spaces between words."""
     return _UNSPACED.search(text) is not None
 
 
 def approximate_tokens(text: str) -> int:
-    """Counts the words and punctuation marks of a text, which approximate its tokens where no tokenizer is given.
+    """Counts words and punctuation marks, which approximate the tokens of a text.
 
-    On long English rows, with and without markup, this is 0.87 to 1.06 of what a large model's tokenizer counts;
-    words x 4/3 is 0.35 to 1.14 of it.
+    On long English rows, with and without markup, this is 0.87 to 1.06 of the count of a large model's tokenizer; the
+    usual estimate, words x 4/3, is 0.35 to 1.14 of it.
     """
     return sum(1 for _ in WORD_OR_MARK.finditer(text))
 
@@ -35,11 +35,10 @@ def approximate_tokens(text: str) -> int:
 def chunk_spans(text: str, size: int) -> list[tuple[int, int]]:
     """Cuts a text into chunks of at most `size` approximate tokens.
 
-    A chunk takes as many whole sentences or lines as fit, and ends early with a paragraph that ends in its
-    second half. A sentence longer than a chunk is cut between words. White space belongs to what it follows.
-    The spans together are the whole text, without loss or overlap.
+    A chunk takes as many whole sentences or lines as fit, and ends early with a paragraph that ends in its second
+    half. A sentence longer than a chunk is cut between words. The spans cover the text without overlap.
     """
-    assert size >= 1, f"a chunk needs a size of 1 at least, got {size}"
+    assert size >= 1
     found: list[tuple[int, int]] = []
     start = end = held = 0
     for until, count, paragraph in _pieces(text, size):
@@ -58,10 +57,10 @@ def chunk_spans(text: str, size: int) -> list[tuple[int, int]]:
 def sentence_spans(text: str, longest: int) -> list[tuple[int, int]]:
     """Cuts a text into its sentences and lines; one of more than `longest` approximate tokens is cut between words.
 
-    The spans together are the whole text, without loss or overlap; white space between sentences belongs to the one
-    before it, and what holds no word to the one before it too, or to the first.
+    The spans cover the text without overlap. White space, and parts without a word, belong to the sentence before, or
+    to the first.
     """
-    assert longest >= 1, f"a sentence needs a size of 1 at least, got {longest}"
+    assert longest >= 1
     found: list[tuple[int, int]] = []
     start = 0
     for end, count, _ in _pieces(text, longest):

@@ -26,11 +26,10 @@ def rubrics_of(row: FileRow) -> tuple[Criterion, ...]:
 
 
 def criteria_of(value: Any, field: str) -> tuple[Criterion, ...]:
-    """Reads criteria: a list of texts, or of objects with `criterion` and `weight`, or a text.
+    """Reads criteria: a list of texts, or of objects with `criterion` and `weight` (or `description` and `points`).
 
-    Objects may say `description` and `points` instead. A text is the JSON of such a list, or has one item per line
-    after numbers or bullets, as OpenRubrics writes them (arXiv 2510.07743; its tags in brackets are dropped); otherwise
-    it is one criterion. The default weight is 1; it is negative for what a response should not have.
+    A text is the JSON of such a list, or has one item per line after numbers or bullets, as OpenRubrics writes them
+    (arXiv 2510.07743; its tags in brackets are dropped); otherwise it is one criterion. The default weight is 1.
     """
     if isinstance(value, str):
         if not value.lstrip().startswith("["):
@@ -47,17 +46,13 @@ def criteria_of(value: Any, field: str) -> tuple[Criterion, ...]:
 
 
 def read_rubrics(path: Path) -> tuple[Criterion, ...]:
-    """Reads a file of criteria, one per row, with the column `criterion` and optionally `weight`.
-
-    Raises:
-        DataError: The file cannot be read or is empty, or a row is no criterion.
-    """
+    """Reads a file of criteria, one per row, with the column `criterion` and optionally `weight`."""
     criteria = []
     for row in raw_rows(find_files(path)):
         with reading(row.place, DataError):
             criteria.append(_criterion(row.checked(), ""))
     if not criteria:
-        raise DataError(f"{path}: holds no criterion; write one per row, such as {{'criterion': '...'}}")
+        raise DataError(f"{path}: no criteria; write one per row, such as {{'criterion': '...'}}")
     return tuple(criteria)
 
 
@@ -65,9 +60,8 @@ def _criterion(given: Any, prefix: str) -> Criterion:
     if isinstance(given, str):
         given = {"criterion": given}
     if not isinstance(given, Mapping):
-        raise FieldError(
-            prefix.rstrip("."), f"must be a text or {{'criterion': '...', 'weight': 1}}, got {short(given)}"
-        )
+        problem = "must be a text or {'criterion': '...', 'weight': 1}"
+        raise FieldError(prefix.rstrip("."), f"{problem}, got {short(given)}")
     text = next((given[name] for name in _TEXTS if given.get(name) is not None), None)
     weight = next((given[name] for name in _WEIGHTS if given.get(name) is not None), 1.0)
     if not is_number(weight) or not math.isfinite(weight) or weight == 0:

@@ -1,13 +1,14 @@
-"""The fields of a row, checked one by one, so that an error can name the field."""
+"""Checks of single fields of a row; a `FieldError` names the field."""
 
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from longrm.errors import DataError
-from longrm.reading import FieldError, is_number, parse_json, short
+from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
+
+from longrm.reading import FieldError, error_message, is_number, parse_json, short
 from longrm.types import MAX_LENGTH, Comparison, Message, Response, Span, Tool, message_text
 
 FileRow = Mapping[str, Any]
@@ -18,8 +19,6 @@ GROUPS = ("group", "context_id", "document_id")
 
 QUESTIONS = ("question", "query")
 """The columns that may hold the question; the first one that a row fills counts."""
-
-_TEXT_PARTS = (None, "text", "input_text", "output_text")
 
 
 def required(row: FileRow, *names: str) -> tuple[str, Any]:
@@ -34,53 +33,59 @@ def required(row: FileRow, *names: str) -> tuple[str, Any]:
     raise FieldError(names[0], f"missing; add a column '{names[0]}'{others}")
 
 
+class _Part(BaseModel):
+    # Only texts: an image would be ignored, and its response judged without it.
+    type: Literal["text", "input_text", "output_text"] | None = None
+    text: str
+
+
+class _Function(BaseModel):
+    name: str
+
+
+# A function alone, or {"type": "function", "function": {...}}.
+_Call = Annotated[
+    _Function, BeforeValidator(lambda call: call.get("function", call) if isinstance(call, Mapping) else call)
+]
+
+
+class _Message(BaseModel):
+    role: str
+    content: Annotated[list[_Part] | None, BeforeValidator(lambda c: None if isinstance(c, str) else c)] = (
+        None
+    )
+    tool_calls: list[_Call] | None = None
+
+
+_MESSAGES, _TOOLS = TypeAdapter(list[_Message]), TypeAdapter(list[_Call])
+
+
+def _check(adapter: TypeAdapter[Any], value: Any, field: str) -> None:
+    try:
+        adapter.validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        raise FieldError(field + place, f"{error_message(first)}, got {short(first['input'])}") from None
+
+
+def check_messages(value: Any, field: str) -> None:
+    """Raises `FieldError` for a message without a role, or with content or tool calls that cannot be read."""
+    _check(_MESSAGES, value, field)
+
+
 def messages_of(value: Any, field: str, role: str) -> tuple[Message, ...]:
     """A text, which becomes one message with the role, or a list of messages, kept as they are."""
-    messages: tuple[Message, ...]
-    if isinstance(value, str):
-        messages = ({"role": role, "content": value},)
-    elif isinstance(value, list | tuple) and value:
-        for index, message in enumerate(value):
-            check_message(message, f"{field}[{index}]")
+    messages: tuple[Message, ...] = ({"role": role, "content": value},)
+    if not isinstance(value, str):
+        if not isinstance(value, list | tuple) or not value:
+            raise FieldError(field, f"must be a text or a list of messages, got {short(value)}")
+        check_messages(value, field)
         messages = tuple(to_json_types(message) for message in value)
-    else:
-        raise FieldError(field, f"must be a text or a list of messages, got {short(value)}")
     texts = "".join(message_text(message) for message in messages)
     if not texts.strip() and not any(message.get("tool_calls") for message in messages):
         raise FieldError(field, "empty; give it some text, or remove the row")
     return messages
-
-
-def check_message(message: Any, field: str) -> None:
-    """Raises `FieldError` for a message without a role, or with content or tool calls that cannot be read."""
-    if not isinstance(message, Mapping):
-        raise FieldError(
-            field, f"must be a message such as {{'role': 'user', 'content': '...'}}, got {short(message)}"
-        )
-    if not isinstance(message.get("role"), str):
-        raise FieldError(f"{field}.role", "missing; every message needs a role such as 'user' or 'assistant'")
-    content, calls = message.get("content"), message.get("tool_calls")
-    if content is not None and not isinstance(content, str | list | tuple):
-        raise FieldError(f"{field}.content", f"must be a text or a list of parts, got {short(content)}")
-    for index, part in enumerate(content if isinstance(content, list | tuple) else ()):
-        # Only texts are read: anything else would be judged unseen.
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str) or kind not in _TEXT_PARTS:
-            found = f"type {kind!r:.40}" if kind else short(part)
-            raise FieldError(
-                f"{field}.content[{index}]",
-                f"must be a part such as {{'type': 'text', 'text': '...'}}, got {found}; only texts are read",
-            )
-    if calls is not None and not isinstance(calls, list | tuple):
-        raise FieldError(f"{field}.tool_calls", f"must be a list of calls, got {short(calls)}")
-    for index, call in enumerate(calls or ()):
-        function = call.get("function", call) if isinstance(call, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise FieldError(
-                f"{field}.tool_calls[{index}]",
-                "must be a call such as {'type': 'function', 'function': {'name': ..., 'arguments': {...}}}, "
-                f"got {short(call)}",
-            )
 
 
 def tools_of(value: Any, field: str = "tools") -> tuple[Tool, ...]:
@@ -95,22 +100,9 @@ def tools_of(value: Any, field: str = "tools") -> tuple[Tool, ...]:
             raise FieldError(field, f"must be a list of tools as JSON: {error}") from None
     if value is None:
         return ()
-    if not isinstance(value, list | tuple):
-        raise FieldError(field, f"must be a list of tools, got {short(value)}")
-    tools = []
-    for index, item in enumerate(value):
-        tool = to_json_types(item)
-        if isinstance(tool, Mapping) and "name" in tool and "function" not in tool:
-            tool = {"type": "function", "function": tool}
-        function = tool.get("function") if isinstance(tool, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise FieldError(
-                f"{field}[{index}]",
-                "must be a tool such as {'type': 'function', 'function': {'name': ..., 'parameters': {...}}}, "
-                f"got {short(tool)}",
-            )
-        tools.append(tool)
-    return tuple(tools)
+    _check(_TOOLS, value, field)
+    tools = map(to_json_types, value)
+    return tuple(tool if "function" in tool else {"type": "function", "function": tool} for tool in tools)
 
 
 def responses_of(value: Any, field: str) -> list[Response]:
@@ -153,10 +145,9 @@ def rising(scores: Sequence[float]) -> tuple[float, float] | None:
 def name_of(row: FileRow, field: str) -> str:
     """A field that names something: a text, or a number (tables with gaps turn whole numbers into floats)."""
     value = required(row, field)[1]
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    is_whole = is_number(value) and (isinstance(value, int) or value.is_integer())
+    if not isinstance(value, str) and not is_whole:
         raise FieldError(field, f"must be a text or a whole number, got {short(value)}")
-    if isinstance(value, float) and not value.is_integer():
-        raise FieldError(field, f"must be a text or a whole number, got {value}")
     return str(value)
 
 
@@ -222,28 +213,18 @@ class LengthAndDepth(NamedTuple):
 
 
 def length_and_depth(comparison: Comparison) -> LengthAndDepth:
-    """Reads `length` and `depth` of a comparison's metadata; a `DataError` names the comparison."""
-    try:
-        return length_and_depth_of(comparison.metadata)
-    except FieldError as error:
-        raise DataError(f"comparison '{comparison.id}', {error}") from error
-
-
-def length_and_depth_of(metadata: Mapping[str, Any]) -> LengthAndDepth:
-    """Reads `length` and `depth` of metadata."""
-    length, depth = metadata.get("length"), metadata.get("depth")
-    tokens = None if length is None else whole_length(length, "length")
+    """Reads `length` and `depth` of a comparison's metadata."""
+    length, depth = comparison.metadata.get("length"), comparison.metadata.get("depth")
     if depth is not None and not (is_number(depth) and 0 <= depth <= 1):
         raise FieldError("depth", f"must be a number from 0 (start) to 1 (end), got {short(depth)}")
-    return LengthAndDepth(tokens, None if depth is None else float(depth))
+    return LengthAndDepth(
+        None if length is None else whole_length(length, "length"), None if depth is None else float(depth)
+    )
 
 
 def whole_length(value: Any, field: str) -> int:
     """Reads the tokens of a length bucket; a table may hold the whole number as a float."""
     if is_number(value) and 1 <= value <= MAX_LENGTH and value == int(value):
         return int(value)
-    raise FieldError(
-        field,
-        f"must be a whole number of tokens from 1 to {MAX_LENGTH}, got {short(value)}; omit it to have the prompt "
-        "measured",
-    )
+    problem = f"must be a whole number of tokens from 1 to {MAX_LENGTH}, got {short(value)}"
+    raise FieldError(field, f"{problem}; omit it to have the prompt measured")

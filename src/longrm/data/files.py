@@ -2,14 +2,13 @@
 
 Parquet and Arrow are read with pyarrow. JSON lines and CSV are read with the standard library: pyarrow and `datasets`
 infer one schema for a whole JSON file, which fails on columns of mixed types and adds null fields to nested objects,
-and pandas fills up short CSV rows in silence; all of them lose the line that an error is in.
+and pandas silently fills up short CSV rows; all of them lose the line that an error is in.
 """
 
 import csv
 import io
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +34,10 @@ _SPLIT = re.compile(r"(train|validation|val|dev|test)\b")
 # Rows of long contexts are large: so few are turned into Python objects at a time.
 _BATCH = 8
 
-# Cells of CSV are texts; these columns hold lists and numbers. A list is JSON.
+# Cells of CSV are texts. By the name of their column they are also read as:
+_NUMBERS = frozenset({"length", "depth", "margin", "probability", "score", "weight"})
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
+# - JSON, if they begin with a bracket;
 _LISTS = frozenset(
     {
         *("candidates", "candidates_score", "responses", "ranks", "rejects", "rejected_responses"),
@@ -43,29 +45,27 @@ _LISTS = frozenset(
         *("evidence", "exemplars", "steps", "metadata"),
     }
 )
-# Columns of texts or of messages as JSON. Any other list there is a text: models write lists, too.
+# - messages in JSON. Any other list there stays a text: models write lists, too;
 _MESSAGES = frozenset({"prompt", "chat_template", "chosen", "rejected", "golden", "completion"})
 _MESSAGE_START = re.compile(r"\s*\[\s*\{\s*[\"'](?:role|content)[\"']\s*:")
-# Columns of texts or of spans as JSON, as longrm writes them.
+# - spans in JSON, as longrm writes them.
 _SPANS = frozenset({"context", "question"})
 _SPAN_START = re.compile(r"\s*\[?\s*\{\s*\"message\"\s*:")
-_NUMBERS = frozenset({"length", "depth", "margin", "probability", "score", "weight"})
-_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
-    """One row as its file holds it, and its place (file and row)."""
+    """One row of a file, and its place (file and row)."""
 
     number: int  # counts from 1 over all files: the line in JSONL, otherwise the row without the header
     place: str
     value: dict[str, Any] | None  # None if it cannot be read
-    fault: str = ""  # why it cannot be read
+    problem: str = ""  # why it cannot be read
 
     @property
     def message(self) -> str:
         """The row's place, and why it cannot be read."""
-        return located(self.place, self.fault)
+        return located(self.place, self.problem)
 
     def checked(self) -> dict[str, Any]:
         """Returns the row; raises `DataError` with its place if it cannot be read."""
@@ -85,14 +85,13 @@ def find_files(path: Path) -> list[Path]:
         DataError: There is nothing to read, or the path holds several data sets.
     """
     with reading(path, DataError):
-        return _files_of(_downloaded(path))
+        source = str(path)
+        is_id = "/" in source and not source.endswith(_SUFFIXES) and hub.split_revision(source) is not None
+        return _files_of(_download(source) if is_id and not path.exists() else path)
 
 
-def _downloaded(path: Path) -> Path:
-    """The folder of a data set of the Hub or of ModelScope; otherwise the path itself."""
-    source = str(path)
-    if path.exists() or "/" not in source or source.endswith(_SUFFIXES) or hub.split_revision(source) is None:
-        return path
+def _download(source: str) -> Path:
+    """The folder of the one split of a data set of the Hub or of ModelScope."""
     folder = hub.fetch(source, [f"*{suffix}" for suffix in _SUFFIXES], DataError, data_set=True)
     place = folder if any(map(is_row_file, folder.iterdir())) else folder / "data"
     found = "its rows are in several folders"
@@ -105,9 +104,9 @@ def _downloaded(path: Path) -> Path:
 
 
 def _files_of(path: Path) -> list[Path]:
-    if not path.is_dir():
-        if not path.exists():
-            raise DataError(f"{path}: {hub.missing_part(str(path)) or 'there is no such file or folder'}")
+    if not path.exists():
+        raise DataError(f"{path}: {hub.missing_part(str(path)) or 'there is no such file or folder'}")
+    if path.is_file():
         if not path.name.endswith(_SUFFIXES):
             raise DataError(f"{path}: unknown kind of file; known: {', '.join(_SUFFIXES)}, or a folder")
         return [path]
@@ -117,11 +116,7 @@ def _files_of(path: Path) -> list[Path]:
         return _files_of(path / RUN_ROWS)
     state = path / "state.json"
     if state.exists():  # written by datasets.save_to_disk
-        files = [path / entry["filename"] for entry in read_json(state, DataError)["_data_files"]]
-        missing = next((file for file in files if not file.exists()), None)
-        if missing is not None:
-            raise DataError(f"{missing}: missing, although {state.name} lists it; copy the whole folder")
-        return files
+        return [path / entry["filename"] for entry in read_json(state, DataError)["_data_files"]]
     for suffixes in (_SHARDS, _TABLES):
         shards = sorted(file for file in path.iterdir() if file.name.endswith(suffixes))
         if shards:
@@ -131,6 +126,7 @@ def _files_of(path: Path) -> list[Path]:
         raise DataError(
             f"{path}: holds several data sets ({', '.join(splits)}); name one: {path / splits[0]}"
         )
+    # A .json file is not a shard: folders have such files for other purposes.
     alone = next(iter(sorted(path.glob("*.json"))), None)
     hint = f"; name a .json file itself: {alone}" if alone else ""
     raise DataError(f"{path}: no {', '.join((*_SHARDS, *_TABLES))} files and no saved data set{hint}")
@@ -143,12 +139,12 @@ def origin_of(files: Sequence[Path]) -> dict[str, str]:
 
 
 def is_row_file(path: Path) -> bool:
-    """Whether a file of a folder is one of those that hold its rows, by its name."""
+    """Whether a file of a folder is one of its shards, by its name."""
     return path.name.endswith((*_SHARDS, *_TABLES))
 
 
 def raw_rows(files: Sequence[Path], *, columns: Mapping[str, str] | None = None) -> Iterator[RawRow]:
-    """Reads the rows of all files, a few at a time. A row that cannot be read is yielded with its fault.
+    """Reads the rows of all files, a few at a time. A row that cannot be read is yielded with its problem.
 
     Args:
         files: As `find_files` returns them.
@@ -160,7 +156,6 @@ def raw_rows(files: Sequence[Path], *, columns: Mapping[str, str] | None = None)
     columns, before, is_first = columns or {}, 0, True
     for file in files:
         last = 0
-        is_table = file.name.endswith(_TABLES)
         kind = "line" if file.name.endswith((".jsonl", ".jsonl.gz")) else "row"
         with reading(file, DataError):
             for last, row in _numbered(file):
@@ -175,7 +170,7 @@ def raw_rows(files: Sequence[Path], *, columns: Mapping[str, str] | None = None)
                 is_first = False
                 try:
                     row = renamed(row, columns)
-                    if is_table:
+                    if file.name.endswith(_TABLES):
                         row = {name: cell and _cell_value(name, cell) for name, cell in row.items()}
                 except FieldError as error:
                     yield RawRow(before + last, place, None, str(error))
@@ -185,7 +180,7 @@ def raw_rows(files: Sequence[Path], *, columns: Mapping[str, str] | None = None)
 
 
 Numbered = Iterator[tuple[int, dict[str, Any] | ValueError]]
-"""Rows by their number within a file, from 1; the error in place of a row that cannot be read."""
+"""Rows by their number within a file, from 1; an error in place of a row that cannot be read."""
 
 
 def _numbered(file: Path) -> Numbered:
@@ -222,36 +217,36 @@ def _arrow_rows(schema: Any, batches: Iterable[Any]) -> Numbered:
 
 def _json_rows(file: Path) -> Numbered:
     with open_file(file) as content:
+        values: Iterable[Any] = content
         if file.suffix == ".json":  # one array, or lines
             is_array = content.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
             content.seek(0)
             if is_array:
-                for number, value in enumerate(parse_json(content.read()), start=1):
-                    yield number, value if isinstance(value, dict) else ValueError("not a JSON object")
-                return
-        for number, line in enumerate(content, start=1):
-            text = line.removeprefix(b"\xef\xbb\xbf").strip()
-            if not text:
-                continue
+                values = parse_json(content.read())
+        for number, value in enumerate(values, start=1):
             try:
-                value = parse_json(text)
+                if isinstance(value, bytes):  # a line
+                    text = value.removeprefix(b"\xef\xbb\xbf").strip()
+                    if not text:
+                        continue
+                    value = parse_json(text)
             except ValueError as error:
                 yield number, error
-                continue
-            yield number, value if isinstance(value, dict) else ValueError("not a JSON object")
+            else:
+                yield number, value if isinstance(value, dict) else ValueError("not a JSON object")
 
 
 def _csv_rows(file: Path) -> Numbered:
-    """Every cell is a text, or None if it is empty. Columns without a name and rows without a cell are left out."""
+    """Cells are texts, or None if empty. Columns without a name (an index of pandas) and empty rows are left out."""
     csv.field_size_limit(sys.maxsize)  # the default is 131,072 characters, less than a long context
     with open_file(file) as content, io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as text:
         reader = csv.reader(text, strict=True)
         records = filter(None, reader)  # without blank lines
-        header = next(records, [])
-        _check_unique([name for name in header if name])
-        if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
-            raise ValueError(f"only one column, {short(header[0])}; separate the cells by commas")
         try:
+            header = next(records, [])
+            _check_unique([name for name in header if name])
+            if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
+                raise ValueError(f"only one column, {short(header[0])}; separate the cells by commas")
             for number, cells in enumerate(records, start=1):
                 if not any(cells):
                     continue
@@ -259,18 +254,17 @@ def _csv_rows(file: Path) -> Numbered:
                     named = zip(header, cells, strict=True)
                     yield number, {name: cell or None for name, cell in named if name}
                 else:
-                    problem = (
-                        f"{len(cells):,} cells, but the header has {len(header):,}; quote cells with commas"
-                    )
-                    yield number, ValueError(problem)
+                    counts = f"{len(cells):,} cells, but the header has {len(header):,}"
+                    yield number, ValueError(f"{counts}; quote cells with commas")
         except csv.Error as error:
+            # What follows would be lost, so this ends the file, and not only the row.
             raise ValueError(
-                f"line {reader.line_num}: {error}; double the quotation marks within a cell"
+                f"line {reader.line_num}: {error}; double quotation marks within a cell"
             ) from None
 
 
 def _check_unique(names: Sequence[str]) -> None:
-    duplicate = next((name for name, count in Counter(names).items() if count > 1), None)
+    duplicate = next((name for place, name in enumerate(names) if name in names[:place]), None)
     if duplicate is not None:
         raise FieldError(duplicate, f"duplicate column '{duplicate}'")
 
@@ -280,7 +274,7 @@ def _cell_value(name: str, cell: str) -> Any:
     if name in _NUMBERS:
         text = cell.strip()
         if not _NUMBER.fullmatch(text):
-            return cell  # what needs a number reports it
+            return cell  # the code that needs a number reports it
         return float(text) if {*text} & {*".eE"} else int(text)
     if (
         (name in _LISTS and cell.lstrip()[:1] in ("[", "{"))

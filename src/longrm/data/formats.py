@@ -1,13 +1,12 @@
 """The formats of preference data: how each is recognized by its columns, and how its rows become comparisons.
 
-TRL's rows are `prompt`, `chosen` and `rejected` as text or messages; without a `prompt` it is what both responses begin
-with. `to_native_row` and `from_native_row` write and read the project's own rows, without loss.
+`to_native_row` and `from_native_row` write and read longrm's own rows, without loss.
 """
 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from os.path import commonprefix
 from typing import Any, Literal, NamedTuple
 
@@ -34,10 +33,10 @@ from longrm.reading import FieldError, short
 from longrm.types import Comparison, Demonstration, Message, Response, Span, message_text
 
 _IDS = ("id", "uuid")
-# Columns that every foreign format may have to name a row, and what it shares with others.
-_IDENTITY = frozenset({*_IDS, *GROUPS})
 # Columns of all formats that become fields of the comparison, and not metadata.
 _KNOWN = frozenset({"id", "group", "metadata", "tools", *COLUMNS})
+# The same for columns that name a row, or what it shares with others. In longrm's own rows they are metadata.
+_IDENTITY = frozenset({*_IDS, *GROUPS})
 _PROMPTS = ("prompt", "prompt_template", "chat_template")
 _REJECTED = ("rejected", "rejects", "rejected_responses")
 _NATIVE = frozenset({"prompt", "responses", "ranks", "context", "question", "evidence", "role"})
@@ -46,49 +45,55 @@ _TURN = re.compile(r"\n\n(Human|Assistant):")
 _WINNER = re.compile(r"\s*(?:response[\s_]*)?([ab])\s*", re.IGNORECASE)
 
 
+class _Prompt(NamedTuple):
+    """A prompt, the column that it is from, and the places of context and question in it, if known."""
+
+    column: str
+    messages: tuple[Message, ...]
+    context: tuple[Span, ...] = ()
+    question: Span | None = None
+
+
 def _comparison(
     row: FileRow,
     number: int,
-    *,
-    used: Set[str],
-    prompt: tuple[Message, ...],
+    prompt: _Prompt,
     responses: Sequence[Response],
     ranks: tuple[int, ...] | None,
+    *,
+    used: Set[str],
     field: str,
     role: Literal["response", "judgment"] = "response",
-    context: tuple[Span, ...] = (),
-    question: Span | None = None,
     evidence: tuple[Span, ...] = (),
 ) -> Comparison:
-    """The one place where a row becomes a comparison: adds the fields that all formats may have.
+    """Adds the fields that all formats may have.
 
-    Columns that are neither `used` nor known to all formats become metadata. Unless given, context and question are
-    searched in the prompt as the texts of the columns `context` and `question` or `query`. `field` is the column that
-    an error about identical responses names.
+    Columns that are neither `used` nor known to all formats become metadata. Context and question that the prompt does
+    not name are found in it as the texts of the columns `context` and `question` or `query`. An error about identical
+    responses names the column `field`.
     """
-    for index, response in enumerate(responses):
-        for other in range(index if ranks else 0):
-            if ranks and ranks[index] != ranks[other] and response == responses[other]:
-                raise FieldError(
-                    field, f"responses {other + 1} and {index + 1} are identical but ranked differently"
-                )
-    context = context or find_context(row, prompt)
-    question = question or find_question(row, prompt)
+    if ranks is not None:
+        for index, response in enumerate(responses):
+            for other in range(index):
+                if ranks[index] != ranks[other] and response == responses[other]:
+                    raise FieldError(
+                        field, f"responses {other + 1} and {index + 1} are identical but ranked differently"
+                    )
+    context = prompt.context or find_context(row, prompt.messages)
+    question = prompt.question or find_question(row, prompt.messages)
     metadata = row.get("metadata")
     metadata = metadata if isinstance(metadata, Mapping) else {}
     for holder in (row, metadata):
-        for name in (
-            "margin",
-            "probability",
-        ):  # NaN becomes null in metadata, which training takes for unknown
+        # In metadata NaN would become null, which training takes for unknown.
+        for name in ("margin", "probability"):
             if isinstance(holder.get(name), float) and not math.isfinite(holder[name]):
                 raise FieldError(name, f"must be a finite number, or null if unknown; got {holder[name]}")
     own_id = next((name_of(row, name) for name in _IDS if row.get(name) is not None), None)
     extra = {key: to_json_types(value) for key, value in row.items() if key not in used | _KNOWN}
     return Comparison(
         id=f"row-{number}" if own_id is None else own_id,
-        group=group_of(row, prompt, context, question),
-        prompt=prompt,
+        group=group_of(row, prompt.messages, context, question),
+        prompt=prompt.messages,
         responses=tuple(responses),
         ranks=ranks,
         metadata=extra | to_json_types(metadata),
@@ -99,15 +104,6 @@ def _comparison(
         tools=tools_of(row.get("tools")),
         rubrics=rubrics_of(row),
     )
-
-
-class _Prompt(NamedTuple):
-    """A prompt, the column that it is from, and the places of context and question in it, if known."""
-
-    column: str
-    messages: tuple[Message, ...]
-    context: tuple[Span, ...] = ()
-    question: Span | None = None
 
 
 def _prompt_of(row: FileRow, *names: str) -> _Prompt:
@@ -127,65 +123,48 @@ def _joined_prompt(row: FileRow) -> _Prompt | None:
     if not isinstance(context, str) or not context.strip() or not question.strip():
         return None
     text = f"{context}\n\n{question}"
-    return _Prompt(
-        "prompt",
-        ({"role": "user", "content": text},),
-        (Span(0, 0, len(context)),),
-        Span(0, len(text) - len(question), len(text)),
-    )
+    context_span, question_span = Span(0, 0, len(context)), Span(0, len(text) - len(question), len(text))
+    return _Prompt("prompt", ({"role": "user", "content": text},), (context_span,), question_span)
 
 
-def _from_trl(row: FileRow, number: int) -> Comparison:
+def _from_trl(row: FileRow, number: int, prompts: Sequence[str] = _PROMPTS) -> Comparison:
     """One chosen response, and one or several rejected ones, which all have rank 2.
 
-    The prompt is a column, or what all responses begin with, or the texts of `context` and `question`.
+    Without a column of the prompt it is what all responses begin with, or the texts of `context` and `question`.
     """
-    field, given = _chosen_and_rejected(row)
-    answers = [messages_of(value, name, "assistant") for name, value in given.items()]
-    known = _trl_prompt(row, answers)
-    prompt = known.messages
-    if not prompt and all(isinstance(value, str) for value in given.values()):
-        prompt, answers = _split_texts(list(given.values()))
-    if all(_begins_with(answer, prompt) for answer in answers):
-        prompt, answers = split_conversations(answers)
-    return _comparison(
-        row,
-        number,
-        used={"chosen", field, known.column, *_IDENTITY},
-        prompt=prompt,
-        responses=[
-            messages_of(answer, name, "assistant") for name, answer in zip(given, answers, strict=True)
-        ],
-        ranks=(1, *[2] * (len(given) - 1)),
-        field=field,
-        context=known.context,
-        question=known.question,
-    )
-
-
-def _chosen_and_rejected(row: FileRow) -> tuple[str, dict[str, Any]]:
-    """The column of the rejected responses, and all responses by name, the chosen one first."""
     chosen = required(row, "chosen")[1]
     field, rejected = required(row, *_REJECTED)
+    given = {"chosen": chosen, field: rejected}
     # A list is several responses, unless it is the messages of one.
-    if not isinstance(rejected, list | tuple) or (rejected and isinstance(rejected[0], Mapping)):
-        return field, {"chosen": chosen, field: rejected}
-    if not rejected:
-        raise FieldError(field, "no response; a comparison needs at least 2 responses")
-    return field, {"chosen": chosen} | {f"{field}[{index}]": item for index, item in enumerate(rejected)}
+    if isinstance(rejected, list | tuple) and not (rejected and isinstance(rejected[0], Mapping)):
+        if not rejected:
+            raise FieldError(field, "no response; a comparison needs at least 2 responses")
+        given = {"chosen": chosen} | {f"{field}[{index}]": item for index, item in enumerate(rejected)}
+    answers = [messages_of(value, name, "assistant") for name, value in given.items()]
+    prompt = _trl_prompt(row, answers, prompts)
+    if not prompt.messages and all(isinstance(value, str) for value in given.values()):
+        messages, answers = _split_texts(list(given.values()))
+        prompt = prompt._replace(messages=messages)
+    if all(_begins_with(answer, prompt.messages) for answer in answers):
+        messages, answers = split_conversations(answers)
+        prompt = prompt._replace(messages=messages)
+    # Checked again: a text may have nothing behind the shared beginning.
+    responses = [messages_of(answer, name, "assistant") for name, answer in zip(given, answers, strict=True)]
+    used = {"chosen", field, prompt.column, *_IDENTITY}
+    return _comparison(row, number, prompt, responses, (1, *[2] * (len(given) - 1)), used=used, field=field)
 
 
-def _trl_prompt(row: FileRow, answers: Sequence[Response]) -> _Prompt:
+def _trl_prompt(row: FileRow, answers: Sequence[Response], prompts: Sequence[str]) -> _Prompt:
     """The prompt of one of TRL's rows; without messages if it is what all responses begin with."""
-    if any(row.get(name) is not None for name in _PROMPTS):
-        return _prompt_of(row, *_PROMPTS)
+    if any(row.get(name) is not None for name in prompts):
+        return _prompt_of(row, *prompts)
     joined = _joined_prompt(row)
     if joined is None:
         return _Prompt("prompt", ())
     conversations = all(len(answer) > 1 and answer[0].get("role") != "assistant" for answer in answers)
-    shared = commonprefix([message_text(answer[0]) for answer in answers])  # noqa: RUF071  # they are no paths
-    text = message_text(joined.messages[0])
     # If the responses begin with context and question, these columns only say where they are.
+    shared = commonprefix([message_text(answer[0]) for answer in answers])  # noqa: RUF071  # not paths
+    text = message_text(joined.messages[0])
     spans = (*joined.context, joined.question)
     repeated = all(text[span.start : span.end] in shared for span in spans if span is not None)
     return _Prompt("prompt", ()) if conversations or repeated else joined
@@ -203,10 +182,8 @@ def _begins_with(answer: Response, prompt: Sequence[Message]) -> bool:
 def split_conversations(answers: Sequence[Response]) -> tuple[tuple[Message, ...], list[Response]]:
     """Splits off the messages that all conversations begin with; each keeps at least its last message.
 
-    If possible the rest begins with a turn of the assistant, so that no tool call is separated from its result.
-
-    Raises:
-        FieldError: They do not begin with the same message.
+    If possible the rest begins with a turn of the assistant, so that no tool call is separated from its result. Raises
+    `FieldError` if they do not begin with the same message.
     """
     shortest = min(map(len, answers)) - 1
     shared = 0
@@ -223,7 +200,7 @@ def split_conversations(answers: Sequence[Response]) -> tuple[tuple[Message, ...
 
 def _split_texts(texts: Sequence[str]) -> tuple[tuple[Message, ...], list[Response]]:
     """Splits off what all texts begin with, up to the last turn of a dialog or the last whole word."""
-    shared = commonprefix(texts)  # noqa: RUF071  # they are no paths
+    shared = commonprefix(texts)  # noqa: RUF071  # not paths
     turns = [turn for turn in _TURN.finditer(shared) if turn[1] == "Assistant"]
     prompt: tuple[Message, ...]
     if turns:  # "Human:" and "Assistant:" turns, as in hh-rlhf
@@ -248,21 +225,10 @@ def _from_chat_template(row: FileRow, number: int) -> Comparison:
 
     Their column `context` is the critical chunk, which is our evidence: it is surrounded by distractors.
     """
-    prompt = messages_of(required(row, "chat_template")[1], "chat_template", "user")
     if row.get("chosen") is None and row.get("golden") is not None:
         raise FieldError("golden", "a demonstration, which ranks nothing; read it with read_demonstrations")
-    field, given = _chosen_and_rejected(row)
-    comparison = _comparison(
-        row,
-        number,
-        used={"chat_template", "chosen", field, *_IDENTITY},
-        prompt=prompt,
-        responses=[messages_of(value, name, "assistant") for name, value in given.items()],
-        ranks=(1, *[2] * (len(given) - 1)),
-        field=field,
-        role="judgment",
-    )
-    return replace(comparison, context=(), evidence=comparison.context)
+    comparison = _from_trl(row, number, ("chat_template", "prompt"))
+    return replace(comparison, role="judgment", context=(), evidence=comparison.context)
 
 
 def _from_candidates(row: FileRow, number: int) -> Comparison:
@@ -272,27 +238,17 @@ def _from_candidates(row: FileRow, number: int) -> Comparison:
     """
     prompt = _prompt_of(row, *_PROMPTS)
     candidates = responses_of(required(row, "candidates")[1], "candidates")
-    field = "candidates_score"
     ranks = tuple(range(1, len(candidates) + 1))
     if row.get("ranks") is not None:
         ranks = ranks_of(row["ranks"], len(candidates), "ranks")
-    elif row.get(field) is not None:
-        scores = scores_of(row[field], len(candidates), field)
+    elif row.get("candidates_score") is not None:
+        scores = scores_of(row["candidates_score"], len(candidates), "candidates_score")
         if rise := rising(scores):
             problem = f"candidates come best first, but the scores rise from {rise[0]} to {rise[1]}"
-            raise FieldError(field, problem)
+            raise FieldError("candidates_score", problem)
         ranks = ranks_by_scores(scores)
-    return _comparison(
-        row,
-        number,
-        used={prompt.column, "candidates", "ranks", *_IDENTITY},
-        prompt=prompt.messages,
-        responses=candidates,
-        ranks=ranks,
-        field="candidates",
-        context=prompt.context,
-        question=prompt.question,
-    )
+    used = {prompt.column, "candidates", "ranks", *_IDENTITY}
+    return _comparison(row, number, prompt, candidates, ranks, used=used, field="candidates")
 
 
 def _from_open_rubrics(row: FileRow, number: int) -> Comparison:
@@ -301,17 +257,12 @@ def _from_open_rubrics(row: FileRow, number: int) -> Comparison:
     found = _WINNER.fullmatch(winner) if isinstance(winner, str) else None
     if found is None:
         raise FieldError("winner", f"must be 'A' or 'B', got {short(winner)}")
-    return _comparison(
-        row,
-        number,
-        used={*_OPEN_RUBRICS, *_IDENTITY},
-        prompt=messages_of(required(row, "instruction")[1], "instruction", "user"),
-        responses=[
-            messages_of(required(row, name)[1], name, "assistant") for name in ("response_a", "response_b")
-        ],
-        ranks=(1, 2) if found[1].lower() == "a" else (2, 1),
-        field="response_b",
-    )
+    prompt = _prompt_of(row, "instruction")
+    names = ("response_a", "response_b")
+    responses = [messages_of(required(row, name)[1], name, "assistant") for name in names]
+    ranks = (1, 2) if found[1].lower() == "a" else (2, 1)
+    used = _OPEN_RUBRICS | _IDENTITY
+    return _comparison(row, number, prompt, responses, ranks, used=used, field="response_b")
 
 
 def to_native_row(comparison: Comparison) -> dict[str, Any]:
@@ -341,21 +292,17 @@ def from_native_row(row: FileRow, number: int) -> Comparison:
     responses = responses_of(required(row, "responses")[1], "responses")
     if not isinstance(row.get("metadata") or {}, Mapping):
         raise FieldError("metadata", "must be an object")
-    role = row.get("role")
-    if role not in (None, "response", "judgment"):
+    role: Any = row.get("role") or "response"
+    if role not in ("response", "judgment"):
         raise FieldError("role", f"must be 'response' or 'judgment', got {role!r}")
-    return _comparison(
-        row,
-        number,
-        used=_NATIVE,
-        prompt=prompt.messages,
-        responses=responses,
-        ranks=None if row.get("ranks") is None else ranks_of(row["ranks"], len(responses), "ranks"),
-        field="responses",
-        role="judgment" if role == "judgment" else "response",
+    prompt = prompt._replace(
         context=prompt.context or _spans(row, "context", prompt.messages),
         question=prompt.question or next(iter(_spans(row, "question", prompt.messages)), None),
-        evidence=_spans(row, "evidence", prompt.messages),
+    )
+    ranks = None if row.get("ranks") is None else ranks_of(row["ranks"], len(responses), "ranks")
+    evidence = _spans(row, "evidence", prompt.messages)
+    return _comparison(
+        row, number, prompt, responses, ranks, used=_NATIVE, field="responses", role=role, evidence=evidence
     )
 
 
@@ -397,47 +344,36 @@ def demonstration_from(row: FileRow, number: int) -> Demonstration:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RowFormat:
-    """A format of preference data."""
+class RowFormat(NamedTuple):
+    """A format of preference data: its columns, for messages, and its function of a row and the row's number."""
 
-    columns: str  # as messages name them
-    recognizes: Callable[[Set[str]], bool]  # whether a row with these columns has the format
-    convert: Callable[[FileRow, int], Comparison]  # takes a row and its number; raises FieldError
+    columns: str
+    convert: Callable[[FileRow, int], Comparison]
 
 
-FORMATS: dict[str, RowFormat] = {
-    "chat_template": RowFormat(
-        "chat_template, chosen, rejects",
-        lambda columns: "chat_template" in columns and bool(columns & {"chosen", "golden"}),
-        _from_chat_template,
-    ),
-    "candidates": RowFormat("prompt, candidates", lambda columns: "candidates" in columns, _from_candidates),
-    "trl": RowFormat(
-        "prompt, chosen, rejected",
-        lambda columns: "chosen" in columns and "responses" not in columns,
-        _from_trl,
-    ),
-    "open_rubrics": RowFormat(
-        "instruction, response_a, response_b, winner",
-        lambda columns: columns >= _OPEN_RUBRICS,
-        _from_open_rubrics,
-    ),
-    "longrm": RowFormat(
-        "prompt, responses, ranks",
-        lambda columns: (
-            ("prompt" in columns and bool(columns & {"responses", "ranks", "group"}))
-            or columns >= {"context", "question", "responses"}
-        ),
-        from_native_row,
-    ),
+FORMATS = {
+    "chat_template": RowFormat("chat_template, chosen, rejects", _from_chat_template),
+    "candidates": RowFormat("prompt, candidates", _from_candidates),
+    "trl": RowFormat("prompt, chosen, rejected", _from_trl),
+    "open_rubrics": RowFormat("instruction, response_a, response_b, winner", _from_open_rubrics),
+    "longrm": RowFormat("prompt, responses, ranks", from_native_row),
 }
-"""The formats by name, in the order in which they are tried."""
+"""The formats by name."""
 
 
 def recognize(columns: Set[str]) -> str | None:
     """The name of the format with these columns."""
-    return next((name for name, known in FORMATS.items() if known.recognizes(columns)), None)
+    if "chat_template" in columns and columns & {"chosen", "golden"}:
+        return "chat_template"
+    if "candidates" in columns:
+        return "candidates"
+    if "chosen" in columns and "responses" not in columns:
+        return "trl"
+    if columns >= _OPEN_RUBRICS:
+        return "open_rubrics"
+    if "prompt" in columns and columns & {"responses", "ranks", "group"}:
+        return "longrm"
+    return "longrm" if columns >= {"context", "question", "responses"} else None
 
 
 def describe_formats() -> str:

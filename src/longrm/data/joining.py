@@ -1,9 +1,9 @@
 """The tokens of a prompt and of every response to it, equal to those of both as one text.
 
-A tokenizer may merge the end of a prompt with the beginning of a response: a line break with the line breaks that
-follow it. So no response to a chat is tokenized alone. The prompt is tokenized once, and each response together with
-what follows the last special token of the prompt, because special tokens split a text before anything is merged. All
-responses share the tokens that no response has changed.
+A tokenizer may merge the end of a prompt with the beginning of a response, such as line breaks. So no response to a
+chat is tokenized alone: the prompt is tokenized once, and each response together with the text after the prompt's last
+special token, because special tokens split a text before anything is merged. All responses share the tokens of the
+prompt that none of them has changed.
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,8 +16,8 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.types import Message, Query, Response, Span, Tool
 
+# Takes the place of a message's text in a rendering. It is in Unicode's private use area, so no text contains it.
 _MARK = "\ue000longrm\ue000"
-"""Stands for a message's text in a rendering. It is in Unicode's private use area, so no text contains it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +27,19 @@ class Encoded:
     Attributes:
         prompt: The ids that all responses continue.
         responses: The ids that follow them, for every response.
-        seams: How many of a response's ids belong to the prompt: ids that another response changed are not shared by
-            all. Empty if there are none.
+        seams: How many of each response's ids are from the end of the prompt, which not all responses share because
+            one of them changes it. Empty if there are none.
         salt: Prefixes are cached and shared only between prompts with the same salt.
-        given: For every response, the runs of its ids that the policy did not write, such as the result of a tool.
-            Empty if there are none; None if they were not requested and some response has several turns.
+        own: For every response, the runs (first, one past the last) of its ids that the policy wrote, without such as
+            the result of a tool. Empty if they wrote all ids after the seams; None if the runs were not requested and
+            some response has several turns.
     """
 
     prompt: Sequence[int]
     responses: Sequence[Sequence[int]]
     seams: Sequence[int] = ()
     salt: str = ""
-    given: Sequence[Sequence[Sequence[int]]] | None = ()
+    own: Sequence[Sequence[Sequence[int]]] | None = ()
 
     @property
     def longest(self) -> int:
@@ -53,27 +54,22 @@ class Encoded:
     @property
     def written(self) -> list[Sequence[int]]:
         """The positions of the tokens that each policy wrote, counted from the response's end: -1 is the last."""
-        assert self.given is not None, "encode with `written=True` for training and likelihoods"
-        runs_of_all = self.given or [()] * len(self.responses)
+        assert self.own is not None, "encode with `written=True` for training and likelihoods"
         places: list[Sequence[int]] = []
+        runs_of_all = self.own or [()] * len(self.responses)
         for ids, seam, runs in zip(self.responses, self._seams(), runs_of_all, strict=True):
-            end = len(ids)
-            if not runs:
-                places.append(range(seam - end, 0))
-                continue
-            own: list[int] = []
-            for start, stop in (*runs, (end, end)):
-                own += range(seam - end, start - end)
-                seam = max(seam, stop)
-            places.append(own)
+            if runs:
+                places.append([at - len(ids) for first, end in runs for at in range(max(first, seam), end)])
+            else:
+                places.append(range(seam - len(ids), 0))
         return places
 
     def only(self, places: Sequence[int]) -> "Encoded":
         """The prompt with some of the responses, in this order."""
         seams = self._seams()
         responses = [self.responses[at] for at in places]
-        given = self.given and [self.given[at] for at in places]
-        return Encoded(self.prompt, responses, [seams[at] for at in places], self.salt, given)
+        own = self.own and [self.own[at] for at in places]
+        return Encoded(self.prompt, responses, [seams[at] for at in places], self.salt, own)
 
     def _seams(self) -> Sequence[int]:
         return self.seams or [0] * len(self.responses)
@@ -81,7 +77,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class TokenQuery(Query):
-    """A query with given token ids, from a client that rendered its messages itself. It has no messages.
+    """A query with token ids in place of messages, from a client that rendered these itself.
 
     Attributes:
         encoded: The ids, for each of the query's responses, which are empty.
@@ -114,9 +110,8 @@ def encode(
         written: Whether to find the tokens that the policies of trajectories wrote, for `Encoded.written`.
 
     Raises:
-        DataError: A response is empty; the chat template cannot render the messages, or renders the prompt differently
-            once a response follows; no token of the prompt is the same before all responses; or the turns of a
-            trajectory cannot be found in its rendering.
+        DataError: A response is empty, the chat template cannot render the messages, or prompt and responses cannot be
+            separated in its rendering.
     """
     several = [tuple(response) for response in responses]
     opening, texts = tokenizer.continuations(prompt, several, tools)
@@ -128,20 +123,16 @@ def encode(
     if all(len(response) == 1 for response in several):
         return encoded
     if not written:
-        return replace(encoded, given=None)
-    given = [
-        given_tokens(tokenizer, prompt, response, tools, len(ids)) if len(response) > 1 else []
+        return replace(encoded, own=None)
+    own = [
+        own_tokens(tokenizer, prompt, response, tools, len(ids)) if len(response) > 1 else []
         for response, ids in zip(several, encoded.responses, strict=True)
     ]
-    return replace(encoded, given=given)
+    return replace(encoded, own=own)
 
 
 def encode_texts(tokenizer: Tokenizer, opening: str, texts: Sequence[str]) -> Encoded:
-    """Encodes a prompt that a chat template rendered, and texts that continue it; nothing is added to them.
-
-    Raises:
-        DataError: A text has no token, or no token of the prompt is the same before all of them.
-    """
+    """Encodes a prompt that a chat template rendered, and texts that continue it; nothing is added to them."""
     ids = tokenizer.encode(opening)
     kept, start = _last_boundary(tokenizer, opening, ids)
     tails = [tokenizer.encode(opening[start:] + text) if text else [] for text in texts]
@@ -196,9 +187,10 @@ def _boundaries(tokenizer: Tokenizer) -> dict[int, str]:
     if tokenizer.backend.encode_special_tokens:
         return {}
     added = tokenizer.backend.get_added_tokens_decoder()
-    unknown = tokenizer.unk_id  # it stands for any text
     raw = {
-        identity: token for identity, token in added.items() if not token.normalized and identity != unknown
+        identity: token
+        for identity, token in added.items()
+        if not token.normalized and identity != tokenizer.unk_id  # which may be any text
     }
     texts = "\x00".join(token.content for token in raw.values())
     return {
@@ -228,40 +220,28 @@ def _continuation(tokenizer: Tokenizer, opening: str, text: str) -> list[int]:
     return anchored[len(prefix) :] if anchored[: len(prefix)] == prefix else tokenizer.encode(text)
 
 
-def given_tokens(
+def own_tokens(
     tokenizer: Tokenizer, prompt: Sequence[Message], response: Response, tools: Sequence[Tool], count: int
 ) -> list[tuple[int, int]]:
-    """The runs of tokens within a trajectory that its policy did not write: all but the assistant's turns.
+    """The runs of tokens within a trajectory that its policy wrote: the assistant's turns.
 
-    A turn begins after the assistant's header, where a model would write it, and ends with what closes it. A token that
-    holds any character of a turn belongs to the turn.
-
-    Args:
-        tokenizer: It must have a chat template, which separates the turns.
-        prompt: The messages before the response.
-        response: Several turns.
-        tools: The tools that the prompt offers.
-        count: The tokens of the response: the last ones of the whole conversation.
-
-    Returns:
-        Runs of indices into these tokens as (first, one past the last), in order.
-
-    Raises:
-        DataError: The response has no assistant turn, or its turns cannot be found in the rendering.
+    A turn begins after the assistant's header, where a model would write it, and includes its closing text. A token
+    with any character of a turn belongs to the turn. `count` is the number of the response's tokens, which are the last
+    ones of the whole conversation; a run is (first, one past the last) of them.
     """
-    if not any(message.get("role") == "assistant" for message in response):
-        raise DataError("the response has no turn of the assistant, so nothing in it can be learned")
     if tokenizer.chat_template is None:
         raise DataError("a response of several turns needs a tokenizer with a chat template")
     whole = tokenizer.render([*prompt, *response], tools=tools)
     offsets = tokenizer.backend.encode(whole, add_special_tokens=False).offsets[-count:]
     runs: list[tuple[int, int]] = []
-    end_of_turn = 0
     for start, end in _turns(tokenizer, prompt, response, tools, whole):
         inside = [at for at, (low, high) in enumerate(offsets) if low < end and high > start]
-        runs.append((end_of_turn, inside[0] if inside else end_of_turn))
-        end_of_turn = inside[-1] + 1 if inside else end_of_turn
-    return [run for run in (*runs, (end_of_turn, count)) if run[0] < run[1]]
+        if inside:
+            first = max(inside[0], runs[-1][1] if runs else 0)  # a token of two turns counts once
+            runs.append((first, inside[-1] + 1))
+    if not runs:
+        raise DataError("the response has no turn of the assistant, so nothing in it can be learned")
+    return runs
 
 
 def _turns(
@@ -283,7 +263,7 @@ def _turns(
             marked = tokenizer.render(
                 [*before, message, {**after[0], "content": _MARK}, *after[1:]], tools=tools
             )
-            limit = len(commonprefix([whole, marked]))  # noqa: RUF071  # they are no paths
+            limit = len(commonprefix([whole, marked]))  # noqa: RUF071  # not paths
             found = whole.rfind(closing, len(opening), limit) if closing else -1
             end = found + len(closing) if found >= 0 else -1
         if end < 0:
@@ -302,11 +282,8 @@ def span_tokens(
 ) -> dict[str, list[int]]:
     """The tokens of regions of a prompt, as sorted indices into `Tokenizer.prompt_ids`.
 
-    A token with a single character of a region is one of its tokens, so a token may belong to two regions.
-
-    Raises:
-        DataError: The message of a span has no plain text, or the chat template changes more than the white space
-            around it.
+    A token with a single character of a region is one of its tokens, so a token may belong to two regions. `DataError`
+    if the message of a span has no plain text, or the chat template changes more of it than the white space around it.
     """
     opening = tokenizer.opening(prompt, tools)
     encoding = tokenizer.backend.encode(opening, add_special_tokens=False)

@@ -1,4 +1,4 @@
-"""Reads preference data: the format is recognized, and every error names file, row and field."""
+"""Reads preference data: recognizes the format, and names file, row and field in every error."""
 
 import logging
 import math
@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from longrm.column_names import check_columns
-from longrm.data.fields import scores_of
-from longrm.data.files import RUN_ROWS, RawRow, find_files, raw_rows
+from longrm.data.fields import FileRow, scores_of
+from longrm.data.files import RawRow, find_files, raw_rows
 from longrm.data.formats import FORMATS, demonstration_from, describe_formats, recognize
-from longrm.errors import DataError, RunError
+from longrm.errors import DataError
 from longrm.reading import FieldError, cut, located, reading, short
-from longrm.runs.folder import MANIFEST, read_manifest
 from longrm.types import Comparison, Demonstration, Outcome
 
 _MESSAGES_KEPT = 5
@@ -31,7 +30,7 @@ class ComparisonRow:
 
     number: int  # counts from 1 over all files: the line in JSONL, otherwise the row without the header
     place: str  # file and row, for messages
-    source: dict[str, Any]  # the row as the file holds it, with renamed columns
+    source: dict[str, Any]  # the row of the file, with renamed columns
     comparison: Comparison
 
     @property
@@ -46,14 +45,6 @@ class DemonstrationRow:
 
     place: str
     demonstration: Demonstration
-
-    @property
-    def id(self) -> str:
-        """The demonstration's id."""
-        return self.demonstration.id
-
-
-_AnyRow = TypeVar("_AnyRow", bound=ComparisonRow | DemonstrationRow | Comparison)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,37 +70,32 @@ class Skipped:
             _logger.info("skipped %d rows in total", self.count)
 
 
-class RowError(DataError):
-    """A row that may be skipped; the message names its place."""
+_Item = TypeVar("_Item", bound=Comparison | Demonstration)
+_Row = TypeVar("_Row", bound=ComparisonRow | DemonstrationRow)
 
 
-def convert_row(
-    raw: RawRow, convert: Callable[[RawRow, dict[str, Any]], _AnyRow], seen: dict[str, str]
-) -> _AnyRow:
-    """Converts a row, and notes its id and place in `seen`.
-
-    Raises:
-        RowError: The row cannot be read, or its id is not unique.
-    """
-    if raw.value is None:
-        raise RowError(raw.message)
+def convert_row(raw: RawRow, convert: Callable[[FileRow, int], _Item], places: dict[str, str]) -> _Item:
+    """Converts a row, and notes the place of its id, which must be unique; `DataError` if the row cannot be read."""
     try:
-        row = convert(raw, raw.value)
+        item = convert(raw.checked(), raw.number)
     except FieldError as error:
-        raise RowError(located(raw.place, error)) from error
-    if row.id in seen:
-        raise RowError(f"{raw.place}, field 'id': {short(row.id)} is also at {seen[row.id]}; make ids unique")
-    seen[row.id] = raw.place
-    return row
+        raise DataError(located(raw.place, error)) from error
+    if item.id in places:
+        raise DataError(
+            f"{raw.place}, field 'id': {short(item.id)} is also at {places[item.id]}; make ids unique"
+        )
+    places[item.id] = raw.place
+    return item
 
 
 @dataclass(slots=True, eq=False)
-class RowReader(Generic[_AnyRow]):
-    """The rows of a file or folder, read again at every iteration and never held in memory together.
+class RowReader(Generic[_Row]):
+    """The rows of a file or folder, read again at every iteration and never in memory together.
 
     Attributes:
         format: A key of `FORMATS`, or "demonstrations".
         columns: longrm's names, each with the name of the column in the files; empty if none is renamed.
+        convert: Makes a row, and notes the place of its id.
         skipped: The rows that the latest iteration has skipped so far.
     """
 
@@ -118,12 +104,8 @@ class RowReader(Generic[_AnyRow]):
     format: str
     on_bad_row: OnBadRow
     columns: Mapping[str, str]
-    convert: Callable[[RawRow, dict[str, Any]], _AnyRow]
+    convert: Callable[[RawRow, dict[str, str]], _Row]
     skipped: Skipped = field(default_factory=Skipped, init=False)
-
-    def log_skipped(self) -> None:
-        """Logs which rows the latest iteration skipped, and why."""
-        self.skipped.log()
 
     def skip(self, error: DataError) -> None:
         """Counts a row as skipped; raises the error instead if bad rows stop the run."""
@@ -131,12 +113,12 @@ class RowReader(Generic[_AnyRow]):
             raise error
         self.skipped = self.skipped.with_one_more(str(error))
 
-    def __iter__(self) -> Iterator[_AnyRow]:
+    def __iter__(self) -> Iterator[_Row]:
         self.skipped = Skipped()
-        seen: dict[str, str] = {}
+        places: dict[str, str] = {}
         for raw in raw_rows(self.files, columns=self.columns):
             try:
-                row = convert_row(raw, self.convert, seen)
+                row = self.convert(raw, places)
             except DataError as error:
                 self.skip(error)
             else:
@@ -174,10 +156,10 @@ def read(
     if format is not None and format not in FORMATS:
         raise DataError(f"there is no format '{format}'; known: {describe_formats()}")
     name = format or _recognize(path, files, on_bad_row, columns)
-    _warn_if_unfinished(path)
 
-    def convert(raw: RawRow, value: dict[str, Any]) -> ComparisonRow:
-        return ComparisonRow(raw.number, raw.place, value, FORMATS[name].convert(value, raw.number))
+    def convert(raw: RawRow, places: dict[str, str]) -> ComparisonRow:
+        comparison = convert_row(raw, FORMATS[name].convert, places)
+        return ComparisonRow(raw.number, raw.place, raw.checked(), comparison)
 
     reader = ComparisonReader(path, files, name, on_bad_row, columns, convert)
     how = "as requested" if format else "recognized from its columns"
@@ -200,27 +182,10 @@ def read_demonstrations(
     """
     path, columns = Path(path), check_columns(columns or {})
 
-    def convert(raw: RawRow, value: dict[str, Any]) -> DemonstrationRow:
-        return DemonstrationRow(raw.place, demonstration_from(value, raw.number))
+    def convert(raw: RawRow, places: dict[str, str]) -> DemonstrationRow:
+        return DemonstrationRow(raw.place, convert_row(raw, demonstration_from, places))
 
-    _warn_if_unfinished(path)
     return DemonstrationReader(path, find_files(path), "demonstrations", on_bad_row, columns, convert)
-
-
-def _warn_if_unfinished(path: Path) -> None:
-    """Warns if the rows are from a run of `longrm synthesize` that has not finished."""
-    run = path.parent if path.name == RUN_ROWS else path
-    if not (run / RUN_ROWS).is_dir() or not (run / MANIFEST).is_file():
-        return
-    try:
-        finished = bool(read_manifest(run).get("counts"))
-    except RunError:  # not a run of longrm
-        return
-    if not finished:
-        _logger.warning(
-            "%s: the run that writes these rows has not finished, so some are missing; repeat its command to continue",
-            run,
-        )
 
 
 def _recognize(path: Path, files: list[Path], on_bad_row: str, columns: Mapping[str, str]) -> str:
@@ -238,7 +203,7 @@ def _recognize(path: Path, files: list[Path], on_bad_row: str, columns: Mapping[
             )
             if {"prompt", "completion"} <= raw.value.keys():
                 problem = (
-                    f"{raw.place}: the columns ({names}) are a demonstration, which longrm train sft reads"
+                    f"{raw.place}: the columns ({names}) are a demonstration; read it with longrm train sft"
                 )
         if on_bad_row == "stop":
             break
@@ -270,7 +235,7 @@ class ScoredRow:
 
 
 def read_scored(reader: ComparisonReader, column: str | None = None) -> Iterator[ScoredRow]:
-    """Reads rows with the scores in them.
+    """Reads rows that have scores.
 
     Args:
         reader: The rows.
@@ -310,8 +275,7 @@ def _scored_row(row: ComparisonRow, name: str) -> ScoredRow:
         return ScoredRow(row.comparison, row.source, name, scores, str(Outcome.ANSWERED))
     if name not in row.source:
         raise FieldError(name, "missing; every row needs it, null if there are no scores")
-    known = ("no scores", *(outcome for outcome in Outcome if outcome is not Outcome.ANSWERED))
     outcome = row.source.get(f"{name}_outcome", "no scores")
-    if outcome not in known:
-        raise FieldError(f"{name}_outcome", f"{short(outcome)} is not an outcome of a row without scores")
+    if outcome == Outcome.ANSWERED:
+        raise FieldError(name, "null, although the outcome is 'answered'")
     return ScoredRow(row.comparison, row.source, name, (), str(outcome))

@@ -1,4 +1,4 @@
-"""Edits of a prompt's texts that keep what is known about them in place."""
+"""Edits of a prompt's texts that keep the spans of its context and question in place."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,15 +25,11 @@ def disjoint_spans(context: Sequence[Span], question: Span | None) -> list[Span]
 
 
 def context_in(prompt: Sequence[Message], context: str | None) -> tuple[Span, ...]:
-    """Where the context that somebody names stands in a prompt; nowhere, if none is named.
-
-    Raises:
-        DataError: No message of the prompt holds that text, or it is white space alone.
-    """
+    """Finds a context in a prompt; empty without a context, `DataError` if no message contains it."""
     if context is None:
         return ()
     if not context.strip():
-        raise DataError("the context holds no text: send a part of the prompt, or leave the field away")
+        raise DataError("the context is empty: send a part of the prompt, or omit the field")
     for number, message in enumerate(prompt):
         start = message_text(message).find(context)
         if start >= 0:
@@ -52,13 +48,10 @@ def edit_context(holder: WithContext, edits: Sequence[tuple[Span, str]]) -> With
 def rewrite(
     prompt: Sequence[Message], edits: Sequence[tuple[Span, str]], followed: Sequence[Span]
 ) -> tuple[tuple[Message, ...], tuple[Span, ...]]:
-    """Replaces parts of a prompt's texts, and follows the spans of other parts.
+    """Replaces parts of a prompt's texts, and moves the `followed` spans accordingly.
 
-    The edits are spans that do not overlap, with what takes their place. A followed span that holds one grows or
-    shrinks with it, and one behind it moves.
-
-    Raises:
-        ValueError: An edited message has no plain text.
+    The edits are spans that do not overlap, each with its new text. A followed span that contains one grows or shrinks
+    with it, and one behind it moves.
     """
     messages = [dict(message) for message in prompt]
     for span, text in sorted(edits, key=lambda edit: (edit[0].message, edit[0].start), reverse=True):

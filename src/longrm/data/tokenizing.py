@@ -1,9 +1,8 @@
 """Tokenizers and chat templates, through transformers.
 
-A folder is loaded with transformers' generic `PreTrainedTokenizerFast`, not with `AutoTokenizer`: importing that one
-imports torch (2 s), which commands without a model do not need, and it may choose a model's own class, which rebuilds
-`tokenizer.json`. Importing transformers takes 1 s, so it is done only where a folder is loaded or a template rendered;
-the tokenizers of generated worlds are made in-process.
+A folder is loaded with transformers' generic `PreTrainedTokenizerFast`, not with `AutoTokenizer`: the latter imports
+torch (2 s), which commands without a model do not need, and may choose a model's own class, which rebuilds
+`tokenizer.json`. Importing transformers takes 1 s, so it is imported only to load a folder or to render a template.
 
 `data.joining` makes tokens of a prompt and its responses.
 """
@@ -26,6 +25,8 @@ from longrm.reading import read_json, reading
 from longrm.types import Message, Tool, message_text, text_of
 
 _logger = logging.getLogger(__name__)
+_QUESTION = {"role": "user", "content": "Question?"}
+_ANSWER = {"role": "assistant", "content": "Answer."}
 _FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -48,11 +49,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, source: str | Path) -> Self:
-        """Loads a tokenizer from a folder, its `tokenizer.json`, or a Hub id: `owner/name` or `owner/name@revision`.
-
-        Raises:
-            ModelError: There is no such tokenizer, or its files cannot be read.
-        """
+        """Loads a tokenizer from a folder, its `tokenizer.json`, or a Hub id: `owner/name` or `owner/name@revision`."""
         path = Path(source).expanduser()
         if path.exists():
             folder = path if path.is_dir() else path.parent
@@ -62,12 +59,9 @@ class Tokenizer:
         else:
             folder = hub.fetch(str(source), _FILES, ModelError)
         if not (folder / "tokenizer.json").exists():
-            nested = folder / "model" / "tokenizer.json"  # as in the folder of a training run
-            advice = (
-                f"the model is in {nested.parent}"
-                if nested.exists()
-                else "save the model's tokenizer into it"
-            )
+            model = folder / "model"  # as in the folder of a training run
+            is_run = (model / "tokenizer.json").exists()
+            advice = f"the model is in {model}" if is_run else "save the model's tokenizer into it"
             raise ModelError(f"{folder}: no tokenizer here (tokenizer.json is missing); {advice}")
         from transformers import PreTrainedTokenizerFast
 
@@ -100,15 +94,10 @@ class Tokenizer:
         """Wraps a copy of a tokenizer made in this process.
 
         The tokens that begin a sequence, end one, or pad batches must be in the vocabulary.
-
-        Raises:
-            ValueError: One is not.
         """
         given = {"bos_token": bos, "eos_token": eos, "pad_token": pad}
         special = {name: text for name, text in given.items() if text is not None}
-        for name, text in special.items():
-            if backend.token_to_id(text) is None:
-                raise ValueError(f"{name} {text!r} is not in the vocabulary")
+        assert all(backend.token_to_id(text) is not None for text in special.values()), special
         copy = tokenizers.Tokenizer.from_str(backend.to_str())
         copy.no_truncation()
         copy.no_padding()
@@ -149,11 +138,7 @@ class Tokenizer:
         return 1 + max(self.backend.get_vocab(with_added_tokens=True).values())
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text, without added special tokens.
-
-        Raises:
-            DataError: The library fails on this text.
-        """
+        """Token ids of a text, without added special tokens; `DataError` if the library fails on it."""
         try:
             # `encode` would compute offsets, too, which takes more than half of its time.
             ids: list[int] = self.backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
@@ -183,19 +168,21 @@ class Tokenizer:
         """Renders messages with the chat template, equal to transformers' `apply_chat_template(tokenize=False)`.
 
         Without a template the messages are joined as plain text, without tools. Content that is a list of texts is
-        joined for a template that reads only strings; transformers would print the list.
+        joined, because most templates read only strings and would print the list.
 
         Raises:
-            DataError: The template rejects the messages, or there are none. All methods that render raise it.
+            DataError: The template rejects the messages. All methods that render raise it.
             ModelError: The template is not valid jinja2.
         """
         if self.chat_template is None:
             return text_of(messages)
         if not messages:
-            raise DataError("there is no message to render: pass at least one")
+            raise DataError("no message to render")
+        messages = [
+            {**one, "content": message_text(one)} if isinstance(one.get("content"), list | tuple) else one
+            for one in messages
+        ]
         special = tuple(self.special_tokens.items())
-        if any(map(_is_texts, messages)) and _reads_only_strings(self.chat_template, special):
-            messages = [{**one, "content": message_text(one)} if _is_texts(one) else one for one in messages]
         return _render(self.chat_template, messages, special, add_generation_prompt, tools)
 
     def opening(self, prompt: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
@@ -215,22 +202,17 @@ class Tokenizer:
         """The `opening` of a prompt, and the text with which each response continues it.
 
         If a later turn of a trajectory changes the rendering of the prompt (some templates write the tools before the
-        user's last turn), the opening ends where the renderings differ.
-
-        Raises:
-            DataError: The template renders the prompt differently once a single response follows.
+        user's last turn), the opening ends where the renderings differ. A single response must not change it.
         """
         opening, responses = self.opening(prompt, tools), list(responses)
         if self.chat_template is None:
             return opening, [text_of(response) for response in responses]
         wholes = [self.render([*prompt, *response], tools=tools) for response in responses]
-        if any(
-            len(response) > 1 or response[0].get("role") != "assistant" for response in responses if response
-        ):
-            opening = commonprefix([opening, *wholes])  # noqa: RUF071  # they are no paths
+        if any(len(one) > 1 or one[0].get("role") != "assistant" for one in responses if one):
+            opening = commonprefix([opening, *wholes])  # noqa: RUF071  # not paths
         for whole in wholes:
             if not whole.startswith(opening):
-                at = len(commonprefix([opening, whole]))  # noqa: RUF071  # they are no paths
+                at = len(commonprefix([opening, whole]))  # noqa: RUF071  # not paths
                 raise DataError(
                     "the chat template renders the prompt differently once a response follows, so responses cannot "
                     f"share it: at character {at} {opening[at : at + 20]!r} becomes {whole[at : at + 20]!r}"
@@ -244,8 +226,8 @@ class Tokenizer:
     def generation_ids(self, messages: Sequence[Message]) -> list[int]:
         """Token ids after which a model writes its answer to the messages.
 
-        With a template this is the rendering with the generation prompt, including what that opens (such as a thought).
-        Without one it equals `prompt_ids`. Messages without a token raise `DataError`.
+        With a template this is the rendering with the generation prompt, including a thought that this opens. Without
+        one it equals `prompt_ids`. Messages without a token raise `DataError`.
         """
         ids = self.begun(self.encode(self.render(messages, add_generation_prompt=True)))
         if not ids:
@@ -270,14 +252,10 @@ class Tokenizer:
 
     def closing(self) -> str:
         """The text that the template writes after an answer; empty without one, or if it takes no plain answer."""
-        answer = "Answer."
         try:
-            whole = self.render(
-                [{"role": "user", "content": "Question?"}, {"role": "assistant", "content": answer}]
-            )
+            return self.render([_QUESTION, _ANSWER]).rpartition(_ANSWER["content"])[2]
         except DataError:
             return ""
-        return whole.rpartition(answer)[2]
 
     def save(self, folder: str | Path) -> None:
         """Writes a folder that `load` and transformers' `AutoTokenizer` read back with equal ids."""
@@ -285,12 +263,11 @@ class Tokenizer:
         # The generic class takes tokenizer.json as it is; a model's own class may rebuild it.
         config = {**self.config, **self.special_tokens, "tokenizer_class": "PreTrainedTokenizerFast"}
         config.pop("auto_map", None)  # names code that is not copied
+        config_text = json.dumps(config, ensure_ascii=False, indent=2) + "\n"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "tokenizer.json").write_text(self.backend.to_str(pretty=True), encoding="utf-8")
-            (folder / "tokenizer_config.json").write_text(
-                json.dumps(config, ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
-            )
+            (folder / "tokenizer_config.json").write_text(config_text, encoding="utf-8")
             if self.chat_template is not None:
                 (folder / "chat_template.jinja").write_text(self.chat_template, encoding="utf-8", newline="")
         except OSError as error:
@@ -324,7 +301,7 @@ def _render(
     except Exception as error:  # a template may raise anything
         reason = " ".join(str(error).split())
         raise DataError(f"the chat template cannot render these messages: {reason}") from error
-    texts, _ = rendered  # the second are the places of what `{% generation %}` marks
+    texts, _ = rendered  # the second are the places of `{% generation %}` blocks
     text: str = texts[0]
     return text
 
@@ -337,40 +314,15 @@ def _continues_generation_prompt(template: str, special_tokens: tuple[tuple[str,
     prompt must end before the assistant's header. This is decided once for a template, not for every response, so that
     all responses to a prompt share one prefix.
     """
-    user, assistant = {"role": "user", "content": "Question?"}, {"role": "assistant", "content": "Answer."}
     try:
-        opened = _render(template, [user], special_tokens, add_generation_prompt=True)
-        return _render(template, [user, assistant], special_tokens).startswith(opened)
+        opened = _render(template, [_QUESTION], special_tokens, add_generation_prompt=True)
+        return _render(template, [_QUESTION, _ANSWER], special_tokens).startswith(opened)
     except DataError:
         return True  # the template wants other roles: it is checked on the real messages
 
 
-def _is_texts(message: Message) -> bool:
-    """Whether the content is a list of texts and nothing else."""
-    content = message.get("content")
-    return isinstance(content, list | tuple) and all(
-        isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
-        for part in content
-    )
-
-
-@lru_cache
-def _reads_only_strings(template: str, special_tokens: tuple[tuple[str, str], ...]) -> bool:
-    """Whether a template renders a question given as a string, and something else for a list of texts."""
-    question = "Question?"
-
-    def rendered(content: Any) -> str:
-        try:
-            return _render(template, [{"role": "user", "content": content}], special_tokens)
-        except DataError:
-            return ""
-
-    plain = rendered(question)
-    return question in plain and plain != rendered([{"type": "text", "text": question}])
-
-
 def scored_at(padding: int | None, tokenizer: Tokenizer) -> str:
-    """Describes the token at which transformers reads a score, and so do we; `padding` is the config's."""
+    """Describes the token at which we, like transformers, read a score; `padding` is the config's `pad_token_id`."""
     if padding is None:
         return "the last token"
     named = f"{tokenizer.backend.id_to_token(padding)!r}, id {padding}"
@@ -379,36 +331,28 @@ def scored_at(padding: int | None, tokenizer: Tokenizer) -> str:
 
 
 class UnknownTokens:
-    """Refuses text that is mostly unknown to a tokenizer, and warns once of text that is in part.
-
-    Args:
-        tokenizer: One without an unknown token knows every text.
-        model: The name of its model.
-    """
+    """Rejects text that is mostly unknown to a tokenizer, and warns once of text that partly is."""
 
     def __init__(self, tokenizer: Tokenizer, model: str) -> None:
-        unknown, also = tokenizer.unk_id, (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
-        # Some tokenizers name the end of a text as their unknown token, and never write it for unknown text.
-        self._unknown = None if unknown in also else unknown
-        added = tokenizer.backend.get_added_tokens_decoder()
-        self._special = {identity for identity, token in added.items() if token.special} - {unknown}
         self.tokenizer = tokenizer
         self._model = model
         self._warned = False
+        # Some tokenizers name the end of a text as their unknown token, and never write it for unknown text.
+        unknown = tokenizer.unk_id
+        also = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
+        self._unknown = None if unknown in also else unknown
+        added = tokenizer.backend.get_added_tokens_decoder()
+        self._special = {identity for identity, token in added.items() if token.special} - {unknown}
 
     def check(self, texts: Iterable[Sequence[int]]) -> None:
-        """Counts the unknown tokens among those of a query, but for what its chat template writes.
-
-        Raises:
-            DataError: They are more than half.
-        """
-        texts = list(texts)
-        unknown = 0 if self._unknown is None else sum(ids.count(self._unknown) for ids in texts)
+        """Counts the unknown tokens of a query, without special tokens; `DataError` if they are more than half."""
+        ids = [identity for text in texts for identity in text if identity not in self._special]
+        unknown = 0 if self._unknown is None else ids.count(self._unknown)
         if not unknown:
             return
-        total = sum(identity not in self._special for ids in texts for identity in ids)
-        found = f"{unknown:,} of {total:,} tokens ({unknown / total:.1%}) are unknown to the tokenizer of {self._model}"
-        if 2 * unknown > total:
+        share = f"{unknown:,} of {len(ids):,} tokens ({unknown / len(ids):.1%})"
+        found = f"{share} are unknown to the tokenizer of {self._model}"
+        if 2 * unknown > len(ids):
             raise DataError(
                 f"{found}, which cannot read this text; use text of its vocabulary, or another model"
             )

@@ -1,8 +1,7 @@
 """Writes rows as JSONL or Parquet: the whole file appears at once, or nothing changes."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
@@ -35,7 +34,7 @@ def write(path: str | Path, comparisons: Iterable[Comparison]) -> int:
 
     Args:
         path: A `.jsonl` or `.parquet` file. It is replaced in one step when all rows are written.
-        comparisons: May be a generator; they are never held in memory together.
+        comparisons: May be a generator; they are never in memory together.
 
     Raises:
         DataError: The file cannot be written, or has another suffix.
@@ -50,14 +49,18 @@ def write_rows(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> int:
     """
     path = Path(path)
     check_writable(path)
-    with _replacing(path) as file:
-        if path.suffix == ".parquet":
-            return _write_parquet(file, rows, path)
-        count = 0
-        for row in rows:
-            file.write(json_line(row if _finite(row) else to_json_types(row), default=str))
-            count += 1
-        return count
+    try:
+        with replacing(path) as file:
+            if path.suffix == ".parquet":
+                return _write_parquet(file, rows, path)
+            count = 0
+            for row in rows:
+                file.write(json_line(row if _finite(row) else to_json_types(row), default=str))
+                count += 1
+            return count
+    except OSError as error:
+        reason = error.strerror or first_line(error)
+        raise DataError(f"{path}: cannot be written: {reason}; nothing was changed") from error
 
 
 def check_writable(path: Path) -> None:
@@ -70,23 +73,12 @@ def check_writable(path: Path) -> None:
         raise DataError(f"{path}: cannot write this kind of file; known: {', '.join(_SUFFIXES)}")
 
 
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    try:
-        with replacing(path) as file:
-            yield file
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be written: {error.strerror or first_line(error)}; nothing was changed"
-        ) from error
-
-
 def _json(value: Any) -> str:
     return json_text(value if _finite(value) else to_json_types(value), default=str)
 
 
 def _finite(value: Any) -> bool:
-    """Whether a value has no NaN and no infinity, which JSON cannot hold: they are written as null."""
+    """Whether a value has no NaN and no infinity, which JSON does not have: they are written as null."""
     if isinstance(value, Mapping):
         return all(map(_finite, value.values()))
     if isinstance(value, list | tuple):
@@ -103,13 +95,27 @@ def _write_parquet(file: IO[bytes], rows: Iterable[Mapping[str, Any]], path: Pat
     schema = pa.schema([(name, _type([row.get(name) for row in first])) for name in names])
     size = max(1, _GROUP_CHARACTERS * len(first) // sum(len(_json(row)) for row in first))
     everything = chain(first, iterator)
-    del first
+    del first  # the rows are freed as they are written
     count = 0
     with pq.ParquetWriter(file, schema) as writer:
         while group := list(islice(everything, size)):
-            writer.write_batch(_batch(group, schema, path, count))
+            place = f"{path}: rows {count + 1} to {count + len(group)}"
+            unknown = {name for row in group for name in row} - set(schema.names)
+            if unknown:
+                raise DataError(f"{place}, field '{min(unknown)}': missing in the first rows; {_ADVICE}")
+            arrays = []
+            for field in schema:
+                try:
+                    arrays.append(_array(field.type, [row.get(field.name) for row in group]))
+                except (pa.ArrowException, OverflowError, TypeError) as error:
+                    problem = "of another type than in the first rows"
+                    raise DataError(f"{place}, field '{field.name}': {problem}; {_ADVICE}") from error
+            writer.write_batch(pa.record_batch(arrays, schema=schema))
             count += len(group)
     return count
+
+
+_ADVICE = "write a .jsonl file instead"
 
 
 def _type(values: list[Any]) -> Any:
@@ -123,25 +129,8 @@ def _type(values: list[Any]) -> Any:
     return pa.list_(inner) if kinds == {list} and inner is not None else pa.json_(pa.utf8())
 
 
-def _batch(rows: list[Mapping[str, Any]], schema: Any, path: Path, before: int) -> Any:
-    def differs(name: str) -> DataError:
-        return DataError(
-            f"{path}: rows {before + 1} to {before + len(rows)}, field '{name}' is unlike the first rows; write a "
-            ".jsonl file instead"
-        )
-
-    unknown = {name for row in rows for name in row} - set(schema.names)
-    if unknown:
-        raise differs(min(unknown))
-    arrays = []
-    for field in schema:
-        values = [row.get(field.name) for row in rows]
-        if getattr(field.type, "extension_name", "") == "arrow.json":
-            texts = [None if value is None else _json(value) for value in values]
-            arrays.append(pa.ExtensionArray.from_storage(field.type, pa.array(texts, pa.utf8())))
-            continue
-        try:
-            arrays.append(pa.array(values, field.type))
-        except (pa.ArrowException, OverflowError, TypeError) as error:
-            raise differs(field.name) from error
-    return pa.record_batch(arrays, schema=schema)
+def _array(kind: Any, values: list[Any]) -> Any:
+    if getattr(kind, "extension_name", "") != "arrow.json":
+        return pa.array(values, kind)
+    texts = [None if value is None else _json(value) for value in values]
+    return pa.ExtensionArray.from_storage(kind, pa.array(texts, pa.utf8()))

@@ -230,7 +230,7 @@ def evaluate(
     if shard is not None:
         folder.record(shard={"batches": batches.sizes, "gold_sha256": batches.digest.hexdigest()})
     if bench.reading is not None:
-        bench.reading.log_skipped()
+        bench.reading.skipped.log()
     summary = conclude(
         judged,
         folder,

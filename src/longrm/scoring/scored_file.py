@@ -148,7 +148,7 @@ def score_file(
         join_parts(path, ScoreRecord)
         counts = RowCounts(reading.format)
         write_selected(out, _scored_rows(reading, RowScores(path), column, by, counts), select, counts)
-        reading.log_skipped()
+        reading.skipped.log()
     if not counts.outcomes[Outcome.ERROR]:
         discard(partial)
     return counts

@@ -90,7 +90,7 @@ def _select_file(
     reading = settings.open_rows()
     counts = RowCounts(reading.format)
     write_selected(out, read_scored(reading, settings.column), select, counts)
-    reading.log_skipped()
+    reading.skipped.log()
     return counts
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, model_validator
 
-from longrm.data.fields import check_message, tools_of
+from longrm.data.fields import check_messages, tools_of
 from longrm.reading import FieldError
 from longrm.types import Cut, Message, Tool
 
@@ -178,8 +178,7 @@ def messages_in(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
     """Messages with the fields that the client sent; raises `Failure` for images and malformed tool calls."""
     given = tuple(message.model_dump(exclude_unset=True) for message in messages)
     try:
-        for message in given:
-            check_message(message, "messages")
+        check_messages(given, "messages")
     except FieldError:
         raise Failure(
             "invalid",

@@ -5,7 +5,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -34,9 +34,6 @@ from longrm.synthesis.settings import LabelingRecipe
 from longrm.synthesis.voting import Vote, VoteCount
 from longrm.types import Comparison, Message, Outcome, Query, Span, as_messages, message_text
 
-MIN_GAP = 1.0
-"""Points by which the scores of a pair must differ: scores are whole numbers."""
-_ROUNDING = 1e-9  # differences of scores are not more exact
 _POINTWISE = Pointwise()
 
 
@@ -81,21 +78,17 @@ def read_judgment(judge: str, completion: Completion, request: Request, response
     return Vote(judge, score, text, verdict.contradicted)
 
 
-@dataclass
+@dataclass(eq=False)
 class Answer:
     """A candidate on its way to a row."""
 
     candidate: Candidate
     number: int  # its place among the document's candidates
     prompt: UnpaddedPrompt  # the prompt of its row before padding
-    request: TaskRequest  # what its judges were asked
+    request: TaskRequest  # what its judges are asked
     score: float | None = None  # its label in points from 0 to 10; None if it has none
     judgment: str = ""  # the text of the judge; empty for a panel
     count: VoteCount | None = None  # the votes of a panel
-
-
-PaddedPrompts = dict[tuple[object, ...], PaddedPrompt]
-"""Padded prompts by the keys of the unpadded ones."""
 
 
 class Labeling(ABC):
@@ -113,9 +106,7 @@ class Labeling(ABC):
         """Asks the judges about one answer, stores its label in it, and returns the counts."""
 
     @abstractmethod
-    def row(
-        self, document: Document, answer: Answer, prompt: PaddedPrompt, columns: dict[str, Any]
-    ) -> dict[str, Any]:
+    def row(self, document: Document, answer: Answer, prompt: PaddedPrompt) -> dict[str, Any]:
         """The row of one judgment."""
 
     @abstractmethod
@@ -136,69 +127,67 @@ class Labeling(ABC):
         if evidence is None:
             return InputOutcome(document.id, (), steps)
 
-        answers = self._answers(document, evidence, steps)
-        padded: PaddedPrompts = {}
+        prompts = self._prompts(document, steps)
+        padded: dict[tuple[object, ...], PaddedPrompt] = {}  # by the keys of the unpadded prompts
         if recipe.judge_reads == "long":
-            padded = await self._pad(evidence, answers, steps)
-            answers = [answer for answer in answers if answer.prompt.key in padded]
-            for answer in answers:
-                context = padded[answer.prompt.key].context.text
-                answer.request = self._request(
-                    document, answer.candidate, answer.number, context, answer.prompt.tag
-                )
+            padded = await self._pad(evidence, prompts.values(), steps)
+        answers = []
+        for number, prompt in prompts.items():
+            if recipe.judge_reads == "short":
+                context = "" if self._domain.layout == "short" else wrapped(prompt.tag, evidence.text)
+            elif prompt.key in padded:
+                context = padded[prompt.key].context.text
+            else:
+                continue
+            candidate = document.candidates[number]
+            request = judge_request(
+                self._domain,
+                document,
+                context,
+                candidate.text,
+                tag=prompt.tag,
+                max_tokens=recipe.max_tokens,
+                temperature=recipe.temperature,
+                seed=Draws(recipe.seed, document.id, number, "judging").below(2**31),  # servers take 31 bits
+            )
+            answers.append(Answer(candidate, number, prompt, request))
         # Counted in the order of the answers: which one is labeled first may differ between runs.
         for counted in await asyncio.gather(*map(self.label, answers)):
             steps.update(counted)
 
-        labeled = [answer for answer in answers if answer.score is not None]
-        pairs: list[tuple[int, int]] = []
-        needed = labeled
+        needed = labeled = [answer for answer in answers if answer.score is not None]
+        pairs: list[tuple[Answer, Answer]] = []
         if recipe.rows == "pairs":
-            pairs = pair_up([answer.score or 0.0 for answer in labeled], steps)
-            in_pairs = {number for pair in pairs for number in pair}
-            needed = [answer for at, answer in enumerate(labeled) if at in in_pairs]
+            pairs = pair_up(labeled, steps)
+            needed = [better for better, _ in pairs]  # all answers to a document share one prompt
         if recipe.judge_reads == "short":  # only now: dropped answers need no long context
-            padded = await self._pad(evidence, needed, steps)
-        rows: list[dict[str, Any]] = []
+            padded = await self._pad(evidence, [answer.prompt for answer in needed], steps)
         if recipe.rows == "pairs":
-            for better, worse in pairs if padded else ():
-                rows.append(to_native_row(self._pair(document, labeled[better], labeled[worse], padded)))
+            rows = [
+                to_native_row(self._pair(document, better, worse, padded[better.prompt.key]))
+                for better, worse in pairs
+                if better.prompt.key in padded
+            ]
         else:
-            for answer in labeled:
-                prompt = padded.get(answer.prompt.key)
-                if prompt is not None:
-                    rows.append(self.row(document, answer, prompt, self._columns(document, answer, prompt)))
+            rows = [
+                self.row(document, answer, padded[answer.prompt.key])
+                for answer in labeled
+                if answer.prompt.key in padded
+            ]
         return InputOutcome(document.id, rows, steps, self.votes(document, answers))
 
-    def _answers(self, document: Document, evidence: Evidence, steps: Steps) -> list[Answer]:
-        """The answers to judge; what several models wrote in the same words counts once."""
+    def _prompts(self, document: Document, steps: Steps) -> dict[int, UnpaddedPrompt]:
+        """The prompts of the answers to judge, by number; what several models wrote in the same words counts once."""
         shared = self._prompt(document) if self.recipe.rows == "pairs" else None
-        found: dict[str, Answer] = {}
+        found: dict[int, UnpaddedPrompt] = {}
+        known: set[str] = set()
         for number, candidate in enumerate(document.candidates):
             text = candidate.text.strip()
-            if text in found:
-                steps["answers", "same_text"] += 1
-                continue
-            steps["answers", KEPT] += 1
-            prompt = shared or self._prompt(document, number)
-            context = "" if self._domain.layout == "short" else wrapped(prompt.tag, evidence.text)
-            request = self._request(document, candidate, number, context, prompt.tag)
-            found[text] = Answer(candidate, number, prompt, request)
-        return [*found.values()]
-
-    def _request(
-        self, document: Document, candidate: Candidate, number: int, context: str, tag: str
-    ) -> TaskRequest:
-        return judge_request(
-            self._domain,
-            document,
-            context,
-            candidate.text,
-            tag=tag,
-            max_tokens=self.recipe.max_tokens,
-            temperature=self.recipe.temperature,
-            seed=Draws(self.recipe.seed, document.id, number, "judging").below(2**31),  # servers take 31 bits
-        )
+            steps["answers", "same_text" if text in known else KEPT] += 1
+            if text not in known:
+                known.add(text)
+                found[number] = shared or self._prompt(document, number)
+        return found
 
     def _prompt(self, document: Document, number: int | None = None) -> UnpaddedPrompt:
         """The prompt of a judgment of one answer, without the rubric, or of all pairs of a document."""
@@ -224,33 +213,35 @@ class Labeling(ABC):
 
         return UnpaddedPrompt(key, tag, render)
 
-    async def _pad(self, evidence: Evidence, answers: Sequence[Answer], steps: Steps) -> PaddedPrompts:
-        """Pads the prompts of some answers, and counts the prompts and the chunks."""
-        prompts = {answer.prompt.key: answer.prompt for answer in answers}
+    async def _pad(
+        self, evidence: Evidence, unpadded: Iterable[UnpaddedPrompt], steps: Steps
+    ) -> dict[tuple[object, ...], PaddedPrompt]:
+        """Pads different prompts, and counts them and the chunks."""
+        prompts = {prompt.key: prompt for prompt in unpadded}
         found = await asyncio.gather(
             *(
                 pad(evidence, prompt, self.recipe, self._tokenizer, self._pool, self._model)
                 for prompt in prompts.values()
             )
         )
-        padded: PaddedPrompts = {}
+        padded = {}
         for key, one in zip(prompts, found, strict=True):
             if isinstance(one, str):
                 steps["padding", one] += 1
                 continue
+            padded[key] = one
             steps["padding", KEPT] += 1
             steps["distractors", KEPT] += len(one.padding)
             if one.left_out:
                 steps["distractors", "answers_question"] += one.left_out
-            padded[key] = one
-        unfit = int(evidence.unfit.sum())
         if prompts and len(evidence.unfit):
+            unfit = int(evidence.unfit.sum())
             steps["pool", KEPT] += len(evidence.unfit) - unfit
             if unfit:
                 steps["pool", "answers_question"] += unfit
         return padded
 
-    def _columns(self, document: Document, answer: Answer, prompt: PaddedPrompt) -> dict[str, Any]:
+    def columns(self, document: Document, answer: Answer, prompt: PaddedPrompt) -> dict[str, Any]:
         """How the context of a row was made.
 
         `tokens` is the prompt's length with the chat template, `short_tokens` that of what the judge read, `length` the
@@ -277,13 +268,12 @@ class Labeling(ABC):
             "own_chunks": prompt.own,
         }
 
-    def _pair(self, document: Document, better: Answer, worse: Answer, padded: PaddedPrompts) -> Comparison:
+    def _pair(self, document: Document, better: Answer, worse: Answer, prompt: PaddedPrompt) -> Comparison:
         """A pair over the long context of its document, in a drawn order."""
         numbers = sorted((better.number, worse.number))
         listed = [*Draws(self.recipe.seed, document.id, *numbers, "listing").order((better, worse))]
         scores = [answer.score or 0.0 for answer in listed]
-        prompt = padded[better.prompt.key]
-        columns = self._columns(document, better, prompt)
+        columns = self.columns(document, better, prompt)
         del columns["evidence"]  # a comparison has a field for it
         columns |= {
             "task": document.task or None,
@@ -301,7 +291,7 @@ class Labeling(ABC):
             group=document.group,
             prompt=prompt.messages,
             responses=tuple(as_messages(answer.candidate.text, "assistant") for answer in listed),
-            ranks=(1, 2) if scores[0] > scores[1] else (2, 1),
+            ranks=(1, 2) if listed[0] is better else (2, 1),
             metadata={name: value for name, value in columns.items() if value is not None},
             context=(Span(last, prompt.start, prompt.start + len(context)),) if context else (),
             question=Span(last, end - len(document.question), end),
@@ -326,13 +316,12 @@ def labeling_prompts(recipe: LabelingRecipe) -> dict[str, Sequence[str]]:
     return {f"domain.{recipe.domain}": DOMAINS[recipe.domain].texts(), **PROMPTS}
 
 
-def pair_up(scores: Sequence[float], steps: Steps) -> list[tuple[int, int]]:
-    """All pairs of scores at least `MIN_GAP` apart, as (better, worse) indices; counts these and the others."""
+def pair_up(answers: Sequence[Answer], steps: Steps) -> list[tuple[Answer, Answer]]:
+    """All pairs of labeled answers with different scores, the better one first; counts these and the ties."""
     found = []
-    for one, other in combinations(range(len(scores)), 2):
-        if abs(scores[one] - scores[other]) < MIN_GAP - _ROUNDING:
-            steps["pairs", "tie" if scores[one] == scores[other] else "too_close"] += 1
-        else:
-            steps["pairs", KEPT] += 1
-            found.append((one, other) if scores[one] > scores[other] else (other, one))
+    for one, other in combinations(answers, 2):
+        lead = (one.score or 0.0) - (other.score or 0.0)
+        steps["pairs", KEPT if lead else "tie"] += 1
+        if lead:
+            found.append((one, other) if lead > 0 else (other, one))
     return found

@@ -1,6 +1,5 @@
 """Votes of a panel: how judges are asked and counted, rows and pairs of a run, and the agreement of the judges."""
 
-import asyncio
 import json
 from collections import Counter
 from dataclasses import replace
@@ -12,20 +11,13 @@ from longrm.clients import Completion
 from longrm.data import read, write_rows
 from longrm.data.training_rows import tokenize
 from longrm.runs.folder import read_manifest
-from longrm.runs.logs import Log
 from longrm.synthesis.documents import Candidate
 from longrm.synthesis.labeling import gather_pool
 from longrm.synthesis.long_context import SUFFICIENCY
-from longrm.synthesis.models import TaskRequest
-from longrm.synthesis.pipeline import InputOutcome, nested
+from longrm.synthesis.pipeline import nested
 from longrm.synthesis.recipes import vote
-from longrm.synthesis.recipes.vote import (
-    PanelLabeling,
-    VoteRecord,
-    append_votes,
-    ask_panel,
-)
-from longrm.synthesis.voting import count_votes, verify_votes
+from longrm.synthesis.recipes.vote import PanelLabeling
+from longrm.synthesis.voting import verify_votes
 from longrm.types import Outcome, message_text
 from longrm.worlds import words_tokenizer
 
@@ -100,100 +92,22 @@ def test_a_run_measures_how_the_judges_agree(recipe, tmp_path):
     )
 
 
+def test_a_run_killed_between_votes_and_ledger_logs_no_vote_twice(recipe, tmp_path):
+    out = tmp_path / "run"
+    first = vote.synthesize(recipe(), out)
+    before = {name: (out / name).read_bytes() for name in ("votes.jsonl", "ledger.jsonl")}
+    (out / "files.json").unlink()
+    (out / "ledger.jsonl").write_bytes(b"".join(before["ledger.jsonl"].splitlines(keepends=True)[:-4]))
+    second = vote.synthesize(recipe(), out)
+    assert {name: (out / name).read_bytes() for name in before} == before
+    assert second["agreement"] == first["agreement"]
+
+
 def test_a_judge_that_would_say_the_same_twice_is_refused(recipe):
     twice = [{"model": "openai:http://127.0.0.1:9/v1#m", "name": name} for name in "ab"]
     with pytest.raises(ValueError, match="votes twice"):
         recipe(judges=twice)
     assert len(recipe(judges=twice, temperature=1.0).judges) == 2
-
-
-class PanelJudge:
-    """Scores a response by what stands behind `quality`, plus its own bias; or says something else."""
-
-    def __init__(self, name, bias=0, says=None, outcome=Outcome.ANSWERED):
-        self.name, self.bias, self.says, self.outcome, self.asked = name, bias, says, outcome, []
-
-    async def ask(self, requests):
-        self.asked += requests
-        found = []
-        for request in requests:
-            quality = int(message_text(request.messages[0]).rpartition("quality ")[2])
-            text = self.says or f"{self.name} finds it sound.\n\n[[{min(10, quality + self.bias)}]]"
-            found.append(Completion(self.outcome, text, detail="the server is gone"))
-        return found
-
-
-def panel_judges(*biases):
-    return [PanelJudge(f"judge {index}", bias) for index, bias in enumerate(biases)]
-
-
-def responses(document, *qualities):
-    return [
-        (
-            f"case {document}#{number}",
-            f"document {document}",
-            TaskRequest(({"role": "user", "content": f"Judge with the rubric: quality {quality}"},), 64),
-            f"answer {quality}",
-        )
-        for number, quality in enumerate(qualities)
-    ]
-
-
-async def votes_of(judges, given):
-    return await asyncio.gather(*(ask_panel(judges, request, response) for _, _, request, response in given))
-
-
-def counted_votes(judges, given):
-    voted = asyncio.run(votes_of(judges, given))
-    return [count_votes(votes, 0.5) for votes in voted]
-
-
-def test_every_judge_reads_every_response_and_votes_are_counted():
-    panel = [*panel_judges(0, 0, 0, 3), PanelJudge("mute", says="No idea.")]
-    first, second = counted_votes(panel, responses(1, 4, 7))
-    assert (first.consensus_score, second.consensus_score) == (4, 7)
-    assert first.cluster_sizes == [3, 1, 1]
-    assert [vote.judge for vote in first.unparsed] == ["mute"]
-    assert all(len(judge.asked) == 2 for judge in panel)
-    assert counted_votes(panel_judges(0, 2), responses(1, 4))[0].reason == "tie"
-
-
-@pytest.mark.parametrize(
-    ("outcome", "says"),
-    [
-        (Outcome.TRUNCATED, "It is sound, so I would say [[9]]"),
-        (Outcome.REFUSED, "[[9]]"),
-        (Outcome.ANSWERED, "Between two: [[2.5]]"),
-    ],
-)
-def test_what_a_judge_did_not_end_or_may_not_say_is_no_vote(outcome, says):
-    (counted,) = counted_votes(
-        [*panel_judges(0, 0), PanelJudge("odd", says=says, outcome=outcome)], responses(1, 9)
-    )
-    assert [vote.judge for vote in counted.unparsed] == ["odd"]
-    assert counted.cluster_sizes == [2, 1]
-
-
-def test_every_judge_draws_for_itself():
-    panel = panel_judges(0, 0, 0)
-    counted_votes(panel, responses(1, 4, 7))
-    assert len({request.seed for judge in panel for request in judge.asked}) == 3
-    again = panel_judges(0, 0, 0)
-    counted_votes(again, responses(1, 4, 7))
-    assert [judge.asked for judge in panel] == [judge.asked for judge in again]
-
-
-def test_votes_of_a_repeated_batch_are_logged_once(tmp_path):
-    batch = [
-        InputOutcome(name, votes=[VoteRecord(f"{name}#{at}", name, {"a": 1.0, "b": None}) for at in range(2)])
-        for name in ("one", "two")
-    ]
-    for logged in (batch[:1], batch):  # the second time as after a kill between the votes and the ledger
-        with Log(tmp_path / "votes.jsonl", VoteRecord) as log:
-            append_votes(log, {vote.id for vote in log}, logged)
-    assert [vote.id for vote in Log(tmp_path / "votes.jsonl", VoteRecord)] == [
-        "one#0", "one#1", "two#0", "two#1",
-    ]  # fmt: skip
 
 
 RUBRIC = "The text supports every claim, and they answer the question."
@@ -212,12 +126,13 @@ POINTS = {candidate.text: 8 - 3 * at for source in SOURCES for at, candidate in 
 
 
 class Judge:
-    """Gives 8, 5 and 2 points to the three candidates, and its own bias; or says something else."""
+    """Gives 8, 5 and 2 points to the three candidates, and its own bias; or a scripted reply."""
 
     def __init__(self, name, bias=0, says=None):
-        self.name, self.bias, self.says, self.read = name, bias, says, []
+        self.name, self.bias, self.says, self.read, self.seeds = name, bias, says, [], set()
 
     async def ask(self, requests):
+        self.seeds |= {request.seed for request in requests}
         return [self._answer(message_text(request.messages[-1])) for request in requests]
 
     def _answer(self, text):
@@ -225,10 +140,9 @@ class Judge:
         if self.says is not None:
             return completion_of(self.says)
         if text.endswith(SUFFICIENCY):
-            return Completion(Outcome.ANSWERED, "[[yes]]")
+            return completion_of("[[yes]]")
         response = text.partition("<response>\n")[2].partition("\n</response>")[0]
-        said = f"{self.name} has looked it up.\n\n[[{POINTS[response] + self.bias}]]"
-        return Completion(Outcome.ANSWERED, said)
+        return completion_of(f"{self.name} has looked it up.\n\n[[{POINTS[response] + self.bias}]]")
 
 
 def judges(*biases):
@@ -294,6 +208,27 @@ def test_judges_read_the_short_context_and_rows_hold_the_long_one(tmp_path):
         assert before.count("\n\n") == told["insert_index"]
         assert tokenize(row, words_tokenizer(verdicts=True)).row.contrast
         assert verify_votes(comparison).same_conf
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Completion(Outcome.TRUNCATED, "It is sound, so I would say [[9]]"),
+        Completion(Outcome.REFUSED, "[[9]]"),
+        "Between two: [[2.5]]",
+    ],
+)
+def test_incomplete_and_fractional_judgments_are_no_votes(said):
+    rows, steps = make([*judges(0, 0), Judge("odd", says=said)])
+    assert [one["votes read"] for one in steps] == [{"kept": 6, "unparsed": 3}] * 4
+    assert {(row["scores"]["odd"], *row["conf"]) for row in rows} == {(-1, 2, 1)}
+
+
+def test_every_judge_has_its_own_seeds():
+    panel, again = judges(0, 0, 1), judges(0, 0, 1)
+    assert make(panel) == make(again)
+    assert len(set.union(*(judge.seeds for judge in panel))) == 3 * 12
+    assert [judge.seeds for judge in panel] == [judge.seeds for judge in again]
 
 
 def test_only_what_is_kept_is_lengthened():

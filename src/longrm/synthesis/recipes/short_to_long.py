@@ -4,13 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from longrm.data.tokenizing import Tokenizer
 from longrm.runs.progress import Progress, no_progress
-from longrm.synthesis.chunks import DistractorPool
 from longrm.synthesis.documents import Document
 from longrm.synthesis.labeling import Answer, Labeling, gather_pool, labeling_prompts, read_judgment
 from longrm.synthesis.long_context import PaddedPrompt
-from longrm.synthesis.models import AsyncModel, ModelSettings, ask
+from longrm.synthesis.models import ModelSettings, ask
 from longrm.synthesis.pipeline import KEPT, Steps, open_run
 from longrm.synthesis.settings import LabelingRecipe
 from longrm.worlds.words_tokenizer import load_tokenizer
@@ -42,25 +40,18 @@ def synthesize(recipe: ShortToLongRecipe, out: Path, *, progress: Progress = no_
 class JudgeLabeling(Labeling):
     """Labels an answer with one judge's score."""
 
-    def __init__(
-        self, recipe: LabelingRecipe, tokenizer: Tokenizer, pool: DistractorPool, judge: AsyncModel
-    ) -> None:
-        super().__init__(recipe, tokenizer, pool, judge)
-        self._judge = judge
-
     async def label(self, answer: Answer) -> Steps:
         """Asks the judge; a text that argues for another score than it gives is no label."""
-        (completion,) = await ask(self._judge, answer.request)
-        vote = read_judgment(self._judge.name, completion, answer.request, answer.candidate.text)
+        (completion,) = await ask(self._model, answer.request)
+        vote = read_judgment(self._model.name, completion, answer.request, answer.candidate.text)
         reason = vote.reason or ("contradicted" if vote.contradicted else KEPT)
         if reason == KEPT:
             answer.score, answer.judgment = vote.score, vote.text
         return Steps({("judgment", reason): 1})
 
-    def row(
-        self, document: Document, answer: Answer, prompt: PaddedPrompt, columns: dict[str, Any]
-    ) -> dict[str, Any]:
+    def row(self, document: Document, answer: Answer, prompt: PaddedPrompt) -> dict[str, Any]:
         """A demonstration of the judgment over the long context (paper, section 3); its prompt has no rubric."""
+        columns = self.columns(document, answer, prompt)
         row = {
             "id": f"{document.id}#{answer.number}",
             "prompt": prompt.messages,
@@ -68,7 +59,7 @@ class JudgeLabeling(Labeling):
             **{name: columns[name] for name in ("document", "domain", "language")},
             "model": answer.candidate.model,
             "perturbation": answer.candidate.perturbation,
-            "judge": self._judge.name,
+            "judge": self._model.name,
             "score": int(answer.score or 0),
             **columns,
         }
@@ -76,4 +67,4 @@ class JudgeLabeling(Labeling):
 
     def pair_columns(self, pair: Sequence[Answer]) -> Mapping[str, Any]:
         """The judge's name."""
-        return {"judge": self._judge.name}
+        return {"judge": self._model.name}

@@ -4,9 +4,8 @@ Paper, section 4; the rules are in `synthesis.voting`.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +20,7 @@ from longrm.synthesis.chunks import DistractorPool
 from longrm.synthesis.documents import Document
 from longrm.synthesis.labeling import Answer, Labeling, gather_pool, labeling_prompts, read_judgment
 from longrm.synthesis.long_context import PaddedPrompt
-from longrm.synthesis.models import AsyncModel, ModelSettings, TaskRequest, ask
+from longrm.synthesis.models import AsyncModel, ModelSettings, ask
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
 from longrm.synthesis.settings import LabelingRecipe
 from longrm.synthesis.voting import Agreement, Vote, count_votes, judgment_row
@@ -74,12 +73,15 @@ def synthesize(recipe: VoteRecipe, out: Path, *, progress: Progress = no_progres
         pool = gather_pool(recipe, tokenizer)
         labeling = PanelLabeling(recipe, tokenizer, pool, [*run.models.values()])
         with Log(out / VOTES, VoteRecord) as votes:
+            # Votes are logged before the ledger mentions their input: a run killed in between gets the same batch, with
+            # the same votes, once more.
+            known = {vote.id for vote in votes}
+
+            def log(outcomes: Sequence[InputOutcome]) -> None:
+                votes.append(*(vote for one in outcomes for vote in one.votes if vote.id not in known))
+
             manifest = run.write(
-                recipe.read(),
-                labeling.make_rows,
-                total=pool.documents,
-                progress=progress,
-                log=partial(append_votes, votes, {vote.id for vote in votes}),
+                recipe.read(), labeling.make_rows, total=pool.documents, progress=progress, log=log
             )
             agreement = Agreement()
             for vote in votes:  # those without a consensus included
@@ -87,13 +89,6 @@ def synthesize(recipe: VoteRecipe, out: Path, *, progress: Progress = no_progres
     manifest["agreement"] = agreement.to_dict()
     write_json(out / MANIFEST, manifest)
     return manifest
-
-
-def append_votes(log: Log[VoteRecord], known: Set[str], outcomes: Sequence[InputOutcome]) -> None:
-    """Logs the votes of a batch, except `known` ones."""
-    # Votes are logged before the ledger mentions their input: a run killed in between gets the same batch, with the
-    # same votes, once more.
-    log.append(*(vote for one in outcomes for vote in one.votes if vote.id not in known))
 
 
 class PanelLabeling(Labeling):
@@ -106,8 +101,16 @@ class PanelLabeling(Labeling):
         self._judges, self._majority = judges, recipe.majority
 
     async def label(self, answer: Answer) -> Steps:
-        """Asks all judges and counts their votes."""
-        votes = await ask_panel(self._judges, answer.request, answer.candidate.text)
+        """Asks all judges at the same time and counts their votes."""
+        request = answer.request
+
+        async def vote(judge: AsyncModel) -> Vote:
+            # Its own seed, so that one model that votes several times, under several names, does not repeat itself.
+            own = replace(request, seed=seed_of(request.seed, judge.name))
+            (completion,) = await ask(judge, own)
+            return read_judgment(judge.name, completion, request, answer.candidate.text)
+
+        votes = await asyncio.gather(*map(vote, self._judges))
         count = count_votes(votes, self._majority)
         answer.count, steps = count, Steps()
         read = len(votes) - len(count.unparsed)
@@ -124,12 +127,11 @@ class PanelLabeling(Labeling):
             answer.score = count.consensus_score
         return steps
 
-    def row(
-        self, document: Document, answer: Answer, prompt: PaddedPrompt, columns: dict[str, Any]
-    ) -> dict[str, Any]:
+    def row(self, document: Document, answer: Answer, prompt: PaddedPrompt) -> dict[str, Any]:
         """The consensus judgment over the long context, and those that it outvoted."""
         assert answer.count is not None
-        columns = columns | {
+        columns = self.columns(document, answer, prompt)
+        columns |= {
             "query": document.question,
             "answer": answer.candidate.text,
             "model": answer.candidate.model,
@@ -153,15 +155,3 @@ class PanelLabeling(Labeling):
             ordered = {judge.name: scores[judge.name] for judge in self._judges}
             found.append(VoteRecord(f"{document.id}#{answer.number}", document.group, ordered))
         return found
-
-
-async def ask_panel(judges: Sequence[AsyncModel], request: TaskRequest, response: str) -> list[Vote]:
-    """Asks all judges about one response at the same time."""
-
-    async def vote(judge: AsyncModel) -> Vote:
-        # Its own seed, so that one model that votes several times, under several names, does not repeat itself.
-        own = replace(request, seed=seed_of(request.seed, judge.name))
-        (completion,) = await ask(judge, own)
-        return read_judgment(judge.name, completion, request, response)
-
-    return await asyncio.gather(*map(vote, judges))

@@ -37,22 +37,6 @@ def test_the_page_names_the_model_as_text(client):
     assert b"<h1>&lt;b&gt;&amp;</h1>" in front_page("<b>&").body
 
 
-def test_other_pages_need_allow_origins(start, client):
-    origin = {"Origin": "http://127.0.0.1:9"}
-    refused = client.get("/health", headers=origin)
-    assert refused.status_code == 403
-    assert "access-control-allow-origin" not in refused.headers
-    allowing = start(allow_origins=["http://127.0.0.1:9"], api_key="a-key-of-length")
-    asking = origin | {
-        "Access-Control-Request-Method": "POST",
-        "Access-Control-Request-Headers": "authorization",
-    }
-    assert allowing.options("/v1/scores", headers=asking).status_code == 200
-    assert allowing.post("/v1/scores", headers=origin, json={}).status_code == 401
-    other = allowing.get("/health", headers={"Origin": "http://elsewhere"})
-    assert "access-control-allow-origin" not in other.headers
-
-
 @pytest.fixture(scope="module")
 def addresses(names):
     with (

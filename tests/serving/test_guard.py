@@ -71,6 +71,19 @@ def test_a_star_allows_any_origin(start):
     assert status(start("baseline", allow_origins=["*"]), Origin="https://foreign.example") == 200
 
 
+def test_browsers_may_ask_first_without_a_key(start):
+    client = start("baseline", allow_origins=["http://127.0.0.1:9"], api_key=KEY)
+    asking = {
+        "Origin": "http://127.0.0.1:9",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization",
+    }
+    assert client.options("/v1/scores", headers=asking).status_code == 200
+    assert status(client, Origin="http://127.0.0.1:9") == 401
+    other = client.get("/health", headers={"Origin": "http://elsewhere"})
+    assert "access-control-allow-origin" not in other.headers
+
+
 @pytest.mark.parametrize("kind", FORMS)
 def test_forms_are_refused(local, kind):
     refused = local.post("/v1/scores", content="{}", headers={"Content-Type": kind})

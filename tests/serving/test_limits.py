@@ -1,6 +1,5 @@
-"""What is refused and how, and what goes on next to it: keys, limits, errors, clients that go away, the end."""
+"""Keys, limits and errors: what is refused, and that other requests are not affected."""
 
-import asyncio
 import codecs
 import gzip
 import json
@@ -32,7 +31,7 @@ ROUTES = [route for routes in WIRE_FORMATS.values() for route in routes]
 
 
 class Slow(RewardModel):
-    """Judges once it may."""
+    """Judges when `may` is set."""
 
     name = "slow"
 
@@ -51,7 +50,7 @@ class Slow(RewardModel):
 
 
 class Panic(BaseException):
-    """As programs in Rust raise it."""
+    """Like a panic of a program in Rust."""
 
 
 class Broken(RewardModel):
@@ -198,8 +197,8 @@ def test_requests_above_the_limits_are_refused(monkeypatch):
         parts = (b"x" * 100 for _ in range(100))
         assert client.post("/v1/scores", content=parts).status_code == 413, "also without Content-Length"
         for length, status in (("2001", 413), ("9" * 50, 413), ("2000", 200)):
-            sent = client.portal.call(post_and_leave, client.app, json.dumps(ONE).encode(), length)
-            assert sent[0]["status"] == status, "before the body comes"
+            headers = {"Content-Length": length}
+            assert client.post("/v1/scores", content=json.dumps(ONE), headers=headers).status_code == status
         assert client.app.state.service._bytes_in_work == 0
 
 
@@ -261,57 +260,15 @@ def test_requests_that_time_out_are_not_read():
     assert model.judged == ["w1 secret-prompt?", "next"]
 
 
-async def post_and_leave(app, content, length=None):
-    """Sends a request, and goes away before it is answered, unless that is at once."""
-    messages = [{"type": "http.request", "body": content, "more_body": False}, {"type": "http.disconnect"}]
-    sent = []
-
-    async def receive():
-        if len(messages) == 1:
-            await asyncio.sleep(0.05)
-        return messages.pop(0)
-
-    async def send(message):
-        sent.append(message)
-
-    scope = {
-        "type": "http", "http_version": "1.1", "method": "POST", "scheme": "http", "path": "/v1/scores",
-        "headers": [] if length is None else [(b"content-length", length.encode())],
-        "query_string": b"", "root_path": "", "server": ("t", 80), "app": app,
-    }  # fmt: skip
-    await app(scope, receive, send)
-    return sent
-
-
-def test_the_request_of_a_client_that_went_away_is_not_read():
-    model = Slow()
-    with serving(model) as client, ThreadPoolExecutor(2) as pool:
-        first = pool.submit(client.post, "/v1/scores", json=ONE)
-        assert model.begun.wait(30)
-        gone = json.dumps(ONE | {"prompt": "gone"}).encode()
-        client.portal.call(post_and_leave, client.app, gone)
-        model.may.set()
-        assert first.result().status_code == 200
-        assert client.post("/v1/scores", json=ONE | {"prompt": "next"}).status_code == 200
-        assert client.app.state.service._bytes_in_work == 0
-    assert model.judged == ["w1 secret-prompt?", "next"]
-
-
 @pytest.mark.parametrize("error", [RuntimeError, Panic])
 def test_an_unexpected_error_fails_its_request_alone(caplog, error):
-    before = threading.enumerate()
     with serving(Broken()) as client, caplog.at_level(logging.CRITICAL):
         response = client.post("/v1/scores", json=ONE | {"prompt": error.__name__})
         assert response.status_code == 500
         assert "path" not in response.text
         assert client.post("/v1/scores", json=ONE).json()["scores"] == [0.5, 0.5]
         assert client.get("/health").status_code == 200
-        assert model_threads(before), "the control: the model has a thread"
-    assert not model_threads(before)
-
-
-def model_threads(before):
-    return [one for one in threading.enumerate() if one.name == "longrm-model" and one not in before]
+    assert not client.app.state.service.worker.alive
 
 
 def test_a_model_is_read_on_the_thread_that_loaded_it_and_its_error_is_raised():

@@ -4,7 +4,6 @@ import json
 import signal
 import socket
 import subprocess
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,8 +12,6 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-
-import longrm
 
 from .processes import KEY, ONE, serving, slow_server, start
 from .test_native_route import TOLERANCE
@@ -182,29 +179,3 @@ def peak_memory(status):
     """The most memory that a process has held, in bytes."""
     (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) * 1024
-
-
-@pytest.mark.full
-def test_a_client_that_tries_again_gets_right_numbers_across_a_crash():
-    answers, crash = [], threading.Event()
-
-    def ask():
-        while len(answers) < 30:
-            sent = {"prompt": "w1 w2?", "responses": ["w" * len(answers) + "."]}
-            try:
-                answers.append((sent, httpx.post(f"{address}/v1/scores", json=sent)))
-            except httpx.TransportError:
-                threading.Event().wait(0.1)  # as clients do that try again
-            if len(answers) == 10:
-                crash.set()
-
-    with serving() as (_, address):
-        asking = threading.Thread(target=ask)
-        asking.start()
-        assert crash.wait(30)
-    with serving(port=address.rpartition(":")[2]):
-        asking.join(60)
-    assert len(answers) == 30
-    model = longrm.load("baseline:longest")
-    for sent, answer in answers:
-        assert answer.json()["scores"] == model.score(**sent)

@@ -1,4 +1,4 @@
-"""Scores do not depend on what else is asked or was asked: random schedules straight to the thread of the model."""
+"""Scores do not depend on other requests, before or at the same time: random schedules on the thread of the model."""
 
 import random
 
@@ -24,7 +24,8 @@ def asked(draw):
     return prompt, responses, ScoreRequest(prompt, responses)
 
 
-def run_schedules(names, count):
+@pytest.mark.parametrize("count", [30, pytest.param(1000, marks=pytest.mark.full)])
+def test_random_schedules(names, count):
     plain, model = longrm.load(names["scalar"]), longrm.load(names["scalar"])
     model.keep_prefixes(2**18)
     worker, draw, cached = Worker(lambda: model, 100), random.Random(0), 0
@@ -43,15 +44,6 @@ def run_schedules(names, count):
         worker.stop(60)
     assert not worker.alive
     assert cached > 20 * count
-
-
-def test_random_schedules(names):
-    run_schedules(names, 30)
-
-
-@pytest.mark.full
-def test_a_thousand_random_schedules(names):
-    run_schedules(names, 1000)
 
 
 def test_a_corrupt_cache_changes_scores(names):

@@ -72,12 +72,6 @@ def test_a_device_that_is_not_there_is_refused(scorer):
         longrm.load(scorer, judge={"device": "nonsense"})
 
 
-def test_a_model_elsewhere_has_no_device():
-    with pytest.raises(ConfigError, match="judge.dtype"):
-        longrm.load("baseline:longest", judge={"dtype": "float32"})
-    longrm.load("baseline:longest", judge={"dtype": "auto"})
-
-
 def test_a_run_keeps_its_dtype_and_may_change_its_device(scorer, data, tmp_path):
     def run(**judge):
         settings = Evaluation(model=scorer, bench=f"file:{data}", judge=judge)

@@ -8,7 +8,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import longrm
 from longrm.data.joining import encode
-from longrm.errors import DataError, ModelError
+from longrm.errors import DataError
 from longrm.judging import fit
 from longrm.reward_models.kinds import JudgeSettings
 from longrm.reward_models.packed import DiscriminativeRewardModel
@@ -67,15 +67,6 @@ def test_scores_do_not_depend_on_the_batch(model):
         assert list(one.scores) == pytest.approx(other.scores, abs=1e-5)
 
 
-def test_scores_do_not_depend_on_what_else_has_another_length(model):
-    some = [query for length in (60, 500, 220, 90) for query in queries(n=2, per_group=1, length=length)]
-    together = model.judge(some)
-    assert len({judgment.prompt_tokens for judgment in together}) >= 4
-    for query, judgment in zip(some, together, strict=True):
-        (alone,) = model.judge([query])
-        assert list(alone.scores) == pytest.approx(judgment.scores, abs=1e-5)
-
-
 def test_the_token_that_transformers_reads_is_read_where_padding_is_the_end_token(folder, model, tmp_path):
     confused = tmp_path / "confused"
     shutil.copytree(folder, confused)
@@ -88,13 +79,6 @@ def test_the_token_that_transformers_reads_is_read_where_padding_is_the_end_toke
     assert list(judgment.scores) == pytest.approx(early, abs=1e-4)
     (late,) = model.judge([query])
     assert min(abs(one - other) for one, other in zip(judgment.scores, late.scores, strict=True)) > 1e-3
-
-
-def test_the_order_of_the_responses_does_not_matter(model):
-    (query,) = queries(n=1, per_group=1, length=200, responses=4)
-    back = Query(query.id, query.prompt, query.responses[::-1])
-    there, here = model.judge([query, back])
-    assert list(there.scores) == pytest.approx(here.scores[::-1], abs=1e-5)
 
 
 def test_what_the_model_cannot_read_is_counted_and_not_cut(model):
@@ -128,24 +112,11 @@ def test_a_named_policy_cuts_the_context_and_says_so(folder, policy):
     assert whole.cut is None
 
 
-def test_max_length_is_the_users_and_never_more_than_the_model_reads(folder):
-    query = queries(n=1, per_group=1, length=400)[0]
-    for most, reads in [(200, 200), (10_000, 600)]:
-        model = DiscriminativeRewardModel.load(str(folder), JudgeSettings(max_length=most))
-        assert model.judge([query])[0].outcome is (Outcome.TOO_LONG if most == 200 else Outcome.ANSWERED)
-        (long,) = model.judge(queries(n=1, per_group=1, length=700))
-        assert f"> {reads:,} tokens; " in long.detail
-
-
 def test_nothing_is_cut_where_the_context_is_not_known(folder):
     (query,) = queries(n=1, per_group=1, length=700)
     unknown = dataclasses.replace(query, context=())
     (judged,) = DiscriminativeRewardModel.load(str(folder), JudgeSettings(cut="middle")).judge([unknown])
     assert judged.outcome is Outcome.TOO_LONG
-
-
-def test_scores_are_logits_whatever_the_order(model):
-    assert (model.scale, model.sees_order, model.samples) == ("logit", False, False)
 
 
 def test_a_response_that_cannot_be_rendered_is_an_error_of_its_own(model):
@@ -163,17 +134,6 @@ def test_plain_text_and_messages_score_alike(model):
     )
     assert text == messages
     assert len(text) == 2
-
-
-def test_a_folder_without_tokenizer_is_one_line(folder, tmp_path):
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    for file in folder.iterdir():
-        if "token" not in file.name:
-            (broken / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(ModelError, match="tokenizer") as error:
-        DiscriminativeRewardModel.load(str(broken))
-    assert "\n" not in str(error.value)
 
 
 def test_a_token_without_an_embedding_fails_its_query_alone(folder, tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import math
-import pickle
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,7 +12,7 @@ from click.testing import CliRunner
 from longrm import reward_models
 from longrm.benchmarks import LoadedBenchmark
 from longrm.cli.score import command
-from longrm.data import ComparisonRow, write
+from longrm.data import write
 from longrm.errors import DataError, ModelError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation
@@ -27,9 +26,7 @@ from longrm.reward_models import packed as scoring
 from longrm.reward_models.packed import DiscriminativeRewardModel
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import read_judgments
-from longrm.scoring.ray_engine import _Worker
-from longrm.scoring.scored_file import batches
-from longrm.types import Judgment, Outcome, Query, query_of
+from longrm.types import Outcome, query_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 SHAPE = ModelShape(hidden=32, init_std=0.3)
@@ -120,18 +117,6 @@ def judged(rows, model, path, **judging):
         ).to_dict()
 
 
-def test_an_evaluation_counts_it_and_is_complete(scorer, model, tmp_path):
-    rows = poison(scorer, comparisons(), 4, 1)
-    summary = judged(rows, model, tmp_path / "run")
-    assert summary["complete"]
-    assert summary["counts"]["outcomes"] | {"answered": 11, "unparsed": 1} == summary["counts"]["outcomes"]
-    found = {record.id: record.detail for record in read_judgments(tmp_path / "run") if record.detail}
-    assert found == {rows[4].id: "the score of response 2 of 2 is nan"}
-    assert judged(rows, model, tmp_path / "run") == summary
-    accuracy = summary["accuracy"]
-    assert accuracy["answered"]["n"] == accuracy["strict"]["n"] - 1
-
-
 @pytest.fixture
 def limited(monkeypatch):
     """Has memory run out over more tokens at once than there is room for; with another error, something else."""
@@ -174,13 +159,6 @@ def test_a_batch_that_does_not_fit_is_read_one_by_one(model, limited, error):
     assert read[0] > 300, "the control: together they did not fit"
     with pytest.raises(DataError, match="out of memory"):
         model.score(asked[6].prompt, asked[6].responses)
-
-
-@pytest.mark.parametrize("error", [RuntimeError("shapes do not fit"), ValueError("out of memory")])
-def test_another_error_is_not_swallowed(model, limited, error):
-    limited(0, error)
-    with pytest.raises(type(error), match=str(error)):
-        model.judge(queries(comparisons(3)))
 
 
 def test_what_several_processes_compute_together_is_not_retried_by_one(scorer, model, limited):
@@ -230,16 +208,6 @@ def scored(model, monkeypatch, tmp_path):
     return score
 
 
-def test_a_file_is_scored_but_for_a_score_that_is_no_number(scorer, scored, tmp_path):
-    result, rows = scored(poison(scorer, comparisons(), 4, 1), "out.jsonl")
-    assert result.exit_code == 0
-    assert "11 answered, 1 unparsed" in result.output
-    assert "No scores, unparsed, first: row 5: the score of response 2 of 2 is nan" in result.output
-    assert [row["scores_outcome"] for row in rows].count("answered") == 11
-    assert (rows[4]["scores"], rows[4]["scores_outcome"]) == (None, "unparsed")
-    assert not (tmp_path / "out.jsonl.partial").exists()
-
-
 def test_rows_that_memory_does_not_do_for_are_tried_again(scored, limited, monkeypatch, tmp_path):
     rows = [*comparisons(18), *(replace(row, id=f"long {row.id}") for row in comparisons(1, length=300))]
     real = scoring.scores
@@ -260,44 +228,6 @@ def test_rows_that_memory_does_not_do_for_are_tried_again(scored, limited, monke
     assert again[:18] == found[:18], "and no other is"
     assert again[18] == truth[18]
     assert not (tmp_path / "out.jsonl.partial").exists()
-
-
-def test_a_worker_of_ray_hands_on_what_failed_as_records(scorer, model, limited, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "ray", SimpleNamespace(get=lambda value: value))
-    monkeypatch.setattr(reward_models, "load", lambda *_, **__: model)
-    rows = poison(scorer, [*comparisons(3), *comparisons(1, length=300)], 1, 0)
-    limited(300)
-    starts = SimpleNamespace(
-        add=SimpleNamespace(remote=lambda first: 1), clear=SimpleNamespace(remote=lambda first: None)
-    )
-    block = {
-        "batch": [
-            pickle.dumps(one)
-            for one in batches([ComparisonRow(n, "", {}, row) for n, row in enumerate(rows)])
-        ]
-    }
-    (packed,) = _Worker("x", JudgeSettings(), ".", starts)(block)["records"]
-    outcomes = [record.outcome for record in pickle.loads(packed)]
-    assert outcomes == [Outcome.ANSWERED, Outcome.UNPARSED, Outcome.ANSWERED, Outcome.ERROR]
-
-
-class Infinite(reward_models.RewardModel):
-    """A model of a user's own."""
-
-    name = "infinite"
-    sees_order = True
-
-    def judge(self, queries):
-        return [Judgment(Outcome.ANSWERED, scores=(0.0, math.inf)) for _ in queries]
-
-
-def test_a_model_of_ones_own_is_held_to_it_too(tmp_path):
-    summary = judged(comparisons(6), Infinite(), tmp_path / "run")
-    assert summary["counts"]["outcomes"]["unparsed"] == 6
-    with pytest.raises(DataError, match="the score of response 2 of 2 is inf"):
-        Infinite().score("x", ["a", "b"])
-    (trial,) = Infinite().judge_in_all_orders([Query("q", ({"role": "user", "content": "x"},), ((), ()))])
-    assert trial.outcome is Outcome.UNPARSED
 
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY)

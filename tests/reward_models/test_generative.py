@@ -4,10 +4,9 @@ from tokenizers import models, pre_tokenizers
 
 from longrm.clients import Completion, Writer
 from longrm.data.tokenizing import Tokenizer
-from longrm.errors import ConfigError, DataError
+from longrm.errors import DataError
 from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.reward_models.kinds import JudgeSettings
-from longrm.reward_models.trials import points, trial_of
 from longrm.types import Outcome, Query, Span, text_of
 
 GOOD, BAD = "The code is copper.", "The code is amber."
@@ -72,15 +71,6 @@ def test_a_pair_is_judged_where_it_stands():
     assert judgments[0].explanation == "It says so.\n\n[[A]]"
     assert (judgments[0].attempts, judgments[0].detail, judgments[0].cut) == (1, "", None)
     assert (model.sees_order, model.samples, model.scale) == (True, False, "verdict")
-
-
-@pytest.mark.parametrize(
-    ("verdict", "worth"), [("[[C > A > B]]", (0.5, 0.0, 1.0)), ("[[C > A = B]]", (0.25, 0.25, 1.0))]
-)
-def test_rankings_with_and_without_ties_are_worth_alike(verdict, worth):
-    model = GenerativeRewardModel(Script(lambda _: verdict), JudgeSettings())
-    assert points(trial_of(one(model, query("x", "y", "z")), (0, 1, 2))) == worth
-    assert points(trial_of(one(model, query("x", "y", "z")), (2, 0, 1))) == (worth[1], worth[2], worth[0])
 
 
 def test_score_gives_the_points_of_two():
@@ -176,27 +166,12 @@ def test_a_thought_that_the_prompt_opens_is_no_answer_where_it_was_cut_off(token
         assert judged(known).outcome is Outcome.ANSWERED
 
 
-@pytest.mark.parametrize("thought", ["Perhaps [[B]].</think>\n", "<think>Perhaps [[B]].</think>", ""])
-def test_a_reminder_follows_the_answer_without_its_thinking(thought):
-    script = Script(lambda request: f"{thought}hm" if len(request.messages) == 1 else "[[A]]")
-    assert one(GenerativeRewardModel(script, JudgeSettings()), query()).attempts == 2
-    assert script.batches[1][0].messages[1]["content"].strip() == "hm"
-
-
 @pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.TOO_LONG, Outcome.ERROR])
 def test_what_is_no_answer_is_not_asked_again(outcome):
     script = Script(lambda _: Completion(outcome, detail="because"))
     judgment = one(GenerativeRewardModel(script, JudgeSettings(retries=3)), query())
     assert (judgment.outcome, judgment.detail, judgment.attempts) == (outcome, "because", 1)
     assert len(script.batches) == 1
-
-
-def test_a_reminder_that_does_not_fit_leaves_the_answer_before_it():
-    def answer(request):
-        return "hm" if len(request.messages) == 1 else Completion(Outcome.TOO_LONG, detail="too long")
-
-    judgment = one(GenerativeRewardModel(Script(answer), JudgeSettings(retries=3)), query())
-    assert (judgment.outcome, judgment.attempts, judgment.explanation) == (Outcome.UNPARSED, 1, "hm")
 
 
 def test_thinking_is_kept_and_marked_and_never_read():
@@ -295,19 +270,6 @@ def test_what_does_not_fit_is_too_long_where_nothing_may_be_cut(tokenizer):
     assert [len(batch) for batch in script.batches] == [1]
 
 
-def test_pointwise_fits_the_longest_response(tokenizer):
-    long = " ".join(["long"] * 300)
-    script = Script(lambda _: "[[5]]", limit=1500)
-    model = GenerativeRewardModel(
-        script, JudgeSettings(format="pointwise", cut="left", max_tokens=100), tokenizer=tokenizer
-    )
-    judgment = one(model, query("short", long, words=2000))
-    assert judgment.outcome is Outcome.ANSWERED
-    lengths = [len(asked(request).split()) for request in script.batches[0]]
-    assert lengths[1] - lengths[0] == 299
-    assert judgment.prompt_tokens == lengths[1] <= 1400
-
-
 def test_a_retry_writes_no_more_than_the_limit_leaves(tokenizer):
     script = Script(lambda _: "hm " * 40, limit=600)
     model = GenerativeRewardModel(
@@ -322,30 +284,6 @@ def test_a_retry_writes_no_more_than_the_limit_leaves(tokenizer):
     assert judgment.outcome is Outcome.UNPARSED
 
 
-def test_prompt_tokens_are_those_of_the_first_attempt_as_the_writer_says():
-    counted = Completion(Outcome.ANSWERED, "hm", prompt_tokens=123)
-    script = Script(lambda request: counted if len(request.messages) == 1 else "[[A]]")
-    assert one(GenerativeRewardModel(script, JudgeSettings()), query()).prompt_tokens == 123
-    script = Script(prefers_good)
-    assert one(GenerativeRewardModel(script, JudgeSettings()), query()).prompt_tokens == len(
-        asked(script.batches[0][0]).split()
-    )
-    assert (
-        one(GenerativeRewardModel(Script(prefers_good, counts=False), JudgeSettings()), query()).prompt_tokens
-        is None
-    )
-
-
-def test_contradictions_are_reported():
-    wrong = "Response B is more accurate overall.\n\n[[A]]"
-    assert one(GenerativeRewardModel(Script(lambda _: wrong), JudgeSettings()), query()).contradicted is True
-    right = "Response A is more accurate overall.\n\n[[A]]"
-    assert one(GenerativeRewardModel(Script(lambda _: right), JudgeSettings()), query()).contradicted is False
-    assert (
-        one(GenerativeRewardModel(Script(lambda _: "[[A]]"), JudgeSettings()), query()).contradicted is None
-    )
-
-
 def test_a_template_and_a_pattern_of_ones_own(tmp_path):
     file = tmp_path / "mine.txt"
     file.write_text("{{ question }} 1: {{ responses[0] }} 2: {{ responses[1] }} Which? Write WINNER=")
@@ -357,30 +295,8 @@ def test_a_template_and_a_pattern_of_ones_own(tmp_path):
     assert asked(script.batches[0][0]) == (f"What is the code? 1: {GOOD} 2: {BAD} Which? Write WINNER=")
 
 
-@pytest.mark.parametrize(
-    ("settings", "limit", "words"),
-    [
-        (JudgeSettings(template="mine.txt"), None, "judge.format"),
-        (JudgeSettings(max_length=2000), None, "judge.max_length"),
-        (JudgeSettings(cut="left"), 5000, "judge.cut"),
-        (JudgeSettings(max_tokens=512), 512, "judge.max_tokens"),
-    ],
-)
-def test_settings_that_cannot_go_together_fail_before_any_work(settings, limit, words):
-    with pytest.raises(ConfigError, match=words):
-        GenerativeRewardModel(Script(prefers_good, limit=limit), settings)
-
-
 def test_a_query_that_the_format_does_not_take_is_an_error_and_the_others_are_judged():
     model = GenerativeRewardModel(Script(prefers_good), JudgeSettings(format="pairwise"))
     three, two = model.judge([query("x", "y", "z"), query()])
     assert (three.outcome, two.outcome) == (Outcome.ERROR, Outcome.ANSWERED)
     assert "pairwise" in three.detail
-
-
-def test_a_stated_limit_cannot_stretch_the_model_s_own(tokenizer):
-    script = Script(prefers_good, limit=300)
-    stated = JudgeSettings(max_length=100_000, max_tokens=8)
-    model = GenerativeRewardModel(script, stated, tokenizer=tokenizer)
-    assert one(model, query(words=600)).outcome is Outcome.TOO_LONG
-    assert not script.batches

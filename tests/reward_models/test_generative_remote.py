@@ -4,7 +4,6 @@ from tokenizers import models, pre_tokenizers
 
 from longrm.clients.remote_settings import Remote
 from longrm.data.tokenizing import Tokenizer
-from longrm.errors import ConfigError, ModelError
 from longrm.reward_models import load
 from longrm.reward_models.kinds import JudgeSettings
 from longrm.types import Outcome, Query, Span
@@ -74,12 +73,3 @@ def test_without_a_tokenizer_the_server_says_what_is_too_long(server):
     assert (short.outcome, short.prompt_tokens) == (Outcome.ANSWERED, 77)
     assert (long.outcome, long.scores) == (Outcome.TOO_LONG, ())
     assert "maximum context length" in long.detail
-
-
-def test_what_cannot_be_loaded_is_said_before_anything_is_sent(tmp_path):
-    with pytest.raises(ConfigError, match="is not URL#NAME"):
-        load_remote("http://127.0.0.1:1/v1", JudgeSettings(), Remote())
-    with pytest.raises(ConfigError, match="judge.max_length"):
-        load_remote("http://127.0.0.1:1/v1#tiny", JudgeSettings(max_length=2000), Remote())
-    with pytest.raises(ModelError, match="no tokenizer here"):
-        load_remote("http://127.0.0.1:1/v1#tiny", JudgeSettings(), Remote(tokenizer=str(tmp_path)))

@@ -1,19 +1,14 @@
 """`longrm evaluate` and `longrm score` take every kind of judge that a language model can be."""
 
 import json
-import pickle
-from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 from longrm.cli.evaluate import command as evaluate
 from longrm.cli.score import command as score
-from longrm.data import ComparisonRow, write
-from longrm.reward_models import JudgeSettings
+from longrm.data import write
 from longrm.runs.logs import read_judgments
-from longrm.scoring.ray_engine import _Worker
-from longrm.scoring.scored_file import batches
 from longrm.types import Comparison
 
 from .tiny_models import make_model, queries
@@ -67,13 +62,3 @@ def test_score(name, folder, data, tmp_path):
     assert done.exit_code == 0, done.output
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [len(row["scores"]) for row in rows] == [2] * 6
-
-
-def test_a_worker_of_ray(folder, pairs, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "ray", SimpleNamespace(get=lambda value: value))
-    remote = SimpleNamespace(remote=lambda *_: 1)
-    starts = SimpleNamespace(add=remote, clear=remote)
-    rows = [ComparisonRow(number, "", {}, pair) for number, pair in enumerate(pairs)]
-    block = {"batch": [pickle.dumps(one) for one in batches(rows)]}
-    (packed,) = _Worker(f"likelihood:{folder}", JudgeSettings(), ".", starts)(block)["records"]
-    assert [len(record.scores) for record in pickle.loads(packed)] == [2] * 6

@@ -65,20 +65,6 @@ def test_scores_follow_the_formula():
     assert not np.allclose(found.scores(sought), bm25(texts, words_of(sought), k1=1.2), rtol=1e-3)
 
 
-def test_the_order_and_the_number_of_words_do_not_change_a_bit_of_the_scores():
-    found = LexicalIndex((STORY,), 12)
-    sought = words_of(STORY)
-    turned = random.Random(0).sample(sought, len(sought))
-    assert found.scores(" ".join(sought)).tobytes() == found.scores(" ".join(turned * 2)).tobytes()
-
-
-@pytest.mark.parametrize("passages", [(), ("",), ("...",), ("", "?")])
-def test_passages_without_words_hold_nothing(passages):
-    found = LexicalIndex(passages, 8)
-    assert not found.scores("anything").any()
-    assert found.support("anything") == 0
-
-
 def test_what_the_context_says_is_preferred_to_what_it_does_not_say():
     true, mixed, foreign = overlap(
         [
@@ -116,25 +102,12 @@ def test_longer_responses_that_the_context_holds_lose_nothing_either():
     assert sum(longer) == pytest.approx(sum(short), rel=0.1)
 
 
-def test_an_empty_response_holds_nothing():
-    assert overlap(["", "!", "Bekin sold baskets."])[:2] == (0, 0)
-
-
 def test_the_question_is_no_evidence_unless_the_context_is_not_known():
     asked = query(["Did Zorro sell?", "Did they buy?"], question="Did Zorro sell?")
     unknown = Query(asked.id, asked.prompt, asked.responses)
     within, whole = load("baseline:overlap").judge([asked, unknown])
     assert within.scores[0] == 0
     assert whole.scores[0] > 0
-
-
-def test_other_scripts_are_read():
-    context = "爱丽丝住在北京的一座老房子里。\n她每天早上喝绿茶。\n" + "городская площадь была пуста.\n" * 5
-    scores = overlap(
-        ["她早上喝绿茶。", "她晚上写小说。", "Площадь была ПУСТА", "Рынок закрыт"], context=context
-    )
-    assert scores[0] > scores[1]
-    assert scores[2] > scores[3] == 0
 
 
 def test_one_context_is_indexed_once():

@@ -8,7 +8,6 @@ import torch
 import longrm
 from longrm.errors import ConfigError, DataError, ModelError
 from longrm.modeling import shared_prefix
-from longrm.modeling.loading import load_language_model
 from longrm.reward_models import JudgeSettings, pinned
 from longrm.reward_models import packed as likelihoods
 from longrm.types import Outcome, Query
@@ -126,15 +125,6 @@ def test_a_reference_with_another_tokenizer_is_refused(folder, tmp_path):
             model.judge([said_yes])
 
 
-def test_a_reference_may_have_another_chat_template_or_none(folder, reference, tmp_path):
-    base = tmp_path / "base"
-    shutil.copytree(reference, base)
-    (base / "chat_template.jinja").unlink()
-    asked = queries((30, 2))
-    (bare,), (chat,) = (longrm.load(f"likelihood:{folder}#{one}").judge(asked) for one in (base, reference))
-    assert bare.scores == chat.scores
-
-
 def test_without_a_chat_template_the_end_token_closes(tmp_path):
     folder = make_model(tmp_path / "base", tokenizer=bytes_tokenizer(None))
     plain, (query,) = Plain(folder), queries((20, 2))
@@ -184,17 +174,6 @@ def test_memory_that_runs_out_and_numbers_that_are_none_are_those_of_one_query(f
     assert trials[1].detail == "the score of response 1 of 2 is nan"
 
 
-def test_it_scores_from_python_and_over_compressed_contexts(folder):
-    (query,) = queries((300, 2))
-    texts = [response[0]["content"] for response in query.responses]
-    plain = longrm.load(f"likelihood:{folder}").score(query.prompt, texts)
-    assert plain == pytest.approx(plain_scores(Plain(folder), query), abs=TOLERANCE)
-    compressed = longrm.load(f"compress:likelihood:{folder}")
-    assert compressed.name == f"compress:likelihood:{folder}"
-    (judgment,) = compressed.judge([query])
-    assert judgment.outcome is Outcome.ANSWERED
-
-
 def test_names(folder, reference):
     assert pinned(f"likelihood:{folder}#{reference}") == f"likelihood:{folder}#{reference}"
     assert pinned(f"compress:likelihood:{folder}") == f"compress:likelihood:{folder}"
@@ -212,25 +191,3 @@ def test_a_response_without_a_token_is_an_error_of_its_own(tmp_path):
     assert judgment.outcome is Outcome.ERROR
     with pytest.raises(DataError, match="gave no scores"):
         longrm.load(f"likelihood:{folder}").score("x", ["a"])
-
-
-def test_the_model_in_memory_may_be_given(folder):
-    loaded = load_language_model(folder, packed=True)
-    model = likelihoods.LikelihoodRewardModel(loaded, "mine")
-    (query,) = queries((20, 2))
-    assert model.judge([query]) == longrm.load(f"likelihood:{folder}").judge([query])
-
-
-def test_a_reference_that_is_not_named_is_refused(folder):
-    with pytest.raises(ConfigError, match="reference"):
-        longrm.load(f"likelihood:{folder}#")
-    with pytest.raises(ConfigError, match="model before #"):
-        longrm.load(f"likelihood:#{folder}")
-
-
-def test_a_folder_with_a_colon_in_its_name_is_no_unknown_kind(folder, monkeypatch):
-    shutil.copytree(folder, folder.parent / "my:model")
-    monkeypatch.chdir(folder.parent)
-    assert longrm.load("my:model").name == "my:model"
-    with pytest.raises(ConfigError, match="no kind of model 'your:'"):
-        longrm.load("your:model")

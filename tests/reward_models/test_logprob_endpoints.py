@@ -7,13 +7,13 @@ import pytest
 
 import longrm
 from longrm.clients.remote_settings import Remote
-from longrm.errors import ConfigError, ModelError
+from longrm.errors import ModelError
 from longrm.reward_models import JudgeSettings
 from longrm.types import Outcome, Query
 from tests.data.trajectories import HERMES, PROMPT, RESPONSES, TOOLS
 
 from ..clients import conftest as peer
-from .tiny_models import CHATML, Plain, bytes_tokenizer, make_model, queries
+from .tiny_models import Plain, bytes_tokenizer, make_model, queries
 
 server = peer.server
 
@@ -54,25 +54,10 @@ def test_the_letters_are_taken_from_the_likeliest_first_tokens(server):
     assert (model.scale, model.sees_order, model.samples) == ("logit", True, False)
 
 
-def test_alone_each_response_is_asked_about(server):
-    server.script = lambda seen, number: told(("Yes", -1.0 * number), ("No", -2.0))
-    (judgment,) = load(server, format="pointwise").judge(queries((20, 3)))
-    assert judgment.scores == pytest.approx((1.0, 0.0, -1.0))
-
-
 def test_a_token_beyond_the_likeliest_ones_counts_as_the_last_of_them(server):
     server.script = lambda seen, number: told(("B", -0.1), ("x", -4.0), ("y", -9.0))
     (judgment,) = load(server).judge(queries((20, 2)))
     assert judgment.scores[1] - judgment.scores[0] == pytest.approx(8.9)
-
-
-@pytest.mark.parametrize(("pairs", "said"), [([("I", -0.1), ("We", -3.0)], "'I'"), ([], "nothing")])
-def test_without_any_of_the_tokens_there_is_no_verdict(server, pairs, said):
-    server.script = lambda seen, number: told(*pairs)
-    (judgment,) = load(server).judge(queries((20, 2)))
-    assert judgment.outcome is Outcome.UNPARSED
-    assert judgment.detail.endswith(said)
-    assert len(server.seen) == 1, "asking again would bring the same"
 
 
 @pytest.mark.parametrize(
@@ -112,14 +97,6 @@ def test_a_server_that_tells_none_is_refused_in_one_line(server, kind, tmp_path)
     with pytest.raises(ModelError, match="log-probabilities") as caught:
         load(server, kind, {"tokenizer": str(tmp_path)}).judge(queries((20, 2)))
     assert "\n" not in str(caught.value)
-
-
-def test_what_was_told_is_kept_in_the_cache(server, tmp_path):
-    server.script = lambda seen, number: told(("A", -1.0), ("B", -3.0))
-    file = tmp_path / "answers.sqlite"
-    first, second = (load(server, remote={"cache": str(file)}).judge(queries((20, 2))) for _ in range(2))
-    assert first == second
-    assert len(server.seen) == 1
 
 
 def test_refusals_and_errors_keep_their_outcomes(server):
@@ -199,14 +176,3 @@ def test_what_does_not_fit_is_cut_for_the_server(server, folder):
     assert judgment.outcome is Outcome.TOO_LONG
     (judgment,) = load(server, "likelihood", remote, max_length=500, cut="right").judge([query])
     assert (judgment.outcome, judgment.cut.policy) == (Outcome.ANSWERED, "right")
-
-
-def test_settings_that_a_likelihood_behind_http_needs(server, tmp_path):
-    with pytest.raises(ConfigError, match=r"remote\.tokenizer"):
-        load(server, "likelihood")
-    bytes_tokenizer(None).save(tmp_path / "bare")
-    with pytest.raises(ConfigError, match=r"remote\.tokenizer"):
-        load(server, "likelihood", {"tokenizer": str(tmp_path / "bare")})
-    bytes_tokenizer(CHATML).save(tmp_path / "chat")
-    with pytest.raises(ConfigError, match="judge.max_length"):
-        load(server, "likelihood", {"tokenizer": str(tmp_path / "chat")}, cut="left")

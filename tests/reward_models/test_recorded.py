@@ -181,60 +181,6 @@ def test_scores_of_the_release_are_logits_in_presented_order(put):
     assert judged(model, comparison("Cite/1"))[0].scores == (0.5, -1.0)
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([{"prompt": "?"}], "rows.jsonl.*not a record"),
-        ([], "rows.jsonl.*not a record"),
-        ([result([1.0], [1, 0])], "line 1, field 'output'"),
-        ([result("[[A]]", [1, 2])], "line 1, field 'shuffled_order'"),
-        (
-            [result("[[A]]", [0, 1], index=3)] * 2,
-            "line 2, field 'index'.*Cite/4",
-        ),
-        ([result({}, [0, 1])], "line 1, field 'output.*'"),
-        ([pair("p", 5)], "line 1, field 'judgments.0'"),
-        ([pair("p", scored(1, 2))] * 2, "line 2, field 'pair_id'.*'p'"),
-        ([pair("p", scored(1, 2)), {"pair_id": "q"}], "line 2, field 'judgments'"),
-        ([pair("p", *[scored(1, 2)] * 3)], "line 1, field 'judgments'"),
-    ],
-)
-def test_what_is_no_record_is_refused(rows, message, put):
-    with pytest.raises(DataError, match=message):
-        RecordedRewardModel(put("rows.jsonl", *rows))
-
-
-def test_an_unknown_scale_in_a_summary_is_named(tmp_path):
-    log(tmp_path / "run/judgments.jsonl", RANKED)
-    (tmp_path / "run/summary.json").write_text('{"scale": "inches"}')
-    with pytest.raises(DataError, match="summary.json, field 'scale'"):
-        RecordedRewardModel(tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"scores": ()},
-        {"scores": (), "trials": (Trial(order=(0, 1), outcome=Outcome.ANSWERED),)},
-    ],
-)
-def test_an_answer_without_one_is_named(change, tmp_path):
-    good = JudgmentRecord(id="a", group="g", outcome=Outcome.ANSWERED, order=(1, 0), scores=(0.5, 1.0))
-    assert RecordedRewardModel(log(tmp_path / "good.jsonl", good)).orders("a") == ((1, 0),)
-    with pytest.raises(DataError, match="line 2, field 'scores'"):
-        RecordedRewardModel(log(tmp_path / "bad.jsonl", good, replace(good, **change)))
-
-
-def test_halves_of_surrogate_pairs_in_what_a_judge_wrote_do_no_harm(put):
-    model = RecordedRewardModel(put("j.jsonl", pair("p", wrote("It is \ud83d A.\n\n[[A]]"))))
-    assert judged(model, comparison("p"))[0].explanation == "It is ? A.\n\n[[A]]"
-
-
-def test_a_folder_without_records_is_refused(tmp_path):
-    with pytest.raises(DataError, match=str(tmp_path)):
-        RecordedRewardModel(tmp_path)
-
-
 def agreement(comparison: Comparison, model: RecordedRewardModel, flipped: bool = True) -> int:
     """JudgeBench's own sum: +1 for a trial that agrees with the label, -1 for one that contradicts it."""
     total = 0

@@ -140,15 +140,6 @@ def test_a_completion_without_a_score_is_none_and_takes_no_other_with_it(loaded,
     assert not caplog.text, "said once"
 
 
-@pytest.mark.parametrize("text", ["nan", "refused", "unparsed", "truncated", "error"])
-def test_every_outcome_but_answered_is_none(text):
-    reward = longrm.reward_function(Watched())
-    assert reward(["p"] * 3, ["a", text, "ccc"]) == [1.0, None, 3.0]
-    assert reward.unscored.total() == 1
-    if text != "error":
-        assert reward(["p"], [text]) == [None]
-
-
 def test_a_call_in_which_nothing_could_be_scored_for_errors_is_refused():
     reward = longrm.reward_function(Watched())
     with pytest.raises(RunError, match="watched .*: error it was"):
@@ -163,46 +154,6 @@ def test_what_is_no_text_is_refused_and_an_empty_completion_is_not():
     with pytest.raises(DataError, match="only text.*'image'"):
         reward([[{"role": "user", "content": parts}]], ["A turtle."])
     assert reward([[{"role": "user", "content": parts[1:]}]] * 2, ["", "ab"]) == [0.0, 2.0]
-
-
-@pytest.mark.parametrize(
-    "row", [("p", None), ("p", 3), (None, "a"), (3, "a"), ("p", ["a"]), ("p", {"a": "b"})]
-)
-def test_what_is_neither_text_nor_messages_is_named(row):
-    with pytest.raises(DataError, match="text or lists of messages"):
-        longrm.reward_function(Watched())(["p", row[0]], ["a", row[1]])
-
-
-@pytest.mark.parametrize("given", [("abc", "abc"), ("abc", ["a"] * 3), (["p"] * 3, "abc")])
-def test_one_text_in_place_of_a_list_is_refused(given):
-    with pytest.raises(DataError, match="prompts and completions"):
-        longrm.reward_function(Watched())(*given)
-
-
-def test_half_of_a_surrogate_pair_is_none_and_takes_no_other_with_it(loaded, plain_score):
-    reward = longrm.reward_function(loaded)
-    assert reward([PROMPTS[0]], ["a\ud800"]) == [None]
-    expected = pytest.approx(plain_score(PROMPTS[0], COMPLETIONS[0]), abs=1e-5)
-    found = reward([PROMPTS[0]] * 2 + ["\udfff"], ["\udc00", COMPLETIONS[0], COMPLETIONS[0]])
-    assert found == [None, expected, None]
-    assert reward.unscored == {"error": 3}
-
-
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [
-        ("/a/b/mine", "mine"),
-        ("runs/mine/", "mine"),
-        ("owner/name@main", "name@main"),
-        ("likelihood:/a/b#/c/d", "likelihood:b#d"),
-        ("baseline:longest", "baseline:longest"),
-        ("watched", "watched"),
-    ],
-)
-def test_rewards_are_named_without_folders(model, name):
-    watched = Watched()
-    watched.name = model
-    assert longrm.reward_function(watched).__name__ == name
 
 
 class Held(Watched):
@@ -264,10 +215,3 @@ def test_awaited_calls_are_scored_together_while_the_loop_goes_on():
 
     assert asyncio.run(together()) == [[len(text)] for text in COMPLETIONS]
     assert [[count for _, count in call] for call in held.asked] == [[1], [5]]
-
-
-def test_whoever_waits_is_told_of_a_failure():
-    found = all_at_once(Held(error=RuntimeError("the device is gone")), COMPLETIONS)
-    assert found[0] == [len(COMPLETIONS[0])]
-    assert {str(error) for error in found[1:]} == {"the device is gone"}
-    assert len(found) == 6

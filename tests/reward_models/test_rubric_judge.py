@@ -10,7 +10,6 @@ import pytest
 
 import longrm
 from longrm.clients import Completion
-from longrm.errors import ConfigError, DataError
 from longrm.judging import load_format, load_token_format
 from longrm.judging.prompts import CRITERIA
 from longrm.reward_models import JudgeSettings, packed
@@ -20,7 +19,7 @@ from longrm.rng import seed_of
 from longrm.types import Criterion, Outcome, text_of
 
 from .test_generative import BAD, GOOD, Script, query
-from .tiny_models import Plain, make_model, make_scorer, queries
+from .tiny_models import Plain, make_model, queries
 
 TRUE, SHORT, RUDE = Criterion("It is true.", 2.0), Criterion("It is short."), Criterion("It is rude.", -1.0)
 
@@ -202,48 +201,6 @@ def test_what_stands_before_the_criterion_is_read_once(tmp_path, monkeypatch):
     assert sum(read) > 4.5 * general  # the control: asked in as many calls
 
 
-def test_what_answers_no_questions_is_refused(tmp_path):
-    make_scorer(tmp_path / "scalar")
-    writer = make_model(tmp_path / "writer")
-    for name in (
-        str(tmp_path / "scalar"),
-        f"likelihood:{writer}",
-        "baseline:longest",
-        "compress:baseline:longest",
-    ):
-        with pytest.raises(ConfigError, match=r"judge\.rubrics"):
-            longrm.load(name, judge={"rubrics": "item"})
-    longrm.load(f"compress:tokens:{writer}", judge={"rubrics": "item"})
-    with pytest.raises(ConfigError, match="answers no questions"):
-        longrm.load(f"ensemble:votes:tokens:{writer}+baseline:longest", judge={"rubrics": "item"})
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "no criteria"),
-        ('{"criterion": ""}\n', r"line 1, field 'criterion'"),
-        ('{"criterion": "x"}\n{"text": "y"}\n', r"line 2, field 'criterion'"),
-        (
-            '{"criterion": "x", "weight": 0}\n',
-            "field 'weight'",
-        ),
-        (
-            '{"criterion": "x", "weight": "much"}\n',
-            "field 'weight'",
-        ),
-    ],
-)
-def test_a_file_that_holds_no_criteria_is_told_in_one_line(tmp_path, text, said):
-    file = tmp_path / "rubrics.jsonl"
-    file.write_text(text)
-    with pytest.raises(DataError, match=said) as told:
-        RubricRewardModel(by_script({}), str(file))
-    assert "\n" not in str(told.value)
-    with pytest.raises(DataError, match="there is no"):
-        RubricRewardModel(by_script({}), str(tmp_path / "none.jsonl"))
-
-
 def test_combinations_pass_the_criterion_on():
     verdicts = {TRUE.text: 1, SHORT.text: -1}
     (alone,) = RubricRewardModel(by_script(verdicts), "item").judge([asked(TRUE, SHORT)])
@@ -259,15 +216,3 @@ def test_votes_and_orders_are_averaged_criterion_by_criterion():
     (trial,) = RubricRewardModel(says_first, "item").judge_in_all_orders([asked(TRUE, SHORT)])
     assert trial.criteria == ((pytest.approx(1 / 3),) * 2, (pytest.approx(1 / 6),) * 2)
     assert trial.scores == (0.5, 0.5)
-
-
-def test_a_template_shows_the_criterion_or_is_refused(tmp_path):
-    file = tmp_path / "mine.jinja"
-    file.write_text("{{ conversation }} {{ responses }} By: {{ criterion }}")
-    form = load_format("pairwise", template=file)
-    assert text_of(form.render(replace(query(), criterion="It is true."))[0]).endswith("By: It is true.")
-    with pytest.raises(ConfigError, match="judge.rubrics"):
-        form.render(query())
-    file.write_text("{{ conversation }} {{ responses }}")
-    with pytest.raises(ConfigError, match="'criterion'"):
-        load_format("pairwise", template=file).render(replace(query(), criterion="It is true."))

@@ -123,24 +123,6 @@ def test_a_template_of_ones_own_names_its_tokens(folder, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"tokens": ("X", "Y"), "template": None}, "judge.template"),
-        ({"format": None}, "judge.format"),
-        ({"tokens": ("X",)}, "judge.tokens"),
-        ({"tokens": ("X", " X")}, "judge.tokens"),
-        ({"tokens": ("X", " ")}, "judge.tokens"),
-        ({"tokens": ("X", "Ysolde")}, "'Ysolde'"),
-    ],
-)
-def test_unusable_tokens_are_refused_before_any_work(folder, tmp_path, settings, named):
-    file = tmp_path / "mine.txt"
-    file.write_text("{{ responses }}")
-    with pytest.raises(ConfigError, match=named):
-        load(folder, **{"format": "pairwise", "template": str(file), **settings})
-
-
 def test_tokens_that_a_tokenizer_does_not_tell_apart_are_refused(tmp_path):
     lower = bytes_tokenizer(CHATML.replace("message.content", "message.content | lower"))
     folder = make_model(tmp_path / "model", tokenizer=lower)
@@ -157,12 +139,6 @@ def test_what_does_not_fit_is_counted_or_cut(folder):
     (judgment,) = load(folder, max_length=3000, cut="left").judge([long])
     assert (judgment.outcome, judgment.cut.policy) == (Outcome.ANSWERED, "left")
     assert 2900 < judgment.prompt_tokens <= 3000
-
-
-def test_a_format_that_cannot_show_so_many_is_an_error_of_the_query(folder):
-    (judgment,) = load(folder, format="pairwise").judge(queries((20, 3)))
-    assert judgment.outcome is Outcome.ERROR
-    assert "the pairwise format judges 2 responses" in judgment.detail
 
 
 def test_formats():

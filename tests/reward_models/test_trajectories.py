@@ -11,8 +11,7 @@ import longrm
 from longrm.data.spans import edit_context
 from longrm.errors import DataError
 from longrm.judging import fit, load_format
-from longrm.reward_models.kinds import JudgeSettings
-from longrm.types import Comparison, Query, Span, query_of
+from longrm.types import Query, Span
 from tests.data.trajectories import (
     ANSWERED,
     HERMES,
@@ -144,20 +143,3 @@ def test_only_the_context_is_cut_and_no_turn_is_broken():
     assert (shorter.responses, shorter.tools) == (query.responses, TOOLS)
     assert fit(Query("q", prompt, query.responses, tools=TOOLS), measure, limit, ours, "middle") is None
     assert edit_context(query, []).tools == TOOLS
-
-
-def test_a_judge_that_is_cut_still_sees_the_tools(folders):
-    settings = JudgeSettings(cut="middle", max_length=3000)
-    model = longrm.load(str(folders / "scalar"), judge=settings)
-    long = " ".join(f"Line {number} says nothing." for number in range(150))
-    prompt = (say("system", "You help."), say("user", f"{long}\n\nIs it warm?"))
-    query = Query("q", prompt, (ANSWERED, PLAIN), (Span(1, 0, len(long)),), tools=TOOLS)
-    (judged,) = model.judge([query])
-    assert judged.cut is not None
-    (other,) = model.judge([Query("q", prompt, (ANSWERED, PLAIN), query.context)])
-    assert judged.cut.tokens > other.cut.tokens, "the tools take room"
-
-
-def test_a_comparisons_tools_are_its_querys():
-    comparison = Comparison("a", "g", PROMPT, (ANSWERED, PLAIN), (1, 2), tools=TOOLS)
-    assert query_of(comparison, (1, 0)).tools == TOOLS

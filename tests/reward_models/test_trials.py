@@ -58,26 +58,9 @@ def test_equal_shares_tie_exactly():
     assert whole.scores[0] == whole.scores[1] == 0.5
 
 
-def test_means_of_thirds_that_add_up_alike_tie():
-    first = [answered((0, 1), *points) for points in ((1, 1), (0, 1), (0, 0))]
-    second = [answered((1, 0), *points) for points in ((1, 0), (0, 0), (0, 0))]
-    assert len(set(together([*first, *second]).scores)) == 1
-
-
 def test_an_order_without_an_answer_leaves_the_whole_unanswered_and_an_error_an_error():
     silent = Trial(order=(1, 0), outcome=Outcome.TRUNCATED, detail="ran out of room")
     whole = together([answered((0, 1), 1, 0), silent])
     assert (whole.outcome, whole.scores, whole.detail) == (Outcome.TRUNCATED, (), "ran out of room")
     failed = Trial(order=(1, 0), outcome=Outcome.ERROR, detail="connection lost")
     assert together([silent, answered((0, 1), 1, 0), failed]).outcome is Outcome.ERROR
-
-
-def test_one_asking_is_kept_as_it_is():
-    only = Trial(
-        order=(1, 0),
-        outcome=Outcome.ANSWERED,
-        scores=(7.123456789012345, -2.0),
-        explanation="because",
-        attempts=2,
-    )
-    assert together([only]) is only

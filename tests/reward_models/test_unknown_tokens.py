@@ -3,19 +3,12 @@
 import json
 
 import pytest
-import tokenizers
-from tokenizers import models, pre_tokenizers
 
-from longrm.data.tokenizing import Tokenizer, UnknownTokens
-from longrm.errors import DataError
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
-from longrm.modeling.loading import new_language_model, new_scorer
-from longrm.modeling.local_writer import LocalWriter
+from longrm.modeling.loading import new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.reward_models import load
-from longrm.reward_models.generative import GenerativeRewardModel
-from longrm.reward_models.kinds import JudgeSettings
 from longrm.runs.logs import read_judgments
 from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.types import Outcome, Query, query_of
@@ -75,28 +68,6 @@ def test_text_that_is_unknown_in_part_is_warned_of_once(folder, caplog):
     assert [one.outcome for one in judged] == [Outcome.ANSWERED] * 2
     (record,) = caplog.records
     assert "%" in record.getMessage()
-
-
-def test_a_writer_refuses_a_prompt_that_it_cannot_read():
-    language_model = new_language_model(ModelShape(layers=1), words_tokenizer(), seed=0)
-    writer = LocalWriter(language_model, "writer")
-    judge = GenerativeRewardModel(writer, JudgeSettings(max_tokens=4), tokenizer=writer.tokenizer)
-    (judged,) = judge.judge([ENGLISH])
-    assert judged.outcome is Outcome.ERROR
-    assert "unknown to the tokenizer" in judged.detail
-
-
-@pytest.mark.parametrize(("unknown", "refused"), [("<unk>", True), ("</s>", False)])
-def test_only_a_token_for_unknown_text_counts(unknown, refused):
-    backend = tokenizers.Tokenizer(models.WordLevel({"</s>": 0, "<unk>": 1, "a": 2}, unk_token=unknown))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    check = UnknownTokens(Tokenizer.from_backend(backend, eos="</s>"), "model").check
-    check([[1, 2], [2, 1]])  # half of them
-    if refused:
-        with pytest.raises(DataError, match="3 of 4 tokens"):
-            check([[1, 2], [1, 1]])
-    else:
-        check([[2, 0], [0, 0]])
 
 
 def test_a_file_names_the_row_that_cannot_be_read(folder, english, tmp_path):

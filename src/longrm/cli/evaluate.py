@@ -178,8 +178,10 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
         rate = getattr(summary.failures, name)
         if rate and rate.value:
             facts.append((f"{meaning}, %", percentage(rate)))
-    if (checks := counts.context_check) and (checks.unanswered or checks.impossible):
-        reasons = f"{checks.unanswered} not answered, {checks.impossible} without a context to remove or swap"
+    if (checks := counts.context_check) and (checks["unanswered"] or checks["impossible"]):
+        reasons = (
+            f"{checks['unanswered']} not answered, {checks['impossible']} without a context to remove or swap"
+        )
         facts.append(("context not checked", reasons))
     for name, one in summary.baselines.items():
         reads = ", which reads the context" if one.reads_context else ""

@@ -8,7 +8,7 @@ from longrm.clients.remote_settings import ModelName, Remote, refuse_server, ser
 from longrm.config import Config
 from longrm.errors import ConfigError
 from longrm.evaluation.comparison_trials import JudgingSettings
-from longrm.evaluation.rules import check_rule
+from longrm.evaluation.rules import RULES
 from longrm.evaluation.runner import Shard, ShardName, evaluate
 from longrm.evaluation.summaries import EvaluationSummary
 from longrm.reward_models import Compress, JudgeSettings, RewardModel
@@ -90,8 +90,7 @@ def run_evaluation(
     if place.count > 1:
         refuse_server(settings.model, "torchrun")
     bench = bench or load_benchmark(settings)
-    if bench.rule:
-        check_rule(bench.rule)
+    assert not bench.rule or bench.rule in RULES, f"no scoring rule {bench.rule!r}"
     with claimed_once(RunFolder(out, "evaluation", settings), place) as folder:
         judge = model or load_judge(settings, bench, out)
         if place.is_main_process:

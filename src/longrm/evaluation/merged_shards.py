@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -16,7 +15,6 @@ from longrm.evaluation.runner import LOGS, ExampleSample, Shard, conclude
 from longrm.evaluation.summaries import EvaluationSummary
 from longrm.runs.folder import CONFIG, RunFolder, write_file
 from longrm.runs.logs import EXAMPLES, GOLD, JUDGMENTS, Log, to_line
-from longrm.runs.removal import held
 
 
 def merge_shards(folders: Sequence[Path], out: Path) -> EvaluationSummary:
@@ -32,16 +30,9 @@ def merge_shards(folders: Sequence[Path], out: Path) -> EvaluationSummary:
         RunError: A folder is not a finished shard, a shard is missing or given twice, or the shards are of different
             runs.
     """
-    with ExitStack() as stack:
-        for folder in {folder.resolve() for folder in folders}:
-            stack.enter_context(held(folder))
-        return _merge(folders, out)
-
-
-def _merge(folders: Sequence[Path], out: Path) -> EvaluationSummary:
     by_shard: dict[Shard, Run] = {}
-    for place in folders:
-        run = Run(place)
+    for path in folders:
+        run = Run(path)
         _ = run.evaluation  # an error unless it is a finished evaluation
         if "shard" not in run.manifest:
             raise RunError(f"{run.path} is not a shard: it was run without --shard")
@@ -49,8 +40,6 @@ def _merge(folders: Sequence[Path], out: Path) -> EvaluationSummary:
         if shard in by_shard:
             raise RunError(f"{by_shard[shard].path} and {run.path} are both shard {shard}; drop one")
         by_shard[shard] = run
-    if not by_shard:
-        raise RunError("a merge needs the run folders of all shards")
     shards = [by_shard[shard] for shard in sorted(by_shard)]
     first, count = shards[0], min(by_shard).count
     for other in shards[1:]:
@@ -66,14 +55,12 @@ def _merge(folders: Sequence[Path], out: Path) -> EvaluationSummary:
     def in_turn(name: str) -> list[Any]:
         """The records of all shards in the order of the whole run, batch by batch."""
         sources = [iter(list(Log(run.path / name, LOGS[name]))) for run in shards]
-        dealt = [
-            record
-            for number, size in enumerate(batches)
-            for record in islice(sources[number % len(sources)], size)
-        ]
-        return dealt + [
-            record for source in sources for record in source
-        ]  # superfluous records fail the check below
+        records: list[Any] = []
+        for number, size in enumerate(batches):
+            records += islice(sources[number % len(sources)], size)
+        for source in sources:
+            records += source  # superfluous records fail the check below
+        return records
 
     gold, judged = in_turn(GOLD), in_turn(JUDGMENTS)
     gold_lines = b"".join(map(to_line, gold))
@@ -103,23 +90,16 @@ def _merge(folders: Sequence[Path], out: Path) -> EvaluationSummary:
             scale=summary.scale,
             bench=summary.bench,
             rule=next((name for name in summary.rules if name != "release"), ""),
-            counted={
-                "skipped_rows": summary.counts.skipped_rows,
-                "sampled_from": summary.counts.sampled_from,
-            },
+            counted=summary.counts.model_dump(include={"skipped_rows", "sampled_from"}),
             added={"audit": summary.audit, "measured": summary.measured},
         )
 
 
 def _check_same_run(one: Run, other: Run) -> None:
     """Raises an error if two shards differ in settings, model, benchmark or its comparisons."""
-    changed = []
-    counts = [Shard.parse(run.settings["shard"]).count for run in (one, other)]
-    if counts[0] != counts[1]:
-        changed.append(f"number of shards: {counts[0]} -> {counts[1]}")
-    changed += changed_settings(
-        *(Evaluation.defining({**run.settings, "shard": None}) for run in (one, other))
-    )
+    counts = [{"number of shards": Shard.parse(run.settings["shard"]).count} for run in (one, other)]
+    settings = [Evaluation.defining({**run.settings, "shard": None}) for run in (one, other)]
+    changed = [*changed_settings(*counts), *changed_settings(*settings)]
     for key in ("model", "bench"):
         changed += changed_settings(one.manifest.get(key) or {}, other.manifest.get(key) or {})
     if not changed and one.manifest["shard"] != other.manifest["shard"]:

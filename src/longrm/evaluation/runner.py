@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections import ChainMap, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
@@ -34,7 +34,7 @@ from longrm.runs.logs import (
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
 from longrm.runs.workers import WorkerGroup, check_seen
-from longrm.types import Comparison, Outcome, Scale, message_text
+from longrm.types import Comparison, Outcome, message_text
 
 # A batch is judged between two writes to the log: large enough for the model to share prefixes, small enough that a
 # killed run loses minutes at most.
@@ -127,30 +127,6 @@ ShardName = Annotated[str, AfterValidator(lambda text: str(Shard.parse(text)))]
 """A setting that names a shard, such as "2/4"."""
 
 
-class _ShardBatches:
-    """Numbers the batches of a benchmark as they are read, and collects what a shard records about the whole run."""
-
-    def __init__(self, shard: Shard | None) -> None:
-        self.shard = shard
-        self.ranks: dict[str, tuple[int, ...] | None] = {}  # gold ranks of the shard's comparisons, by id
-        self.sizes: list[int] = []  # of all batches
-        self.digest = hashlib.sha256()  # of all gold, to check that shards are of the same comparisons
-        self._own = 0
-
-    def take(self, batch: Sequence[GoldRecord]) -> int | None:
-        """Reads the next batch; returns its number within the shard, from 0, or None if it is another shard's."""
-        number = len(self.sizes)
-        self.sizes.append(len(batch))
-        if self.shard is not None:
-            for gold in batch:
-                self.digest.update(to_line(gold))
-            if number % self.shard.count != self.shard.number - 1:
-                return None
-        self.ranks.update((gold.id, gold.ranks) for gold in batch)
-        self._own += 1
-        return self._own - 1
-
-
 def evaluate(
     bench: LoadedBenchmark,
     model: RewardModel,
@@ -184,12 +160,11 @@ def evaluate(
         ConfigError: The shard is empty, because there are fewer batches than shards.
     """
     place = place or WorkerGroup()
-    batches = _ShardBatches(shard)
     if place.is_main_process:
         _join(folder)  # parts that killed processes left
     place.wait()  # until the main process has claimed the folder and joined the parts
     check_seen(folder.path)
-    _judge(bench, model, folder, judging, batches, place, progress)
+    ranks, batches = _judge(bench, model, folder, judging, shard, place, progress)
     place.wait()
     if not place.is_main_process:
         place.wait()  # for the summary
@@ -197,19 +172,18 @@ def evaluate(
         assert isinstance(summary, EvaluationSummary), "this run wrote it"
         return summary
     _join(folder)
-    ranks = batches.ranks
-    if shard is not None and batches.sizes and not ranks:
-        number = len(batches.sizes)
+    if not ranks:
+        if shard is None or not batches["batches"]:
+            raise DataError(f"{bench.name}: no row is a comparison")
+        number = len(batches["batches"])
         raise ConfigError(
             f"shard {shard} is empty: '{bench.name}' has {number} batches; omit this shard and merge the first {number}"
         )
-    if not ranks:
-        raise DataError(f"{bench.name}: no row is a comparison")
     records = {record.id: record for record in Log(folder.path / JUDGMENTS, JudgmentRecord)}
     if stale := records.keys() - ranks.keys():
         raise DataError(
-            f"the run holds {len(stale)} judgments, such as '{min(stale)}', of comparisons that '{bench.name}' no "
-            "longer has; the data has changed, so choose another --out"
+            f"'{bench.name}' no longer has {len(stale)} comparisons of the run, such as '{min(stale)}'; choose "
+            "another --out"
         )
     if lost := ranks.keys() - records.keys():
         raise RunError(
@@ -228,7 +202,7 @@ def evaluate(
     for name, kind in LOGS.items():
         rearrange(folder.path / name, kind, shown if name == EXAMPLES else ranks)
     if shard is not None:
-        folder.record(shard={"batches": batches.sizes, "gold_sha256": batches.digest.hexdigest()})
+        folder.record(shard=batches)
     if bench.reading is not None:
         bench.reading.skipped.log()
     summary = conclude(
@@ -254,30 +228,19 @@ def evaluate(
 
 
 def conclude(
-    records: Sequence[JudgmentRecord],
-    folder: RunFolder,
-    judging: JudgingSettings,
-    *,
-    model: str,
-    scale: Scale,
-    bench: str,
-    rule: str,
-    counted: Mapping[str, Any],
-    added: Mapping[str, Any],
+    records: Sequence[JudgmentRecord], folder: RunFolder, judging: JudgingSettings, **described: Any
 ) -> EvaluationSummary:
-    """Summarizes a completely judged run: writes items, `results.csv` and `summary.json`; see `summarize`."""
+    """Summarizes a completely judged run: writes items, `results.csv` and `summary.json`.
+
+    `described` are the arguments of `summarize` that do not follow from the settings.
+    """
     summary = summarize(
         records,
-        model=model,
-        bench=bench,
-        scale=scale,
-        rule=rule,
         release_rule=judging.release_rule,
         seed=judging.seed,
         resamples=judging.resamples,
         accuracy_threshold=judging.accuracy_threshold,
-        counted=counted,
-        added=added,
+        **described,
     )
     write_items(records, folder.path)
     write_results(summary, folder.path / "results.csv")
@@ -295,18 +258,25 @@ def _judge(
     model: RewardModel,
     folder: RunFolder,
     judging: JudgingSettings,
-    batches: _ShardBatches,
+    shard: Shard | None,
     place: WorkerGroup,
     progress: Progress,
-) -> None:
-    """Reads all comparisons, and judges and logs those that this process takes and that have no answer yet."""
+) -> tuple[dict[str, tuple[int, ...] | None], dict[str, Any]]:
+    """Reads all comparisons, and judges and logs those that this process takes and that have no answer yet.
+
+    Returns:
+        The gold ranks of the shard's comparisons, by id; and what every shard records about the whole run, so that a
+        merge can check it: the sizes of all batches, and a digest of all gold.
+    """
     judge, sample = TrialJudge(model, judging), ExampleSample(judging.examples)
     logged = Log(folder.path / JUDGMENTS, JudgmentRecord)
     answered = {record.id: record for record in logged if record.outcome is not Outcome.ERROR}
     known = {record.id: record for record in Log(folder.path / GOLD, GoldRecord)}
     kept = {record.id for record in Log(folder.path / EXAMPLES, ExampleRecord)}
-    total = (bench.total or 0) if batches.shard is None else 0
-    done, seen, pending = len(answered), set[str](), set[str]()
+    total = (bench.total or 0) if shard is None else 0
+    done, pending = len(answered), set[str]()
+    seen, ranks = set[str](), dict[str, tuple[int, ...] | None]()
+    sizes, digest, pieces = list[int](), hashlib.sha256(), 0
 
     def report(share: float = 0.0) -> None:  # of the batch that is being judged
         progress(f"judging {bench.name}", done + int(share * len(pending)), total)
@@ -318,10 +288,17 @@ def _judge(
         Log(part_of(folder.path / GOLD, place.rank), GoldRecord) as gold,
         Log(part_of(folder.path / EXAMPLES, place.rank), ExampleRecord) as examples,
     ):
-        for batch in _batches(bench.comparisons):
+        for number, batch in enumerate(_batches(bench.comparisons)):
             golds = []
             for comparison in batch:
-                _check(bench.name, comparison, seen)
+                if comparison.id in seen:
+                    raise DataError(f"{bench.name}: two comparisons have the id '{comparison.id}'")
+                if comparison.role == "judgment":
+                    raise DataError(
+                        f"{bench.name}: the responses of '{comparison.id}' are judgments, which are training data for "
+                        "a generative reward model, not evaluation data"
+                    )
+                length_and_depth(comparison)  # an error if the metadata are not valid
                 seen.add(comparison.id)
                 golds.append(gold_record(comparison))
                 if changed := golds[-1].changed_from(known.get(comparison.id, golds[-1])):
@@ -329,9 +306,16 @@ def _judge(
                         f"{bench.name}: the {changed} of '{comparison.id}' differs from {GOLD} of the run; choose "
                         "another --out"
                     )
-            piece = batches.take(golds)
-            pending = {comparison.id for comparison in batch} - answered.keys()
-            mine = piece is not None and place.takes(piece)
+            sizes.append(len(batch))
+            if shard is not None:
+                for one in golds:
+                    digest.update(to_line(one))
+            mine = shard is None or number % shard.count == shard.number - 1
+            pending = {comparison.id for comparison in batch} - answered.keys() if mine else set()
+            if mine:
+                ranks.update((one.id, one.ranks) for one in golds)
+                mine = place.takes(pieces)
+                pieces += 1
             fresh: list[JudgmentRecord] = []
             if mine and pending:
                 # All of the batch, so that prefixes are shared and votes seeded as in an uninterrupted run.
@@ -353,17 +337,7 @@ def _judge(
             pending = set()
             report()
     model.on_progress = RewardModel.on_progress
-
-
-def _check(bench: str, comparison: Comparison, seen: set[str]) -> None:
-    if comparison.id in seen:
-        raise DataError(f"{bench}: two comparisons have the id '{comparison.id}'; ids must be unique")
-    length_and_depth(comparison)  # an error if the metadata are not valid
-    if comparison.role == "judgment":
-        raise DataError(
-            f"{bench}: the responses of '{comparison.id}' are judgments, which are training data for a generative "
-            "reward model, not evaluation data"
-        )
+    return ranks, {"batches": sizes, "gold_sha256": digest.hexdigest()}
 
 
 def _batches(comparisons: Iterable[Comparison]) -> Iterator[list[Comparison]]:

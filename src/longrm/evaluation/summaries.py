@@ -33,6 +33,9 @@ DepthBin = Literal["0.0-0.2", "0.2-0.4", "0.4-0.6", "0.6-0.8", "0.8-1.0"]
 DEPTH_BINS: tuple[DepthBin, ...] = get_args(DepthBin)
 Link = Literal["logistic", "logistic, temperature fitted", "vote share"]
 """How a margin becomes a confidence."""
+CheckResult = Literal["same", "changed", "unanswered", "impossible"]
+CONTEXT_CHECKS: tuple[CheckResult, ...] = get_args(CheckResult)
+"""The results of a context check that ran; see `ContextCheck`."""
 UnitShare = Annotated[FiniteFloat, Field(ge=0, le=1)]
 Percent = FiniteFloat | None
 Positive = Annotated[int, Field(ge=1)]
@@ -86,15 +89,6 @@ class CutCounts(SummaryPart):
     tokens: Count
 
 
-class ContextCheckCounts(SummaryPart):
-    """Comparisons by the result of the context check; see `ContextCheck` for its values."""
-
-    same: Count
-    changed: Count
-    unanswered: Count
-    impossible: Count
-
-
 class EvaluationCounts(SummaryPart):
     """Everything that an evaluation counts."""
 
@@ -105,7 +99,8 @@ class EvaluationCounts(SummaryPart):
     trials: TrialCounts  # number of trials
     cut: CutCounts  # contexts that were cut to fit
     retried: Count  # trials that took more than one attempt
-    context_check: ContextCheckCounts | None  # results of the context check; null if it did not run
+    # Comparisons by the result of the context check; null if it did not run
+    context_check: dict[CheckResult, Count] | None
     skipped_rows: Count | None = None  # rows of the benchmark that could not be read, if it counts them
     # Size of the benchmark, if a stratified sample was taken (`source.limit`)
     sampled_from: Count | None = None
@@ -330,13 +325,8 @@ class RuleScore(SummaryPart):
 
     overall_percent: Percent  # its overall score
     left_out: Count  # comparisons that ended in an error
-    errs: tuple[RuleError, ...] = ()  # where the rule itself makes mistakes
-    note: str = ""  # why there is no overall score
-
-    @model_serializer(mode="wrap")
-    def _without_absent_parts(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Each rule returns its own fields: those that it does not return are not written.
-        return {key: value for key, value in handler(self).items() if key in self.model_fields_set}
+    errs: tuple[RuleError, ...] | None = None  # where the rule itself makes mistakes
+    note: str | None = None  # why there is no overall score
 
     @property
     def parts(self) -> dict[str, dict[str, Percent]]:
@@ -434,12 +424,6 @@ class StageContrast(SummaryPart):
     best_of_4: dict[str, Estimate] | None = None
 
 
-class DemoNotes(SummaryPart):
-    """What a reader of a demo must know: how the untrained model begins."""
-
-    start: str = ""
-
-
 class DemoSummary(SummaryPart):
     """The summary of a demo."""
 
@@ -451,7 +435,7 @@ class DemoSummary(SummaryPart):
     controls: dict[str, Estimate]
     seconds: dict[str, Annotated[FiniteFloat, Field(ge=0)]]
     complete: bool = True
-    notes: DemoNotes = DemoNotes()
+    notes: dict[Literal["start"], str] = {}  # how the untrained model begins
 
 
 class TrainingEvaluations(SummaryPart):

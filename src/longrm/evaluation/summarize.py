@@ -1,7 +1,7 @@
 """Summarizes one evaluation; `summaries` defines the contents of a summary."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from longrm.evaluation.breakdown import breakdown, empty_cells, missing_answers
@@ -21,7 +21,7 @@ from longrm.evaluation.judge_behavior import (
 from longrm.evaluation.metrics import reported
 from longrm.evaluation.rules import scores_by_rule
 from longrm.evaluation.summaries import (
-    ContextCheckCounts,
+    CONTEXT_CHECKS,
     CutCounts,
     EvaluationCounts,
     EvaluationSummary,
@@ -29,7 +29,7 @@ from longrm.evaluation.summaries import (
 )
 from longrm.evaluation.table import Bootstrap, GoldPairs, ScoreTable, has_gold_order
 from longrm.runs.records import JudgmentRecord
-from longrm.types import Outcome, Scale
+from longrm.types import Judgment, Outcome, Scale
 
 
 def summarize(
@@ -70,16 +70,28 @@ def summarize(
     # Without any answer, everything that describes the answers is null.
     answered = bool(table.answered.any())
     missing = missing_answers(records)
-    rules = [*([rule] if rule else []), *(["release"] if release_rule else [])]
     pairs = GoldPairs(table)
     baselines = against_baselines(table, **drawn) if answered else {}
-    shown = reported(pairs_only=not (table.size > 2).any()) if table.size.size else ()
+    shown = reported(pairs_only=not (table.size > 2).any()) if table.records else ()
+    trials = [trial for record in records for trial in record.trials]
+    cuts = [record.cut for record in records if record.cut is not None]
+    checks = Counter(record.context_check for record in records if record.context_check)
     return EvaluationSummary(
         model=model,
         bench=bench,
         scale=scale,
         complete=all(record.outcome is not Outcome.ERROR for record in records) and not empty_cells(missing),
-        counts=_counts(records, counted or {}),
+        counts=EvaluationCounts(
+            comparisons=len(records),
+            groups=len({record.group for record in records}),
+            outcomes=_by_outcome(records),
+            without_gold=sum(not has_gold_order(record) for record in records),
+            trials=TrialCounts(total=len(trials), outcomes=_by_outcome(trials)),
+            cut=CutCounts(comparisons=len(cuts), tokens=sum(cut.tokens for cut in cuts)),
+            retried=sum(trial.attempts > 1 for trial in trials),
+            context_check={name: checks[name] for name in CONTEXT_CHECKS} if checks else None,
+            **(counted or {}),
+        ),
         chance={metric.name: metric.chance_on(table) for metric in shown},
         metrics=metrics,
         outcome_rates=outcome_rates(records, **drawn),
@@ -96,34 +108,10 @@ def summarize(
         boundary=boundary_of(table, threshold=accuracy_threshold, **drawn),
         missing=missing,
         **(added or {}),
-        **scores_by_rule(rules, records, scale),
+        **scores_by_rule([rule] * bool(rule) + ["release"] * release_rule, records, scale),
     )
 
 
-def _counts(records: Sequence[JudgmentRecord], counted: Mapping[str, Any]) -> EvaluationCounts:
-    trials = [trial for record in records for trial in record.trials]
-    cuts = [record.cut for record in records if record.cut is not None]
-    states = Counter[str](record.context_check for record in records if record.context_check)
-    return EvaluationCounts(
-        comparisons=len(records),
-        groups=len({record.group for record in records}),
-        outcomes=_outcomes(record.outcome for record in records),
-        without_gold=sum(not has_gold_order(record) for record in records),
-        trials=TrialCounts(total=len(trials), outcomes=_outcomes(trial.outcome for trial in trials)),
-        cut=CutCounts(comparisons=len(cuts), tokens=sum(cut.tokens for cut in cuts)),
-        retried=sum(trial.attempts > 1 for trial in trials),
-        context_check=ContextCheckCounts(
-            same=states["same"],
-            changed=states["changed"],
-            unanswered=states["unanswered"],
-            impossible=states["impossible"],
-        )
-        if states
-        else None,
-        **counted,
-    )
-
-
-def _outcomes(found: Iterable[Outcome]) -> dict[Outcome, int]:
-    counts = Counter(found)
+def _by_outcome(judgments: Sequence[Judgment]) -> dict[Outcome, int]:
+    counts = Counter(judgment.outcome for judgment in judgments)
     return {outcome: counts[outcome] for outcome in Outcome}

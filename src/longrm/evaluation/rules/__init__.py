@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from longrm.errors import ConfigError, nearest
 from longrm.evaluation.rules.benchmark_rules import (
     if_rewardbench,
     judgebench,
@@ -95,16 +94,8 @@ def rule_key(name: str) -> str:
     return f"{name.replace('-', '_')}_rule"
 
 
-def check_rule(name: str) -> None:
-    """Raises `ConfigError` if there is no rule with this name."""
-    if name not in RULES:
-        raise ConfigError(f"no scoring rule '{name}'; {nearest(name, RULES)}")
-
-
 def scores_by_rule(
     names: Sequence[str], records: Sequence[JudgmentRecord], scale: Scale
 ) -> dict[str, dict[str, Any]]:
     """The results of some rules, by their keys in a summary."""
-    for name in names:
-        check_rule(name)
     return {rule_key(name): RULES[name].score(records, scale) for name in names}

@@ -6,7 +6,7 @@ without an answer are wrong.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -26,20 +26,18 @@ def judgebench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any
     """
     # The counter of compute_final_metrics in utils/metrics.py, github.com/ScalerLab/JudgeBench at e2c52c2.
     known = [record for record in records if record.ranks is not None]
-    pairs = [record for record in known if record.outcome is not Outcome.ERROR]
-    sums = [sum(_sign(_lead(trial, record)) for trial in record.trials) for record in pairs]
-    categories: dict[str, list[int]] = defaultdict(list)
-    for record, votes in zip(pairs, sums, strict=True):
-        categories[record.task].append(votes)
+    sums: dict[str, list[int]] = defaultdict(list)
+    for record in known:
+        if record.outcome is not Outcome.ERROR:
+            sums[record.task].append(sum(_sign(_lead(trial, record)) for trial in record.trials))
+    votes = [vote for found in sums.values() for vote in found]
     return {
-        "overall_percent": _percent(votes > 0 for votes in sums),
-        "by_category_percent": {
-            name: _percent(votes > 0 for votes in found) for name, found in sorted(categories.items())
-        },
-        "pairs": len(pairs),
-        "correct": sum(votes > 0 for votes in sums),
-        "undecided": sum(votes == 0 for votes in sums),
-        "left_out": len(known) - len(pairs),
+        "overall_percent": percent([vote > 0 for vote in votes]),
+        "by_category_percent": percents({name: [vote > 0 for vote in found] for name, found in sums.items()}),
+        "pairs": len(votes),
+        "correct": sum(vote > 0 for vote in votes),
+        "undecided": sum(vote == 0 for vote in votes),
+        "left_out": len(known) - len(votes),
     }
 
 
@@ -61,19 +59,17 @@ def rm_bench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
             # Rows are styles of the right response, columns of the wrong one.
             matrices[record.task].append((values[:_STYLES, None] > values[None, _STYLES:]).astype(np.float64))
     above = np.triu_indices(_STYLES, 1)
-    domains = {}
+    domains, difficulties = {}, defaultdict[str, list[float]](list)
     for name, found in sorted(matrices.items()):
         matrix = np.mean(found, axis=0)
         easy, normal, hard = matrix.T[above].mean(), np.diag(matrix).mean(), matrix[above].mean()
-        domains[name] = {"easy": float(easy), "normal": float(normal), "hard": float(hard)}
-    difficulties = ("easy", "normal", "hard") if domains else ()
-    accuracies = {name: 100 * float(np.mean([*found.values()])) for name, found in domains.items()}
+        domains[name] = 100 * float(np.mean([easy, normal, hard]))
+        for difficulty, accuracy in (("easy", easy), ("normal", normal), ("hard", hard)):
+            difficulties[difficulty].append(float(accuracy))
     return {
-        "overall_percent": float(np.mean([*accuracies.values()])) if accuracies else None,
-        "by_difficulty_percent": {
-            name: 100 * float(np.mean([domain[name] for domain in domains.values()])) for name in difficulties
-        },
-        "by_domain_percent": accuracies,
+        "overall_percent": float(np.mean([*domains.values()])) if domains else None,
+        "by_difficulty_percent": {name: 100 * float(np.mean(found)) for name, found in difficulties.items()},
+        "by_domain_percent": domains,
         "left_out": left_out(records),
     }
 
@@ -91,17 +87,18 @@ def if_rewardbench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str,
     for record in records:
         if is_scored(record):
             edges[record.task, record.group].append(_sign(_lead(record, record)))
-    items: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    accuracies, taus = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     for (kind, _), signs in edges.items():
         right, wrong = signs.count(1), signs.count(-1)
-        tau = (right - wrong) / math.sqrt(max(1, (right + wrong) * len(signs)))
-        items[kind].append((right / len(signs), tau))
-    kinds = {kind: tuple(map(fmean, zip(*found, strict=True))) for kind, found in sorted(items.items())}
+        accuracies[kind].append(right / len(signs))
+        taus[kind].append((right - wrong) / math.sqrt(max(1, (right + wrong) * len(signs))))
+    by_type = {kind: fmean(found) for kind, found in sorted(accuracies.items())}
+    tau_by_type = {kind: fmean(found) for kind, found in sorted(taus.items())}
     return {
-        "overall_percent": 100 * fmean(accuracy for accuracy, _ in kinds.values()) if kinds else None,
-        "kendall_tau_b": fmean(tau for _, tau in kinds.values()) if kinds else None,
-        "by_type_percent": {kind: 100 * accuracy for kind, (accuracy, _) in kinds.items()},
-        "kendall_tau_b_by_type": {kind: tau for kind, (_, tau) in kinds.items()},
+        "overall_percent": 100 * fmean(by_type.values()) if by_type else None,
+        "kendall_tau_b": fmean(tau_by_type.values()) if by_type else None,
+        "by_type_percent": {kind: 100 * accuracy for kind, accuracy in by_type.items()},
+        "kendall_tau_b_by_type": tau_by_type,
         "items": len(edges),
         "edges": sum(map(len, edges.values())),
         "left_out": left_out(records),
@@ -114,14 +111,14 @@ def long_form_rewardbench(records: Sequence[JudgmentRecord], scale: Scale) -> di
     right: dict[str, list[bool]] = defaultdict(list)
     for record in records:
         if is_scored(record):
-            judged = list(zip(points(record) or (), record.ranks or (), strict=False))
+            judged = list(zip(points(record), record.ranks or (), strict=False))
             chosen = [value for value, rank in judged if rank == 1]
             rejected = [value for value, rank in judged if rank != 1]
             right[record.task].append(bool(judged) and min(chosen) > max(rejected))
     everything = [one for found in right.values() for one in found]
     return {
-        "overall_percent": _percent(everything),
-        "by_subset_percent": {name: _percent(found) for name, found in sorted(right.items())},
+        "overall_percent": percent(everything),
+        "by_subset_percent": percents(right),
         "items": len(everything),
         "left_out": left_out(records),
     }
@@ -141,13 +138,12 @@ def plan_rewardbench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[st
         if is_scored(record):
             for trial in record.trials:
                 lead = _lead(trial, record)
-                splits[record.task].append(
-                    0.0 if lead is None else 0.5 if abs(lead) <= _TIE else float(lead > 0)
-                )
-    percents = {name: 100 * sum(found) / len(found) for name, found in sorted(splits.items())}
+                earned = 0.0 if lead is None else 0.5 if abs(lead) <= _TIE else float(lead > 0)
+                splits[record.task].append(earned)
+    accuracies = percents(splits)
     return {
-        "overall_percent": sum(percents.values()) / len(percents) if percents else None,
-        "by_split_percent": percents,
+        "overall_percent": sum(accuracies.values()) / len(accuracies) if accuracies else None,
+        "by_split_percent": accuracies,
         "left_out": left_out(records),
     }
 
@@ -166,6 +162,11 @@ def _sign(lead: float | None) -> int:
     return 0 if lead is None else int(lead > 0) - int(lead < 0)
 
 
-def _percent(right: Iterable[bool]) -> float | None:
-    found = list(right)
-    return 100 * sum(found) / len(found) if found else None
+def percent(credits: Sequence[float]) -> float | None:
+    """The mean credit in percent; None without any."""
+    return 100 * sum(credits) / len(credits) if credits else None
+
+
+def percents(parts: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The mean credit of every part in percent, in ascending order of names."""
+    return {name: 100 * sum(credits) / len(credits) for name, credits in sorted(parts.items())}

@@ -1,10 +1,12 @@
 """The scoring code of the LongRM release, including its mistakes, for comparison with its published numbers."""
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from longrm.evaluation.metrics import position_match_credit
+from longrm.evaluation.rules.benchmark_rules import percent, percents
 from longrm.evaluation.table import BEST_OF
 from longrm.reward_models.trials import points
 from longrm.runs.records import JudgmentRecord
@@ -42,17 +44,14 @@ def release(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
     known = [record for record in records if record.ranks is not None]
     scored = [record for record in known if record.outcome is not Outcome.ERROR]
     matches = [_match(record, scale) for record in scored]
-    by_task: dict[str, list[float]] = {}
-    by_rank: dict[str, list[float]] = {}
+    by_task, by_rank = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     for record, match in zip(scored, matches, strict=True):
-        if record.subtype in BEST_OF:
-            by_rank.setdefault(record.subtype, []).append(match)
-        else:
-            by_task.setdefault(record.task, []).append(match)
+        part = by_rank[record.subtype] if record.subtype in BEST_OF else by_task[record.task]
+        part.append(match)
     return {
-        "overall_percent": _percent(matches),
-        "by_task_percent": {task: _percent(found) for task, found in sorted(by_task.items())},
-        "by_rank_percent": {rank: _percent(found) for rank, found in sorted(by_rank.items())},
+        "overall_percent": percent(matches),
+        "by_task_percent": percents(by_task),
+        "by_rank_percent": percents(by_rank),
         "errs": [
             {"id": record.id, "why": why}
             for record, match in zip(scored, matches, strict=True)
@@ -67,7 +66,7 @@ def _match(record: JudgmentRecord, scale: Scale) -> float:
     order, ranks = record.trials[0].order, record.ranks or ()
     best_first = sorted(range(len(ranks)), key=lambda index: ranks[index])
     gold = [best_first.index(index) for index in order]
-    read = _read(record, scale)
+    read = _read(record, scale)  # empty or shorter if the verdict is missing or partial
     return sum(one == two for one, two in zip(gold, read, strict=False)) / len(gold)
 
 
@@ -113,7 +112,3 @@ def _why(record: JudgmentRecord, match: float, scale: Scale) -> Why | None:
     if len(read) < len(ranks):
         return "partial" if read else "unparsed"
     return "gold_tie" if read == _by_score([values[index] for index in trial.order]) else "first_match"
-
-
-def _percent(matches: Sequence[float]) -> float | None:
-    return 100 * sum(matches) / len(matches) if matches else None

@@ -1,6 +1,7 @@
 """The scores that RewardBench (arXiv 2403.13787) and RewardBench 2 (arXiv 2506.01937) publish."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -47,10 +48,16 @@ def rewardbench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, An
     A pair is right if the better response scores strictly higher. A judge's tied verdict, equal ratings and an answer
     without either count one half. The prior test sets, which the first leaderboard added at half weight, are excluded.
     """
-    pairs = [record for record in records if is_scored(record)]
-    credit: dict[tuple[str, str], list[float]] = {}
-    for record in pairs:
-        credit.setdefault((record.task, record.subtype), []).append(_pair(record, scale))
+    credit: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for record in records:
+        if is_scored(record):
+            # A tie of a classifier's scores is wrong in scripts/run_rm.py; a tie of a judge's ratings or verdicts
+            # counts one half in scripts/run_generative.py, with --score_w_ratings as well.
+            values = points(record)
+            earned = top1_credit(values, record.ranks or ()) if values else 0.5
+            if not _is_written(scale):
+                earned = math.floor(earned if values else 0)
+            credit[record.task, record.subtype].append(earned)
     subsets = {key: sum(found) / len(found) for key, found in credit.items()}
     sections = {}
     for section in sorted({section for section, _ in subsets}):
@@ -92,14 +99,6 @@ def rewardbench_2(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, 
         "left_out": left_out(records),
         "note": _RATINGS_NEEDED if unrated else "",
     }
-
-
-def _pair(record: JudgmentRecord, scale: Scale) -> float:
-    # A tie of a classifier's scores is wrong in scripts/run_rm.py; a tie of a judge's ratings or verdicts counts one
-    # half in scripts/run_generative.py, with --score_w_ratings as well.
-    values, ranks = points(record), record.ranks or ()
-    credit = top1_credit(values, ranks) if values else 0.5
-    return credit if _is_written(scale) else math.floor(credit if values else 0)
 
 
 def _is_written(scale: Scale) -> bool:

@@ -152,14 +152,14 @@ def rules(models: Sequence[Model]) -> Section | None:
         rows = []
         for model, score in scored:
             values = [score.parts.get(key, {}).get(part) for key, part in parts]
-            overall = Cell(published(score.overall_percent), score.note)
+            overall = Cell(published(score.overall_percent), score.note or "")
             rows.append(
                 Row(model.label, [overall, *(Cell(published(value)) for value in values)], model.style)
             )
         heads = [f"best of {part}" if key == "by_rank_percent" else part for key, part in parts]
         tables.append(Table(RULES[name].title, ["model", "overall", *heads], rows))
     for model in models:
-        errs = [error for score in model.summary.rules.values() for error in score.errs]
+        errs = [error for score in model.summary.rules.values() for error in score.errs or ()]
         rows = []
         for why, number in sorted(Counter(error.why for error in errs).items()):
             first = ", ".join([error.id for error in errs if error.why == why][:10])

@@ -119,9 +119,8 @@ def test_gradients_by_embeddings_are_those_of_separate_sequences(family: str):
     tree = make_trees()[0]
     signs = torch.tensor([1.0, -1.0, 0.5])
     hooked, *others = ours.base_model.layers
-    hooked.forward = hook = partial(
-        type(hooked).forward, hooked
-    )  # as libraries do that place layers on devices
+    # As libraries do that place layers on devices.
+    hooked.forward = hook = partial(type(hooked).forward, hooked)
     found = embedding_gradients(
         ours, pack([tree]), lambda hidden, packed: signs * branch_scores(ours, hidden, packed)
     )

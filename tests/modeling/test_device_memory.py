@@ -107,55 +107,21 @@ def test_bf16_keeps_log_probabilities_in_fp32():
     assert (rounded - exact).abs().max() > 1e-3
 
 
-PART = 7
-
-
-@pytest.fixture
-def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_prefix, "LOGITS_AT_ONCE", PART * SIZES["vocab_size"])
-
-
 @pytest.mark.parametrize("kind", ["logprobs", "scores"])
 def test_log_probabilities_in_parts_are_those_at_once(kind: str, monkeypatch: pytest.MonkeyPatch):
     packed = pack([TREE])
     results = []
-    for limit in (shared_prefix.LOGITS_AT_ONCE, PART * SIZES["vocab_size"] + 5):
+    for limit in (shared_prefix.LOGITS_AT_ONCE, 7 * SIZES["vocab_size"] + 5):
         monkeypatch.setattr(shared_prefix, "LOGITS_AT_ONCE", limit)
         model = make_pair("qwen3", kind)[1]
         values = torch.cat(response_logprobs(model, packed))
-        assert len(values) % PART  # the last part is a smaller one
+        assert len(values) % 7  # the last part is a smaller one
         differently_weighted(values).backward()
         results.append((values.detach(), gradients(model)))
     (plain, plain_gradients), (parts, part_gradients) = results
     assert (plain - parts).abs().max() < 1e-6
     assert far(plain_gradients, part_gradients) < 1e-5
     assert far(plain_gradients, {n: g.roll(1, 0) for n, g in part_gradients.items()}) > 1e-3
-
-
-@pytest.mark.usefixtures("in_parts")
-def test_only_one_part_of_the_logits_is_ever_there(monkeypatch: pytest.MonkeyPatch):
-    model, packed = make_pair("llama", "logprobs")[1], pack([TREE])
-    sizes = []
-    real = shared_prefix._linear
-
-    def watched(states: torch.Tensor, head: Any) -> torch.Tensor:
-        sizes.append(len(states))
-        return real(states, head)
-
-    monkeypatch.setattr(shared_prefix, "_linear", watched)
-    hidden = hidden_states(model, packed)
-    kept = 0
-
-    def count(tensor: torch.Tensor) -> torch.Tensor:
-        nonlocal kept
-        kept += tensor.shape[-1:] == (SIZES["vocab_size"],)
-        return tensor
-
-    with saved_tensors_hooks(count, lambda tensor: tensor):
-        values = token_logprobs(model, hidden, packed, packed.layout.branch_tokens())
-    assert (sizes, kept) == ([7, 7, 5], 0)
-    values.sum().backward()
-    assert sorted(sizes) == [5, 5, 7, 7, 7, 7]  # all of them again, one by one, on the way back
 
 
 @pytest.mark.parametrize(

@@ -46,11 +46,9 @@ def separate(model: Any, kind: str, trees: list[TokenTree]) -> list[Tensor]:
 
 
 def shared(model: Any, kind: str, packed: Packed) -> list[Tensor]:
-    return (
-        list(shared_prefix.scores(model, packed).split(1))
-        if kind == "scores"
-        else shared_prefix.response_logprobs(model, packed)
-    )
+    if kind == "scores":
+        return list(shared_prefix.scores(model, packed).split(1))
+    return shared_prefix.response_logprobs(model, packed)
 
 
 def values_and_gradients(model: Any, results: list[Tensor]) -> dict[str, Tensor]:

@@ -191,16 +191,3 @@ def test_saving_replaces_a_model_and_nothing_else(scorer: Scorer, folder: Path, 
     with pytest.raises(RunError, match="cannot write"):
         save(scorer, file / "model")
     assert file.read_text() == "precious"
-
-
-def test_a_failed_save_leaves_the_old_model_whole(
-    scorer: Scorer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def disk_full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Tokenizer, "save", disk_full)
-    with pytest.raises(RunError, match="No space left"):
-        save(new_scorer(SHAPE, scorer.tokenizer, seed=9), folder)
-    assert distance(scores(load_scorer(folder)), scores(scorer)) < ROUNDING
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]

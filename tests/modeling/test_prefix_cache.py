@@ -88,16 +88,6 @@ def test_the_cache_is_used_and_wrong_contents_are_far_off():
     assert distance(right, wrong) > 100 * ROUNDING
 
 
-def test_a_failed_forward_pass_caches_nothing():
-    _, ours = make_pair("llama", "scores")
-    kept = PrefixCache([ours.eval()], 2**20)
-    for _ in range(3):
-        packed = kept.pack(FORWARDS[0])  # its forward fails
-        assert packed.layout.trees[0].cached == 0
-    assert len(kept.table) == 0
-    assert len(kept.table._free) + len(kept._pending.reserved) == kept.table.blocks
-
-
 @pytest.mark.parametrize("place", ["pack", "keep"])
 def test_a_failure_gives_no_slot_to_two_prefixes(place, monkeypatch):
     stock, ours = make_pair("llama", "scores")

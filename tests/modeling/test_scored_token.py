@@ -198,19 +198,6 @@ def test_a_training_goes_on_with_the_token_that_was_read_before(folder: Path, pa
     assert read_manifest(tmp_path / "run")["model"]["scored_at"] in (model / "README.md").read_text()
 
 
-def test_a_model_of_our_own_is_read_at_the_token_that_closes_a_response(
-    family: str, pairs: Path, tmp_path: Path
-):
-    """A new head learns from the closing token, so the padding must be another: here there is none."""
-    base = trained_elsewhere(family, tmp_path / "base", AutoModelForCausalLM)
-    train(recipe(base, pairs, tmp_path), tmp_path / "run")
-    model = tmp_path / "run/model"
-    assert json.loads((model / "config.json").read_text())["pad_token_id"] is None
-    ours = longrm.load(str(model)).score(PROMPT, RESPONSES)
-    assert distance(ours, plain_scores(model)) < TOLERANCE
-    assert distance(ours, very_last_scores(model)) < TOLERANCE
-
-
 def test_an_adapter_is_read_where_peft_reads_it_on_its_base(family: str, pairs: Path, tmp_path: Path):
     base = trained_elsewhere(family, tmp_path / "base", AutoModelForCausalLM)
     train(recipe(base, pairs, tmp_path, lora={"rank": 2}), tmp_path / "run")

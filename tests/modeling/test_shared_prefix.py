@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longrm.errors import ModelError
-from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
+from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack
 
 from .conftest import make_pair
@@ -31,12 +31,6 @@ def test_every_branch_can_be_read_back_from_the_layout(given_trees: list[TokenTr
         assert packed.layout.predictors(range(begin, end)) == [last, *range(begin, end - 1)]
     assert packed.layout.branch_ends() == [end - 1 for _, _, end in spans]
     assert packed.layout.tokens == len(ids)
-    assert sum(count for _, count in packed.layout.runs()) == len(given_trees)
-
-
-def test_equal_neighbors_make_one_run():
-    a, b = TreeShape(4, (2, 1)), TreeShape(4, (1, 2))
-    assert list(PackedLayout((a, a, b, a)).runs()) == [(a, 2), (b, 1), (a, 1)]
 
 
 def test_the_first_token_of_a_prefix_has_no_predictor():

@@ -80,9 +80,8 @@ def test_only_a_tile_is_wide_at_any_time_and_scores_stay_as_they_are():
         layer.mlp.down_proj.register_forward_pre_hook(lambda _, states: seen.append(states[0].shape[1]))
     after_a_step(twin)
     assert sorted(set(seen)) == [6, 10]
-    assert (
-        len(seen) == 2 * (6 + 6 + 6) - 2
-    )  # forward, the layer again but for its last tile, and every tile again
+    # Forward, the layer again but for its last tile, and every tile again.
+    assert len(seen) == 2 * (6 + 6 + 6) - 2
     with torch.inference_mode():
         assert (scores(model, pack([TREE])) - scores(twin, pack([TREE]))).abs().max() < 1e-5
 

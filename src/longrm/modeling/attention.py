@@ -15,8 +15,7 @@ Two names are registered with transformers. `longrm_shared_prefix` reads packed 
 Transformers passes to an attention function whatever a model's architecture needs: soft caps, sinks, windows. Ignoring
 one would be silently wrong, so what is not computed here is refused at the call, and mostly earlier (`loading`).
 
-Shapes: S tokens of the packed sequence, T trees of one shape, L tokens of a tree, R tokens read now, H query heads, G
-key heads, D head size.
+Shapes: S tokens of the packed sequence or of a tree, R tokens read now, H query heads, G key heads, D head size.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +41,7 @@ from longrm.modeling.attention_varlen import (
     varlen_segments,
 )
 from longrm.modeling.sequence_parallel import SequenceGroup, over_heads, over_tokens
-from longrm.modeling.shapes import PackedLayout, TreeShape
+from longrm.modeling.shapes import PackedLayout
 from longrm.modeling.shared_prefix import LayerAttention, Packed, TransformersModel, hidden_states
 
 SHARED_PREFIX = "longrm_shared_prefix"
@@ -51,7 +50,6 @@ SHARED_PREFIX = "longrm_shared_prefix"
 CONTINUATION = "longrm_continuation"
 """The `attn_implementation` of one sequence that is read block by block over a cache."""
 
-BatchKeys = Float[Tensor, "T G S D"]
 LayerKeys = Float[Tensor, "G S D"]
 
 _UNSUPPORTED = {
@@ -167,13 +165,13 @@ def packed_attention(
 
 
 def segment_attention(
-    q: Float[Tensor, "T H R D"],
-    k: BatchKeys,
-    v: BatchKeys,
+    q: Float[Tensor, "1 H R D"],
+    k: Keys,
+    v: Keys,
     lengths: Sequence[int],
     scale: float,
     only_ends: bool = False,
-) -> Float[Tensor, "T R H D"]:
+) -> Float[Tensor, "1 R H D"]:
     """Attends from segments, the last R of S tokens, to all tokens before them and, causally, each to its own.
 
     `lengths` are those of the segments. With `only_ends` the output is read at the last token of every segment alone: a
@@ -185,33 +183,22 @@ def segment_attention(
 
 
 def _by_branches(query: Queries, key: Keys, value: Keys, layout: PackedLayout, scale: float) -> Output:
-    """The way without a varlen kernel: trees of equal shape are a batch, and keys of a prefix are copied per branch."""
-    runs = list(layout.runs())
-    sizes = [shape.tokens * count for shape, count in runs]
-    # Backward, one split is one concatenation; slices would each fill a tensor of full size.
+    """The way without a varlen kernel, tree by tree: the keys of a prefix are copied for each of its branches."""
+    # In the backward pass one split is one concatenation; slices would each fill a tensor of full size.
+    sizes = [tree.tokens for tree in layout.trees]
     parts = zip(*(torch.split(states, sizes, dim=2) for states in (query, key, value)), strict=True)
     outputs: list[Tensor] = []
-    for (shape, count), part in zip(runs, parts, strict=True):
-        # [1, H, T * L, D] -> [T, H, L, D]
-        q, k, v = (states.unflatten(2, (count, -1))[0].transpose(0, 1) for states in part)
-        outputs.append(_tree_batch(q, k, v, shape, scale).flatten(0, 1)[None])
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
-
-
-def _tree_batch(
-    q: Float[Tensor, "T H L D"], k: BatchKeys, v: BatchKeys, shape: TreeShape, scale: float
-) -> Float[Tensor, "T L H D"]:
-    sizes = [shape.prefix, shape.branch_tokens]  # L = prefix + branches
-    (q_prefix, q_own), (k_prefix, _), (v_prefix, _) = (
-        torch.split(states, sizes, dim=2) for states in (q, k, v)
-    )
-    prefix = sdpa(q_prefix, k_prefix, v_prefix, scale, is_causal=True).transpose(1, 2)
-    return torch.cat([prefix, _per_segment(q_own, k, v, shape.branches, scale)], dim=1)
+    for tree, (q, k, v) in zip(layout.trees, parts, strict=True):
+        q_prefix, q_branches = torch.split(q, [tree.prefix, tree.branch_tokens], dim=2)
+        k_prefix, v_prefix = k[:, :, : tree.prefix], v[:, :, : tree.prefix]
+        outputs.append(sdpa(q_prefix, k_prefix, v_prefix, scale, is_causal=True).transpose(1, 2))
+        outputs.append(_per_segment(q_branches, k, v, tree.branches, scale))
+    return torch.cat(outputs, dim=1)
 
 
 def _per_segment(
-    q: Float[Tensor, "T H R D"], k: BatchKeys, v: BatchKeys, lengths: Sequence[int], scale: float
-) -> Float[Tensor, "T R H D"]:
+    q: Float[Tensor, "1 H R D"], k: Keys, v: Keys, lengths: Sequence[int], scale: float
+) -> Float[Tensor, "1 R H D"]:
     """One attention per segment, over a copy of what comes before; see `segment_attention`."""
     before = k.shape[2] - q.shape[2]
     (k_before, *k_own), (v_before, *v_own) = (

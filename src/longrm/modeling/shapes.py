@@ -6,7 +6,7 @@ Everything that training, scoring and `longrm plan` must agree on before a tenso
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:  # the help of `longrm train` reads settings that use this module, and loads no tokenizer
@@ -113,11 +113,6 @@ class PackedLayout:
     def roots(self) -> Iterator[int]:
         """Yields the index of the first token of every tree."""
         return accumulate((tree.tokens for tree in self.trees[:-1]), initial=0)
-
-    def runs(self) -> Iterator[tuple[TreeShape, int]]:
-        """Yields runs of neighboring trees of one shape with their number: each can be computed as a batch."""
-        for shape, same in groupby(self.trees):
-            yield shape, sum(1 for _ in same)
 
     def branches(self) -> Iterator[tuple[int, int, int]]:
         """Yields three indices for every branch: the last token of its prefix, its first token, one past its last."""

@@ -1,13 +1,11 @@
 """The rows of attention that scores are read from, against full matrices of transformers' eager attention."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from longrm.modeling import attention_scores as module
 from longrm.modeling.attention_scores import AttentionRow, attention_rows, embedding_gradients
@@ -135,45 +133,6 @@ def test_gradients_by_embeddings_are_those_of_separate_sequences(family: str):
     assert apart(found[1 : len(tree.prefix)], wanted[:-1]) > FAULT
     assert hooked.forward is hook
     assert all("forward" not in vars(layer) for layer in others), "the layers are as they were"
-
-
-class LargestTensor(TorchDispatchMode):
-    """Counts the elements of the largest tensor that anything makes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        for one in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(one, Tensor):
-                self.elements = max(self.elements, one.numel())
-        return made
-
-
-def largest(compute: Callable[[], Any]) -> int:
-    with LargestTensor() as seen:
-        compute()
-    return seen.elements
-
-
-def test_no_tensor_grows_faster_than_the_context():
-    stock, ours = (model.eval() for model in make_pair("llama", "scores"))
-    draw = torch.Generator().manual_seed(0)
-    trees = [
-        TokenTree(torch.randint(3, VOCABULARY, (n,), generator=draw).tolist(), [[5, 6], [7]])
-        for n in (512, 1024)
-    ]
-    for compute in (
-        lambda tree: attention_rows(ours, pack([tree])),
-        lambda tree: embedding_gradients(ours, pack([tree]), partial(branch_scores, ours)),
-    ):
-        short, long = (largest(lambda tree=tree, compute=compute: compute(tree)) for tree in trees)
-        assert long < 2.1 * short
-        assert long < 70 * 1024, "no head has a number for each pair of tokens"
-    short, long = (largest(lambda tree=tree: reference(stock, [*tree.prefix, 5])) for tree in trees)
-    assert long > 3.9 * short, "the control: full matrices"
 
 
 def test_weights_of_a_closed_form():

@@ -1,20 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longrm.data.joining import Encoded, common_prefix, encode
+from longrm.data.joining import Encoded, encode
 from longrm.modeling.shapes import TokenTree, build_trees, within_budget
 from longrm.worlds import WorldPlan, generate, words_tokenizer
-
-tokens = st.lists(st.integers(0, 1), max_size=12)
-
-
-@given(tokens, tokens, tokens)
-def test_the_common_prefix_is_the_longest(start: list[int], left: list[int], right: list[int]):
-    one, other = start + left, start + right
-    shared = common_prefix(one, other)
-    assert one[:shared] == other[:shared]
-    assert shared == min(len(one), len(other)) or one[shared] != other[shared]
-
 
 prompts = st.lists(st.integers(0, 1), min_size=1, max_size=8)
 items = st.builds(

@@ -281,27 +281,24 @@ def speaker(llama: Path, tmp_path: Path) -> Callable[..., LocalWriter]:
     return make
 
 
+HARMONY = "<|channel|> analysis <|message|> a <|end|> <|start|> <|channel|> final <|message|> b <eos>"
+
+
 @pytest.mark.parametrize("special", [True, False])
 @pytest.mark.parametrize(
-    ("said", "opening", "text", "answer"),
+    ("said", "opening", "answer"),
     [
-        ("a b", "<think>", "<think>ab", ""),
-        ("a </think> b <eos>", "<think>", "<think>a</think>b", "b"),
-        ("<think> a </think> b <eos>", "", "<think>a</think>b", "b"),
-        ("b <eos>", "<think></think>", "b", "b"),
-        (
-            "<|channel|> analysis <|message|> a <|end|> <|start|> <|channel|> final <|message|> b <eos>",
-            "",
-            "<|channel|>analysis<|message|>a<|end|><|start|><|channel|>final<|message|>b",
-            "b",
-        ),
+        ("a b", "<think>", ""),
+        ("a </think> b <eos>", "<think>", "b"),
+        ("<think> a </think> b <eos>", "", "b"),
+        (HARMONY, "", "b"),
     ],
 )
 def test_thinking_is_marked_in_the_text(
-    speaker: Callable[..., LocalWriter], special: bool, said: str, opening: str, text: str, answer: str
+    speaker: Callable[..., LocalWriter], special: bool, said: str, opening: str, answer: str
 ):
     (completion,) = speaker(said, special=special, opening=opening).write([asking("a")])
-    assert completion.text == text
+    assert completion.text == opening + said.removesuffix("<eos>").replace(" ", "")
     assert answer_of(completion.text) == answer
 
 

@@ -193,15 +193,3 @@ def test_slots_are_never_given_twice_and_never_lost():
         assert sorted(places) == list(range(20))
         found = table.count(keys)
         assert not any(key in table._slots for key in keys[found:]), "nothing is kept whose beginning is gone"
-
-
-def test_what_is_in_use_stays():
-    table = PrefixTable(3)
-    keys = block_keys([1] * 3 * BLOCK)
-    enter(table, keys)
-    assert table.reserve(set(table.use(keys))) is None
-    (first, *_) = in_use = table.use(keys[:2])
-    place = table.reserve(set(in_use))
-    assert place not in in_use
-    table.release([place])
-    assert table.use(keys[:1]) == [first]

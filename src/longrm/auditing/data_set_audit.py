@@ -160,7 +160,7 @@ def audit(
     group_codes: dict[str, int] = {}
     best_is_first: list[tuple[int, float, float]] = []
     better_is_longer: list[tuple[int, float, float]] = []
-    any_votes = any_question = False
+    any_question = False
     found = FindingCounter({kind: what for kind, what in FINDINGS.items() if kind not in _OF_THE_WHOLE})
 
     for number, row in enumerate(rows, start=1):
@@ -175,7 +175,6 @@ def audit(
         if row.evidence.pieces:
             evidence[row.group, row.evidence] = None
         if row.votes is not None:
-            any_votes = True
             votes.see(row.votes, row.group)
 
         if row.ranks:
@@ -191,9 +190,8 @@ def audit(
                 # In characters, as `baseline:longest` measures.
                 characters = len(row.responses[one]) - len(row.responses[other])
                 if better:
-                    better_is_longer.append(
-                        (group, 0.5 if not characters else (better > 0) == (characters > 0), 0.5)
-                    )
+                    right = 0.5 if not characters else (better > 0) == (characters > 0)
+                    better_is_longer.append((group, right, 0.5))
 
         for name, count in counters.items():
             tokens[name]["prompts"].append(count(row.prompt))
@@ -219,13 +217,14 @@ def audit(
         first = f"; the first: {unreadable.examples[0]}" if unreadable.examples else ""
         raise DataError(f"{path}: no row can be read{first}")
     depths, longer = depths_of(one for _, one in evidence), bias_of(better_is_longer)
+    voted = votes.result()
     # A count of 0 would say nothing where no row has what is needed to find this.
     comparisons = bool(kinds["comparison"] + kinds["judgment"])
     looked_for = {
         "ties": comparisons,
         "unknown_order": comparisons,
-        "without_contrast": any_votes,
-        "contrast_of_form_only": any_votes,
+        "without_contrast": voted is not None,
+        "contrast_of_form_only": voted is not None,
         "leaked_contexts": leakage is not None,
         "leaked_questions": leakage is not None and any_question,
         "leaked_responses": leakage is not None,
@@ -265,7 +264,7 @@ def audit(
         places=dict(sorted(places.items())),
         first=bias_of(best_is_first),
         longer=longer,
-        votes=votes.result(),
+        votes=voted,
         findings=findings,
         settings=settings.to_dict(),
         origin=rows.origin,

@@ -4,7 +4,7 @@ Torch is imported where trees are packed; `longrm plan` needs only their shapes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from longrm.data.joining import Encoded
@@ -21,23 +21,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A row of training data as token ids: a comparison, or a demonstration with its one completion.
-
-    Attributes:
-        ranks: Gold ranks of the responses, 1 = best; (1,) for a demonstration.
-        digest: Digest of its context, for the log of what was trained on.
-        source: The name of its data source.
-        margin: By how much the score of a better response should exceed that of a worse one, if known.
-        probability: That the gold order is right, from 0.5 to 1, if known.
-    """
+    """A row of training data as token ids: a comparison, or a demonstration with its one completion."""
 
     id: str
     tokens: Encoded
-    ranks: tuple[int, ...]
-    digest: str
-    source: str = ""
-    margin: float | None = None
-    probability: float | None = None
+    ranks: tuple[int, ...]  # gold ranks of the responses, 1 = best; (1,) for a demonstration
+    digest: str  # of its context, for the log of what was trained on
+    source: str = ""  # its file or world
+    margin: float | None = (
+        None  # by how much the score of a better response should exceed that of a worse one
+    )
+    probability: float | None = None  # that the gold order is right, from 0.5 to 1
 
     @property
     def size(self) -> int:
@@ -47,16 +41,11 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A part of a step that goes through the model at once.
+    """A part of a step that goes through the model at once."""
 
-    Attributes:
-        packed: The token trees; their branches are the responses of the examples, in order.
-        weight: Its share of the step; the weights of a step sum to 1.
-    """
-
-    packed: "Packed"
+    packed: "Packed"  # the token trees; their branches are the responses of the examples, in order
     examples: Sequence[Example]
-    weight: float
+    weight: float  # its share of the step; the weights of a step sum to 1
 
     def response_targets(self) -> list[list[int]]:
         """For every response, the indices of its tokens in the packed sequence.
@@ -78,19 +67,12 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The data of one optimizer step.
+    """The data of one optimizer step."""
 
-    Attributes:
-        micro_batches: Its parts; of several processes, those of this process.
-        tokens: Tokens of the whole step.
-        length: Tokens of its longest prompt.
-        digests: Digests of its contexts.
-    """
-
-    micro_batches: Sequence[MicroBatch]
-    tokens: int
-    length: int
-    digests: tuple[str, ...]
+    micro_batches: Sequence[MicroBatch]  # of several processes, those of this process
+    tokens: int  # of the whole step
+    length: int  # tokens of its longest prompt
+    digests: tuple[str, ...]  # of its contexts
 
     @property
     def examples(self) -> list[Example]:
@@ -105,34 +87,18 @@ class ExampleSource(Protocol):
         """The examples of a step, counted from 0, at the curriculum's length if there is one."""
 
 
+@dataclass(frozen=True, slots=True)
 class Batches:
-    """The steps of a training; each a pure function of its number.
+    """The steps of a training; each a pure function of its number."""
 
-    Args:
-        budget: Tokens of a micro-batch; a longer example is a micro-batch of its own.
-        limit: The model's context window in tokens.
-        part: Of several parts of every step, the one that this process reads.
-        parts: Parts of every step, which different processes read.
-    """
-
-    def __init__(
-        self,
-        source: ExampleSource,
-        objective: Objective,
-        *,
-        budget: int,
-        limit: int,
-        curriculum: Curriculum | None = None,
-        part: int = 0,
-        parts: int = 1,
-    ) -> None:
-        self._source = source
-        self._objective = objective
-        self._budget = budget
-        self._limit = limit
-        self._curriculum = curriculum
-        self._part = part
-        self._parts = parts
+    source: ExampleSource
+    objective: Objective
+    _: KW_ONLY
+    budget: int  # tokens of a micro-batch; a longer example is a micro-batch of its own
+    limit: int  # the model's context window in tokens
+    curriculum: Curriculum | None = None
+    part: int = 0  # of several parts of every step, which different processes read, the one of this process
+    parts: int = 1
 
     def prepare(self, step: int) -> Step:
         """Draws and packs the examples of a step, counted from 0.
@@ -153,16 +119,16 @@ class Batches:
         """The layout of every micro-batch of a step, and the number of its examples, without packing any."""
         return [
             (PackedLayout(tuple(_shape(tree) for tree, _ in trees)), sum(len(own) for _, own in trees))
-            for trees in _fill(self._trees(self._examples(step)), self._budget)
+            for trees in _fill(self._trees(self._examples(step)), self.budget)
         ]
 
     def _examples(self, step: int) -> list[Example]:
-        length = self._curriculum.length(step) if self._curriculum else None
-        examples = [self._objective.select(example) for example in self._source.batch(step, length)]
+        length = self.curriculum.length(step) if self.curriculum else None
+        examples = [self.objective.select(example) for example in self.source.batch(step, length)]
         for example in examples:
-            if example.tokens.longest > self._limit:
+            if example.tokens.longest > self.limit:
                 raise DataError(
-                    f"'{example.id}' has {example.tokens.longest} tokens and the context window is {self._limit}: "
+                    f"'{example.id}' has {example.tokens.longest} tokens and the context window is {self.limit}: "
                     "remove the row, or raise max_position_embeddings in the model's config.json"
                 )
         return examples
@@ -173,24 +139,23 @@ class Batches:
         ordered = sorted(examples, key=lambda example: list(example.tokens.prompt))
         remaining = iter(ordered)
         trees: list[_ExampleTree] = []
-        for tree in build_trees([example.tokens for example in ordered], self._budget):
+        for tree in build_trees([example.tokens for example in ordered], self.budget):
             own: list[Example] = []
             while sum(len(example.tokens.responses) for example in own) < len(tree.branches):
                 own.append(next(remaining))
             trees.append((tree, own))
-
-        def largest_first(item: _ExampleTree) -> tuple[int, int, tuple[int, ...]]:
-            # Trees of one shape become neighbors, which attention computes as a batch.
-            shape = _shape(item[0])
-            return -shape.tokens, shape.prefix, shape.branches
-
-        return sorted(trees, key=largest_first)
+        # Trees of one shape become neighbors, which attention computes as a batch.
+        shapes = [_shape(tree) for tree, _ in trees]
+        order = sorted(
+            range(len(trees)), key=lambda i: (-shapes[i].tokens, shapes[i].prefix, shapes[i].branches)
+        )
+        return [trees[i] for i in order]
 
     def _micro_batches(self, trees: Sequence["_ExampleTree"]) -> list[MicroBatch]:
         """The micro-batches of this process; every process gets the same number."""
-        total = sum(self._objective.weight(example) for _, own in trees for example in own)
-        filled = [_fill(part, self._budget) for part in _share_out(trees, self._parts)]
-        own = [self._micro_batch(held, total) for held in filled[self._part]]
+        total = sum(self.objective.weight(example) for _, own in trees for example in own)
+        filled = [_fill(part, self.budget) for part in _share_out(trees, self.parts)]
+        own = [self._micro_batch(held, total) for held in filled[self.part]]
         # Under ZeRO all processes take part in every forward pass: one with fewer micro-batches repeats the smallest
         # tree of the step with weight 0.
         idle = replace(self._micro_batch(trees[-1:], total), weight=0.0)
@@ -200,7 +165,7 @@ class Batches:
         from longrm.modeling.shared_prefix import pack
 
         examples = [example for _, own in trees for example in own]
-        weight = sum(map(self._objective.weight, examples)) / total
+        weight = sum(map(self.objective.weight, examples)) / total
         return MicroBatch(pack([tree for tree, _ in trees]), examples, weight)
 
 

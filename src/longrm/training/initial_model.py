@@ -31,11 +31,7 @@ _logger = logging.getLogger(__name__)
 
 
 def initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | LanguageModel:
-    """Loads or creates the model that training starts from, with its adapters, precision and memory savings.
-
-    Raises:
-        ModelError: It cannot be loaded, or its architecture is not supported.
-    """
+    """Loads or creates the model that training starts from, with its adapters, precision and memory savings."""
     start, memory = settings.model, settings.memory
     if start.new is not None:
         shape, tokenizer = start.new.shape(start.rope_theta), load_tokenizer(start.new.tokenizer)

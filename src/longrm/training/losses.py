@@ -178,10 +178,7 @@ def bradley_terry(
         margins: One per comparison; 0 by default.
         probabilities: That the gold order of a comparison is right; 1 by default. With p the loss is
             -p log sigmoid(x) - (1 - p) log sigmoid(-x), so 1 - p smooths labels.
-
-    Tied responses form no pair.
     """
-    _check_ordered(ranks)
     grid, gold = _grid(scores, ranks)
     leads = grid[:, :, None] - grid[:, None, :]  # [B, N, N]: score of i minus score of j
     margin = _column(margins, 0.0, leads)[:, :, None]
@@ -201,7 +198,6 @@ def hardest(
 
     The arguments are those of `bradley_terry`. Of several best responses the mean is taken.
     """
-    _check_ordered(ranks)
     grid, gold = _grid(scores, ranks)
     rival = grid.masked_fill(~_beaten(gold), -math.inf).amax(1)
     return _best_against(rival, grid, gold, margins, probabilities)
@@ -219,7 +215,6 @@ def mean_inside(
     This is the form of LongRM's release; it dilutes a hard rival among easy ones. The arguments are those of
     `bradley_terry`. Of several best responses the mean is taken.
     """
-    _check_ordered(ranks)
     grid, gold = _grid(scores, ranks)
     beaten = _beaten(gold)
     rival = (grid * beaten).sum(1) / beaten.sum(1)
@@ -233,7 +228,6 @@ def plackett_luce(scores: Float[Tensor, " S"], ranks: Sequence[Sequence[int]]) -
     probabilities is its likelihood (Plackett 1975; Luce 1959). For a pair this is the Bradley-Terry loss. Tied
     responses are not compared with each other: each is chosen among itself and the worse ones.
     """
-    _check_ordered(ranks)
     grid, gold = _grid(scores, ranks)
     better = _better(gold)
     candidates = better.clone()
@@ -269,11 +263,6 @@ def _logistic(leads: Tensor, probability: Tensor) -> Tensor:
     return -(probability * _log_sigmoid(leads) + (1.0 - probability) * _log_sigmoid(-leads))
 
 
-def _check_ordered(ranks: Sequence[Sequence[int]]) -> None:
-    if any(len(set(own)) < 2 for own in ranks):
-        raise ValueError("a comparison whose responses are all tied teaches nothing")
-
-
 def _better(gold: Int[Tensor, "B N"]) -> Bool[Tensor, "B N N"]:
     """Whether response i of a comparison is better than its response j."""
     return (gold[:, :, None] < gold[:, None, :]) & (gold > 0)[:, :, None]
@@ -303,9 +292,8 @@ def _ranking_metrics(grid: Float[Tensor, "B N"], gold: Int[Tensor, "B N"]) -> di
 
 
 def _column(values: Sequence[float] | None, default: float, like: Tensor) -> Float[Tensor, "B 1"]:
-    given = [default] * len(like) if values is None else list(values)
-    assert len(given) == len(like), "one value per comparison"
-    return like.new_tensor(given)[:, None]
+    """One value per comparison."""
+    return like.new_tensor([default] * len(like) if values is None else list(values))[:, None]
 
 
 def _grid(
@@ -314,6 +302,8 @@ def _grid(
     import torch
     from torch.nn.utils.rnn import pad_sequence
 
+    if any(len(set(own)) < 2 for own in ranks):
+        raise ValueError("a comparison whose responses are all tied teaches nothing")
     assert len(scores) == sum(map(len, ranks)), "one score per ranked response"
     assert all(len(own) >= 2 and min(own) >= 1 for own in ranks), "two responses or more, with ranks from 1"
     gold = pad_sequence([torch.tensor(own) for own in ranks], batch_first=True).to(scores.device)
@@ -337,27 +327,16 @@ def _stack(values: Sequence[Tensor]) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """An entry of `LOSSES`.
+    """An entry of `LOSSES`."""
 
-    Attributes:
-        objective: The objective that uses it (`longrm.training.objectives`).
-        function: Returns the loss and the metrics to log.
-        title: Its name in reports.
-        description: What it compares, for the model card and docs/cli.md.
-        options: The settings of `[loss]` that may be set for it, with their defaults.
-        chance: Its value for a model that knows nothing, where there is one.
-        needs_reference: Whether it compares with the model that training starts from.
-        reads_pairs: Whether it compares pairs, so that the margins and probabilities of rows apply.
-    """
-
-    objective: str
+    objective: str  # the objective that uses it, by its name in `OBJECTIVES`
     function: Callable[..., LossResult]
-    title: str
-    description: str
-    options: Mapping[str, Any]
-    chance: float | None = None
-    needs_reference: bool = False
-    reads_pairs: bool = True
+    title: str  # in reports
+    description: str  # what it compares, for the model card and docs/cli.md
+    options: Mapping[str, Any]  # the settings of `[loss]` that may be set for it, with their defaults
+    chance: float | None = None  # its value for a model that knows nothing, where there is one
+    needs_reference: bool = False  # it compares with the model that training starts from
+    reads_pairs: bool = True  # it compares pairs, so that the margins and probabilities of rows apply
 
 
 # `rejected`, `centering` and the ranking losses' `label_smoothing` are applied by the objective; the loss function

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from longrm.errors import DataError
+from longrm.training.losses import centering
 from longrm.training.settings import LossSettings
 
 if TYPE_CHECKING:
@@ -24,27 +25,17 @@ ReferenceLogprobs = Mapping[str, Sequence[float]]
 
 
 class Objective:
-    """What a training minimizes.
+    """What a training minimizes: `loss`, a function of the model and a micro-batch.
 
-    Args:
-        settings: The loss and its options.
-        reference: Log-probabilities by the reference model, if the loss needs them.
-        graded: Whether rows have margins or probabilities.
-
-    Attributes:
-        trains: The kind of model.
-        reads: The kind of rows.
-        title: One line for `longrm train --help`.
-        help: The text of `longrm train OBJECTIVE --help`.
-        description: What was trained, for the model card.
-        chance: The loss of a model that knows nothing, if that is known.
+    `graded` says whether rows have margins or probabilities; `reference` is needed by some losses. `chance` is the loss
+    of a model that knows nothing, if that is known.
     """
 
     trains: ClassVar[ModelKind]
     reads: ClassVar[Literal["comparison", "demonstration"]]
-    title: ClassVar[str]
-    help: ClassVar[str]
-    description: ClassVar[str]
+    title: ClassVar[str]  # one line for `longrm train --help`
+    help: ClassVar[str]  # the text of `longrm train OBJECTIVE --help`
+    description: ClassVar[str]  # what was trained, for the model card
 
     def __init__(
         self, settings: LossSettings, reference: ReferenceLogprobs | None = None, *, graded: bool = False
@@ -169,9 +160,8 @@ class BradleyTerry(Objective):
     def loss(self, model: Any, micro: "MicroBatch") -> "tuple[Tensor, dict[str, float]]":
         """The loss of a micro-batch."""
         from longrm.modeling.shared_prefix import (
-            scores,  # not at the top: settings and help load without torch
-        )
-        from longrm.training.losses import centering
+            scores,
+        )  # not at the top: settings and help load without torch
 
         options = self.settings.options()
         smoothing = options.pop("label_smoothing", 0.0)

@@ -1,12 +1,10 @@
 """What `longrm push` uploads of a trained model: its files, and a card with its results."""
 
 import datetime
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -48,8 +46,6 @@ _MODEL_FILES = (
     "chat_template.jinja",
 )
 """The files of a model; nothing else is uploaded but its card and the card's figure."""
-
-_CONFIGS = ("config.json", "generation_config.json", ADAPTER, "tokenizer_config.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +139,6 @@ def pushed_model(source: Path, identity: str, results: Sequence[Path] = ()) -> P
     figure = (folder / FIGURE).is_file() and bool(context.evaluations)
     further = [_checked_evaluation(path, folder, weights) for path in results]
     context = replace(context, evaluations=[*context.evaluations, *further])
-    _check_no_paths(folder)
     if (folder / FILES).is_file():
         check_files(folder, digests=True)
     files: dict[str, Path | bytes] = {
@@ -155,25 +150,6 @@ def pushed_model(source: Path, identity: str, results: Sequence[Path] = ()) -> P
     files[CARD] = card.encode()
     left_out = sorted(entry.name for entry in folder.iterdir() if entry.name not in files)
     return PushedModel(files, tuple(left_out), len(context.evaluations), card)
-
-
-def _check_no_paths(folder: Path) -> None:
-    """Refuses a model whose configs name a path on this machine, as some programs write them."""
-    for name in _CONFIGS:
-        if (folder / name).is_file():
-            for path in _existing_paths(reading.read_json(folder / name, ModelError)):
-                raise ModelError(
-                    f"{folder / name} has the path {path} of this machine: remove it before pushing"
-                )
-
-
-def _existing_paths(value: Any) -> Iterator[str]:
-    """The strings in a JSON value that are absolute paths of existing files."""
-    if isinstance(value, str) and value.startswith("/") and os.path.exists(value):
-        yield value
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for part in parts:
-        yield from _existing_paths(part)
 
 
 def _checked_evaluation(path: Path, folder: Path, weights: Sequence[Path]) -> CardEvaluation:

@@ -13,19 +13,16 @@ from typing import TypeVar
 from longrm.rng import Draws
 from longrm.training.settings import CurriculumSettings
 
-SampledRow = TypeVar("SampledRow")
-StratumKey = TypeVar("StratumKey", int, tuple[int, int])
+Row = TypeVar("Row")
+Key = TypeVar("Key", int, tuple[int, int])
 
 
 class Mixture:
     """Epochs over several sources.
 
     A source is an endless series of passes, each a new order of all its rows, and an epoch continues where the last
-    one ended: with weight 1 every row once, with weight 0.5 the half that the last epoch omitted.
-
-    Args:
-        lengths: The tokens of every row, for each source.
-        weights: Passes over each source in one epoch.
+    one ended: with weight 1 every row once, with weight 0.5 the half that the last epoch omitted. `lengths` are the
+    tokens of every row, for each source.
     """
 
     def __init__(self, lengths: Sequence[Sequence[int]], weights: Sequence[float], seed: int) -> None:
@@ -65,7 +62,7 @@ class Mixture:
         return _interleave(strata, draws)
 
 
-def _interleave(strata: Mapping[StratumKey, Sequence[SampledRow]], draws: Draws) -> list[SampledRow]:
+def _interleave(strata: Mapping[Key, Sequence[Row]], draws: Draws) -> list[Row]:
     """The rows of all strata, spread evenly; a random order of the strata breaks ties."""
     keys = sorted(strata)
     draws.shuffle(keys)
@@ -74,13 +71,9 @@ def _interleave(strata: Mapping[StratumKey, Sequence[SampledRow]], draws: Draws)
 
 
 def spread(sizes: Sequence[int]) -> list[int]:
-    """Spreads strata evenly over a series.
+    """Spreads strata, each with one row or more, evenly over a series; returns the index of the stratum of every place.
 
-    Args:
-        sizes: How often each stratum occurs; 1 at least.
-
-    Returns:
-        The strata, by index, in order. Of the first t, t * size / sum(sizes) are of a stratum, +- less than 1.
+    Of the first t, t * size / sum(sizes) are of a stratum, +- less than 1.
     """
     total = sum(sizes)
     slack = 1 / max(2, 2 * len(sizes) - 2)

@@ -20,8 +20,8 @@ class NewModelSettings(Config):
     """A small Llama with random weights, to start without a pretrained model: 4 heads of 32 dimensions.
 
     Attributes:
-        tokenizer: "words", the vocabulary of generated worlds; "judge_words", the same with verdicts, for language
-            models that judge; or a tokenizer's file, folder or Hub id.
+        tokenizer: "words", the vocabulary of generated worlds; "judge_words", which has verdicts too; or a file, folder
+            or Hub id.
         layers: Decoder layers.
         hidden: Hidden size; the feed-forward layer has twice as much.
         structured: Start with heads that attend to previous tokens and heads that match equal content
@@ -70,13 +70,12 @@ class ModelSettings(Config):
     """The model that training starts from.
 
     Attributes:
-        path: A folder or Hub id (OWNER/NAME@REVISION): a reward model, or a language model (which gets a new
-            scalar head if the objective needs one).
+        path: A folder or Hub id (OWNER/NAME@REVISION) of a reward model, or of a language model, which gets a new
+            scalar head if the objective needs one.
         new: A small random model instead.
         rope_theta: Set the base of the rotary frequencies before training, to extend the context window.
         lora: Train adapters instead of all weights.
-        precision: Precision of matrix products. With "bfloat16" trained weights stay in fp32 and frozen ones are
-            bf16; heads and log-probabilities are always computed in fp32.
+        precision: Precision of matrix products. Trained weights, heads and log-probabilities are always fp32.
     """
 
     path: str | None = None
@@ -90,11 +89,10 @@ class ModelSettings(Config):
         if (self.path is None) == (self.new is None):
             raise ValueError("set either model.path or model.new")
         if self.lora is not None and self.path is None:
-            raise ValueError("model.lora needs model.path: adapters are trained on a pretrained model")
+            raise ValueError("model.lora needs model.path")
         if self.lora is not None and self.rope_theta is not None:
             raise ValueError(
-                "model.rope_theta is not supported with model.lora, because an adapter does not store it: set "
-                "rope_parameters in the config.json of the base model"
+                "an adapter cannot store model.rope_theta: set rope_parameters in the base's config.json"
             )
         return self
 
@@ -106,7 +104,7 @@ class SourceFile(Config):
         path: Data in any format that `longrm.data` reads.
         format: Format of the rows; detected from the columns by default.
         columns: Names of columns in the file that longrm knows under another name, as `prompt = "question"`.
-        weight: Passes over the file per epoch: 0.5 reads one half, and the other half in the next epoch.
+        weight: Passes over the file per epoch; with 0.5 an epoch reads one half, and the next one the other half.
     """
 
     path: str
@@ -121,14 +119,13 @@ class WorldDataSettings(Config):
     Attributes:
         name: A generated world (`longrm world --list`), or a list of worlds from which every context is drawn evenly.
         texts: Kinds of text for worlds in prose, drawn for every context; all by default.
-        responses: Responses per comparison; several numbers take turns from context to context, and a number that
-            is listed twice is used twice as often.
+        responses: Responses per comparison; several numbers take turns from context to context.
         tokens_per_step: Context tokens per optimizer step: as many contexts as fit, at least one.
         responses_per_step: Responses per optimizer step, divided among its contexts.
         seed: Seed of the generated contexts; choose one that no evaluation uses.
         completions: What a language model learns to write: the fact that answers the question, or a pairwise or
-            pointwise judgment of two responses; of several, one is drawn for every question. Preference training reads
-            judgments, takes the chosen one by consensus, and omits questions on which all judges agree.
+            pointwise judgment; of several, one is drawn for every question. Preference training takes the chosen
+            judgment by consensus, and omits questions on which all judges agree.
     """
 
     name: str | tuple[str, ...] = "records"
@@ -158,12 +155,10 @@ class DataSettings(Config):
         path: Training data in any format that `longrm.data` reads.
         sources: Several files instead, mixed by their weights, or one with columns of other names.
         world: Generate the data instead.
-        on_bad_row: What to do about a row that cannot be read, has no gold order, or has ties that the loss does not
-            read.
+        on_bad_row: What to do about a row that cannot be read, or has no gold order.
         too_long: What to do about a row whose prompt and longest response exceed `max_tokens`; none is truncated.
         max_tokens: Longest row in tokens; the model's context window by default.
-        without_contrast: What to do about a row of judgments that all give the same score, and so teach nothing about
-            the verdict.
+        without_contrast: What to do about a row of judgments that all give the same score.
         per_step: Rows per optimizer step.
     """
 
@@ -182,9 +177,7 @@ class DataSettings(Config):
             raise ValueError("set one of data.path, data.sources and data.world")
         for name in ("on_bad_row", "too_long", "max_tokens", "without_contrast", "per_step"):
             if self.world is not None and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(
-                    f"data.{name} is only valid with data.path or data.sources, not with data.world"
-                )
+                raise ValueError(f"data.{name} is not valid with data.world")
         paths = [source.path for source in self.sources]
         if len(paths) != len(set(paths)):
             raise ValueError("data.sources has the same path twice; set the weight of one")
@@ -220,13 +213,12 @@ class LossSettings(Config):
 
     Attributes:
         kind: Which loss; the default depends on the objective.
-        label_smoothing: The share of labels that are assumed to be wrong; a row's own probability takes precedence.
+        label_smoothing: The share of labels that are assumed to be wrong, in rows without a probability.
         beta: Preference losses: scale of the log-probabilities.
         gamma: Preference losses: margin by which the chosen response should lead.
         nll: Preference losses: weight of the negative log-likelihood of the chosen response, per token.
-        rejected: Preference losses: V, the number of rejected responses to read, the first ones; all by default.
-        centering: Ranking losses: weight of (2 x mean score)^2 of a comparison, which keeps scores around zero
-            (Eisenstein et al. 2023).
+        rejected: Preference losses: the number of rejected responses to read, the first ones; all by default.
+        centering: Ranking losses: weight of (2 x mean score)^2, which keeps scores near zero (Eisenstein et al. 2023).
     """
 
     # None stands for the loss's own default, which `LOSSES` has.
@@ -250,9 +242,7 @@ class LossSettings(Config):
         for name in type(self).model_fields:
             if name != "kind" and getattr(self, name) is not None and name not in self.loss.options:
                 takes = ", ".join(self.loss.options) or "no options"
-                raise ConfigError(
-                    f'loss.{name} is not an option of loss.kind = "{self.kind}", which takes {takes}'
-                )
+                raise ConfigError(f'loss.{name}: loss.kind = "{self.kind}" takes {takes}')
         return self
 
     @property
@@ -292,9 +282,7 @@ class OptimizerSettings(Config):
         if self.steps is not None and self.epochs is not None:
             raise ValueError("set optimizer.steps or optimizer.epochs, not both")
         if self.min_learning_rate_ratio and self.schedule != "cosine":
-            raise ValueError(
-                "optimizer.min_learning_rate_ratio is only valid with optimizer.schedule = 'cosine'"
-            )
+            raise ValueError("min_learning_rate_ratio is only valid with schedule = 'cosine'")
         return self
 
 
@@ -302,8 +290,8 @@ class MemorySettings(Config):
     """Ways to save memory. `longrm plan` computes what a recipe needs.
 
     Attributes:
-        tokens_per_forward: Tokens per micro-batch; a longer row is a micro-batch of its own. Questions about one
-            context share it only if they fit into one micro-batch together.
+        tokens_per_forward: Tokens per micro-batch; a longer row is one alone. Questions about one context share it only
+            if they fit into one micro-batch.
         gradient_checkpointing: Keep only the input of every layer, and recompute the layer in the backward pass.
         activation_offloading: Move what gradient checkpointing keeps to CPU memory.
         tiled_mlp: Compute feed-forward layers tile by tile, and again in the backward pass.
@@ -328,8 +316,7 @@ class ParallelSettings(Config):
         sequence: Devices that share every sequence; groups of this size read different rows.
         zero: What is sharded over all devices (Rajbhandari et al. 2020): 1 the optimizer state, 2 gradients too,
             3 weights too; 0 replicates everything.
-        offload: What is kept in CPU memory while it is not used: the state and the update of the "optimizer", or
-            the "parameters" too.
+        offload: What is kept in CPU memory: the state and the update of the "optimizer", or the "parameters" too.
     """
 
     sequence: int = Field(1, ge=1)
@@ -395,9 +382,9 @@ class TrainingSettings(Config):
         evaluation: Evaluation during training.
         plateau_steps: Stop if the loss stays at chance for so many steps; 0 never stops.
         report_to: Trackers that transformers supports, such as "tensorboard" or "wandb".
-        plan: What `longrm plan` assumes about a model or data that is not on this machine: a table `model` (layers,
-            hidden, heads, kv_heads, head_dim, intermediate, vocabulary, tied, qk_norm) and a list `rows` of tables
-            (rows, prompt, responses, response).
+        plan: What `longrm plan` assumes about a model or data that is not on this machine: `model` (layers, hidden,
+            heads, kv_heads, head_dim, intermediate, vocabulary, tied, qk_norm) and `rows`, a list of tables (rows,
+            prompt, responses, response).
     """
 
     objective: str
@@ -444,33 +431,20 @@ class TrainingSettings(Config):
             if self.curriculum is None:
                 raise ValueError("data.world needs curriculum.lengths, such as [128]")
             if self.optimizer.steps is None:
-                raise ValueError("data.world needs optimizer.steps, because generated data has no end")
+                raise ValueError("data.world needs optimizer.steps")
             if self.loss.loss.needs_reference:
-                raise ValueError(
-                    f'loss.kind = "{self.loss.kind}" needs data.path: the log-probabilities of its reference model are '
-                    "computed once for every row, and generated data has no end"
-                )
+                # Its reference log-probabilities are computed once for every row, and generated data has no end.
+                raise ValueError(f'loss.kind = "{self.loss.kind}" needs data.path, not data.world')
             if self.objective == "preference" and "fact" in self.data.world.completions:
                 raise ValueError('completions = ["fact"] is only supported with objective = "sft"')
         elif self.curriculum is not None:
-            raise ValueError(
-                "curriculum is only valid with data.world; rows of files have lengths of their own"
-            )
+            raise ValueError("curriculum is only valid with data.world")
         return self
 
-    @property
-    def most_responses(self) -> int | None:
-        """The number of responses of a row that the loss reads; None for all."""
-        if self.objective == "sft":
-            return 1
-        return None if self.loss.rejected is None else 1 + self.loss.rejected
-
     def deadlocks(self, devices: int) -> bool:
-        """Whether so many devices would wait for each other forever.
-
-        Every tile gathers the weights that ZeRO-3 shards, and devices that read different rows have different numbers
-        of tiles.
-        """
+        """Whether so many devices would wait for each other forever."""
+        # Every tile gathers the weights that ZeRO-3 shards, and devices with different rows have different numbers of
+        # tiles.
         return self.memory.tiled_mlp and self.parallel.zero == 3 and self.parallel.sequence < devices
 
     def check_devices(self, devices: int) -> None:
@@ -478,7 +452,7 @@ class TrainingSettings(Config):
         if self.deadlocks(devices):
             raise ConfigError(
                 "memory.tiled_mlp with parallel.zero = 3 needs devices that share every sequence: set "
-                f"parallel.sequence to {devices}, parallel.zero to 2, or memory.tiled_mlp to false"
+                f"parallel.sequence = {devices}, parallel.zero = 2 or memory.tiled_mlp = false"
             )
 
 

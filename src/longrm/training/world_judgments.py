@@ -22,25 +22,17 @@ TEMPLATES = {
 }
 """The prompts of judges of generated worlds, in the vocabulary of the worlds."""
 
-_JUDGES, _ERROR_RATE = 7, 0.15
-"""Simulated judges of a comparison, and how often each of them errs."""
-
+_JUDGES, _ERROR_RATE = 7, 0.15  # simulated judges of a comparison, and how often each of them errs
 _MAX_REJECTED = 2  # as in LongRM's stage 2
 
-_Judgment = tuple[str, str]
-"""The record that decides as a judge read it, and the verdict."""
+_Judgment = tuple[str, str]  # the record that decides as a judge read it, and the verdict
 
 
 class JudgmentWriter:
-    """Turns comparisons of two responses into completions to learn.
+    """Turns comparisons of two responses into completions to learn, in a form that is drawn from the comparison's id.
 
-    Args:
-        forms: The forms of completions; the form for a comparison is drawn from its id.
-        judges: Simulated judges that vote on every comparison.
-        error: How often a judge errs: half of the time in what it reads, half in the verdict alone.
-
-    Raises:
-        ConfigError: The tokenizer has no tokens for verdicts.
+    Every comparison has several simulated judges. Half of a judge's errors are in what it reads, half in the verdict
+    alone.
     """
 
     def __init__(
@@ -69,19 +61,20 @@ class JudgmentWriter:
         draws = Draws("written", row.id)
         form = draws.one(self._forms)
         if form == "fact":
-            return self._encoded(row.prompt, [_record(row, _value(row, row.best_first()[0]))])
+            fact = _record(row, row.best_first()[0])
+            return encode(self._tokenizer, row.prompt, [({"role": "assistant", "content": fact},)])
         prompt, right, _ = self._query(row, form, draws)
-        return self._encoded(prompt, [_text(right)])
+        return self._encoded(prompt, [right])
 
     def preference(self, row: Comparison) -> Encoded | None:
         """The prompt, the consensus judgment, and judgments of the minority; None if all judges agree.
 
-        The judgments of each verdict form a cluster. The chosen judgment is the most frequent one of the largest
-        cluster; the rejected ones are the most frequent of the others, two at most.
+        Judgments with the same verdict form a cluster. The chosen judgment is the most frequent one of the largest
+        cluster; the rejected ones are the most frequent of the others.
         """
         draws = Draws("written", row.id)
         prompt, right, misread = self._query(row, draws.one(self._forms), draws)
-        votes = Counter[_Judgment]()
+        votes, verdicts = Counter[_Judgment](), Counter[str]()
         for _ in range(self._judges):
             drawn, vote = draws.fraction(), right
             if drawn < self._error / 2:
@@ -89,16 +82,12 @@ class JudgmentWriter:
             elif drawn < self._error:
                 vote = (right[0], misread[1])  # reads the record correctly and gives the wrong verdict
             votes[vote] += 1
-        verdicts = Counter[str]()
-        for (_, verdict), count in votes.items():
-            verdicts[verdict] += count
+            verdicts[vote[1]] += 1
         consensus = verdicts.most_common(1)[0][0]
         ranked = [judgment for judgment, _ in votes.most_common()]
         chosen = next(judgment for judgment in ranked if judgment[1] == consensus)
         rejected = [judgment for judgment in ranked if judgment[1] != consensus][:_MAX_REJECTED]
-        return (
-            self._encoded(prompt, [_text(judgment) for judgment in (chosen, *rejected)]) if rejected else None
-        )
+        return self._encoded(prompt, [chosen, *rejected]) if rejected else None
 
     def _query(
         self, row: Comparison, form: CompletionForm, draws: Draws
@@ -114,24 +103,16 @@ class JudgmentWriter:
             shown = order[:1]
             right, wrong = ("10", "0") if order[0] == best else ("0", "10")
         (prompt,) = self._formats[form].render(query_of(row, shown))
-        return prompt, (_record(row, _value(row, best)), right), (_record(row, _value(row, other)), wrong)
+        return prompt, (_record(row, best), right), (_record(row, other), wrong)
 
-    def _encoded(self, prompt: tuple[Message, ...], texts: list[str]) -> Encoded:
+    def _encoded(self, prompt: tuple[Message, ...], judgments: list[_Judgment]) -> Encoded:
+        texts = [f"{record} [[{verdict}]]" for record, verdict in judgments]
         return encode(self._tokenizer, prompt, [({"role": "assistant", "content": text},) for text in texts])
 
 
-def _text(judgment: _Judgment) -> str:
-    record, verdict = judgment
-    return f"{record} [[{verdict}]]"
-
-
-def _record(row: Comparison, value: str) -> str:
-    """The record that decides, with a value: "Corimo: keeps bucket."."""
+def _record(row: Comparison, response: int) -> str:
+    """The record that decides, with the value that a response names, its last word: "Corimo: keeps bucket."."""
     (span,) = row.evidence
     entity, verb, _ = message_text(row.prompt[span.message])[span.start : span.end].rstrip(".").split()[-3:]
+    value = text_of(row.responses[response]).rstrip(".").split()[-1]
     return f"{entity}: {verb} {value}."
-
-
-def _value(row: Comparison, response: int) -> str:
-    """The value that a response names, its last word."""
-    return text_of(row.responses[response]).rstrip(".").split()[-1]

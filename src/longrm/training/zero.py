@@ -29,10 +29,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 class Zero:
     """A model, its optimizer and its gradients, sharded over all processes.
 
-    Args:
-        model: The full model on every process; its weights may be sharded in place.
-        optimizer: AdamW over the trained weights, not used yet; the engine steps it from now on.
-        max_norm: The norm to which gradients are clipped.
+    Every process starts with the full model, whose weights may be sharded in place, and an AdamW that has not stepped.
     """
 
     def __init__(
@@ -66,10 +63,7 @@ class Zero:
         return norm
 
     def state(self) -> dict[str, Any]:
-        """The full optimizer state, as the `state_dict` of an optimizer without ZeRO, on the CPU of the main process.
-
-        Every process takes part.
-        """
+        """The full optimizer state, in the format of an optimizer without ZeRO, on the CPU of the main process."""
         from deepspeed.utils import safe_get_full_optimizer_state as gather_state
 
         self._link()
@@ -105,10 +99,7 @@ class Zero:
                     safe_set_local_optimizer_state(parameter, shard, name)
 
     def _link(self) -> None:
-        """Links parameters to their optimizer state.
-
-        DeepSpeed 0.19 does so only once, before it has stepped a second group.
-        """
+        """Links parameters to their state; DeepSpeed 0.19 does so only once, before it has stepped a second group."""
         if self._stage < 3:
             sharded = self.engine.optimizer
             sharded._hp_optimizer_states_linked = False
@@ -143,12 +134,8 @@ def load_without_moments(
     """Loads the settings and the number of steps of a stored state; all moments start at zero.
 
     A second optimizer loads the state, because torch's own loading decides on which device each value belongs: the
-    number of steps is on the GPU for fused AdamW, and on the CPU otherwise.
-
-    Args:
-        optimizer: It keeps its groups, to which the schedule and the engine hold references.
-        shards: The flat tensors of every group that it steps.
-        stored: The `state_dict` of such an optimizer over any tensors.
+    number of steps is on the GPU for fused AdamW, and on the CPU otherwise. `optimizer` keeps its groups, to which the
+    schedule and the engine hold references; `shards` are the flat tensors of every group that it steps.
     """
     make: Any = type(optimizer)
     second = make([{"params": list(own)} for own in shards])
@@ -234,15 +221,16 @@ def _engine(
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     # DeepSpeed calls collectives by names that torch 2.13 deprecates.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    on_gpu = torch.cuda.is_available()
     sharding: dict[str, Any] = {
         "stage": settings.zero,
-        "overlap_comm": torch.cuda.is_available(),
+        "overlap_comm": on_gpu,
         "stage3_param_persistence_threshold": UNSHARDED,
     }
     if settings.offload != "none":
-        sharding["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+        sharding["offload_optimizer"] = {"device": "cpu", "pin_memory": on_gpu}
     if settings.offload == "parameters":
-        sharding["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+        sharding["offload_param"] = {"device": "cpu", "pin_memory": on_gpu}
     config = {
         "train_micro_batch_size_per_gpu": 1,  # a micro-batch is one packed sequence
         "gradient_accumulation_steps": 1,  # `backward` marks where a step ends

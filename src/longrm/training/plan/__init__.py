@@ -19,43 +19,32 @@ class ModelSizes:
     """The sizes of a decoder with gated feed-forward layers, such as Llama, Mistral and Qwen.
 
     A recipe may state them in `[plan.model]`, for a model whose config is not on this machine.
-
-    Attributes:
-        hidden: C; there are H (query) heads and G key-value heads of size D.
-        intermediate: I, the size of the feed-forward layer.
-        vocabulary: V, the rows of the embedding.
-        tied: Whether the output embedding of a language model is its input embedding.
-        qk_norm: Whether queries and keys are normalized.
-        biases: Parameters of a layer other than its matrices and norms.
-        limit: Its context window in tokens; None if unknown.
-        kind: A model with a scalar head, or a language model.
-        origin: Where the sizes come from, in a few words.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     layers: Count
     hidden: Count
-    heads: Count
+    heads: Count  # of queries
     kv_heads: Count
     head_dim: Count
-    intermediate: Count
-    vocabulary: Count
-    tied: bool = False
-    qk_norm: bool = False
-    biases: int = 0
-    limit: int | None = None
+    intermediate: Count  # the size of the feed-forward layer
+    vocabulary: Count  # rows of the embedding
+    tied: bool = False  # the output embedding of a language model is its input embedding
+    qk_norm: bool = False  # queries and keys are normalized
+    biases: int = 0  # parameters of a layer other than its matrices and norms
+    limit: int | None = None  # the context window in tokens, if known
     kind: Literal["scorer", "language_model"] = "language_model"
     origin: str = "[plan.model], because the model is not on this machine"
 
     @property
     def queries(self) -> int:
-        """The width of the queries of all heads, H x D."""
+        """The width of the queries of all heads."""
         return self.heads * self.head_dim
 
     @property
     def keys(self) -> int:
-        """The width of the keys of all heads, G x D; also that of the values."""
+        """The width of the keys of all heads; also that of the values."""
         return self.kv_heads * self.head_dim
 
     @property

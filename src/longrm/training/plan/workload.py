@@ -170,7 +170,7 @@ def workload_of(settings: TrainingSettings, limit: int | None, progress: Progres
     tokenizer = None if missing else _tokenizer(settings, optional=bool(stated))
     trees: Counter[TreeShape] = Counter()
     if tokenizer is None:
-        most = settings.most_responses or _UNLIMITED
+        most = 1 + (settings.loss.rejected or _UNLIMITED) if settings.objective != "sft" else 1
         for rows in stated:
             trees[TreeShape(rows.prompt, (rows.response,) * min(rows.responses, most))] += rows.rows
         origin = "[plan.rows], because the data or its tokenizer is not on this machine"

@@ -132,9 +132,19 @@ class Endpoint(Generic[_Answer]):
                 on_progress(len(done) / len(items))
 
         async def main() -> None:
+            from openai import AsyncOpenAI
+
             try:
                 async with _BoundedClient(self) as http, asyncio.TaskGroup() as group:
-                    ask = partial(self._ask, http.openai(self.settings.retries))
+                    # A key is required; `_BoundedClient` sends the real one, or none.
+                    client = AsyncOpenAI(
+                        api_key="-",
+                        base_url=self.url,
+                        timeout=http.timeout,
+                        max_retries=self.settings.retries,
+                        http_client=http,
+                    )
+                    ask = partial(self._ask, client)
                     for _ in range(min(self.settings.concurrency, len(items))):
                         group.create_task(take(ask))
             except ExceptionGroup as failures:
@@ -216,19 +226,6 @@ class _BoundedClient(httpx2.AsyncClient):
                 f"cannot open connections: {endpoint.redact(str(error))}; check HTTP_PROXY and the like"
             ) from error
         self._endpoint = endpoint
-
-    def openai(self, retries: int) -> "AsyncOpenAI":
-        """The openai client over this one."""
-        from openai import AsyncOpenAI
-
-        # A key is required; `send` replaces it by the real one, or by none.
-        return AsyncOpenAI(
-            api_key="-",
-            base_url=self._endpoint.url,
-            timeout=self.timeout,
-            max_retries=retries,
-            http_client=self,
-        )
 
     async def send(self, request: httpx2.Request, **_: Any) -> httpx2.Response:
         """Sends one attempt. Errors of httpx2 are retried by the openai client; others are not caught there."""

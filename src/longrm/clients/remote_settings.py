@@ -52,18 +52,17 @@ def split_address(address: str) -> tuple[str, str]:
     return url, name
 
 
-def servers_of(model: str) -> list[str]:
-    """The `URL#NAME` of every OpenAI-compatible endpoint in a model's name, such as `tokens:openai:URL#NAME`."""
-    return re.findall(r"(?:^|[:+])openai:([^+]*)", model)
+def servers_of(model: str, kind: str = "openai") -> list[str]:
+    """The `URL#NAME` of every OpenAI-compatible endpoint in a model's name, such as `tokens:openai:URL#NAME`.
 
-
-def _longrm_servers(model: str) -> list[str]:
-    return re.findall(r"(?:^|[:+])longrm:([^+]*)", model)
+    With the kind "longrm", the URL of every `longrm:URL`.
+    """
+    return re.findall(rf"(?:^|[:+]){kind}:([^+]*)", model)
 
 
 def refuse_server(model: str | None, launcher: str) -> None:
     """Raises `ConfigError` for a model behind HTTP: concurrency and budget are kept per process."""
-    if model is not None and (servers_of(model) or _longrm_servers(model)):
+    if model is not None and (servers_of(model) or servers_of(model, "longrm")):
         raise ConfigError(
             f"{model} is a server; one process sends it many requests at a time (remote.concurrency), so "
             f"drop {launcher}"
@@ -84,7 +83,7 @@ def _check_url(url: str) -> str:
 def _check_model(model: str) -> str:
     for address in filter(None, servers_of(model)):
         endpoint_url(split_address(address)[0])
-    for url in filter(None, _longrm_servers(model)):
+    for url in filter(None, servers_of(model, "longrm")):
         endpoint_url(url)
     return model
 
@@ -118,7 +117,7 @@ class Remote(Config):
         max_total_tokens: The budget of tokens, read and generated. No request starts once it is reached; requests in
             flight are completed. Answers from the cache count for neither budget.
         cache: An SQLite file that keeps the answers. `longrm evaluate` and `longrm synthesize` use `completions.sqlite`
-            in the run folder by default; other commands keep no answers.
+            in the run folder by default; other commands do not keep answers.
         tokenizer: The model's tokenizer (a folder, a file or a Hub id), to count tokens and to cut contexts; by default
             the server decides what is too long.
         json_schema: Ask the server for JSON with an analysis and a verdict, if the form of the verdict is known (data
@@ -139,16 +138,7 @@ class Remote(Config):
 
     @model_validator(mode="after")
     def _check_extra(self) -> Self:
-        own = {
-            "model",
-            "messages",
-            "max_tokens",
-            "max_completion_tokens",
-            "temperature",
-            "seed",
-            "stream",
-            "n",
-        }
-        if taken := sorted(own & self.extra.keys()):
+        own = "max_completion_tokens", "max_tokens", "messages", "model", "n", "seed", "stream", "temperature"
+        if taken := [name for name in own if name in self.extra]:
             raise ValueError(f"extra cannot contain {', '.join(taken)}: other settings determine it")
         return self

@@ -7,7 +7,7 @@ import re
 import time
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from html import escape
@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 from prometheus_client import generate_latest
+from pydantic.json_schema import models_json_schema
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -80,29 +80,32 @@ def build_app(settings: ServeSettings, load: Callable[[], RewardModel]) -> FastA
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type"],
         )
-    app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected_error)
-    _add_scoring_routes(app, service)
+    definitions = _add_scoring_routes(app, service)
     _add_info_routes(app, service, settings)
+    app.openapi().setdefault("components", {}).setdefault("schemas", {}).update(definitions)
     return app
 
 
-def _add_scoring_routes(app: FastAPI, service: ScoringService) -> None:
-    """One route per path; formats that share a path are distinguished by the fields of a body."""
+def _add_scoring_routes(app: FastAPI, service: ScoringService) -> dict[str, Any]:
+    """Adds one route per path; formats that share a path are distinguished by the fields of a body.
+
+    Returns the JSON schemas that the routes refer to. FastAPI does not know the bodies: the service reads them itself,
+    within its limits.
+    """
     routes: dict[str, list[Route]] = {}
     formats: dict[str, list[str]] = {}
     for name, wire_format in WIRE_FORMATS.items():
         for route in wire_format:
             routes.setdefault(route.path, []).append(route)
             formats.setdefault(route.path, []).append(name)
+    bodies = dict.fromkeys(route.body for ways in routes.values() for route in ways)
+    schemas, definitions = models_json_schema(
+        [(body, "validation") for body in bodies], ref_template="#/components/schemas/{model}"
+    )
     for path, ways in routes.items():
-        # FastAPI does not know the body, which the service reads within its limits.
-        schemas = []
-        for way in ways:
-            schema = way.body.model_json_schema()
-            schemas.append(_without_references(schema, schema.pop("$defs", {})))
         content = {
-            "schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas},
+            "schema": {"anyOf": [schemas[way.body, "validation"] for way in ways]},
             "examples": {way.body.__name__: {"value": way.example} for way in ways},
         }
         app.add_api_route(
@@ -115,6 +118,7 @@ def _add_scoring_routes(app: FastAPI, service: ScoringService) -> None:
                 status: {"description": HTTPStatus(status).phrase} for status in (200, *STATUSES.values())
             },
         )
+    return dict(definitions.get("$defs", {}))
 
 
 def _endpoint(service: ScoringService, routes: Sequence[Route]) -> Callable[[Request], Awaitable[Response]]:
@@ -122,17 +126,6 @@ def _endpoint(service: ScoringService, routes: Sequence[Route]) -> Callable[[Req
         return await service.answer(request, routes)
 
     return score
-
-
-def _without_references(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """A JSON schema with each `$ref` replaced by its definition: two bodies may define one name differently."""
-    if isinstance(schema, list):
-        return [_without_references(part, definitions) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    referred = definitions.get(schema.get("$ref", "").rpartition("/")[2], {})
-    parts = {**schema, **referred}.items()
-    return {key: _without_references(part, definitions) for key, part in parts if key != "$ref"}
 
 
 def _add_info_routes(app: FastAPI, service: ScoringService, settings: ServeSettings) -> None:
@@ -271,12 +264,6 @@ class Guard:
         if method == "POST" and kind in form_types:
             return Failure("encoded", "the body must be JSON: send Content-Type: application/json")
         return None
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    body = {"message": str(error.detail), "type": "invalid", "code": error.status_code}
-    return JSONResponse({"error": body}, error.status_code, error.headers)
 
 
 async def _unexpected_error(request: Request, error: Exception) -> Response:

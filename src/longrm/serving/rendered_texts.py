@@ -52,8 +52,8 @@ class QueryMaker:
             if tokenizer.bos_id is not None and tokenizer.prompt_ids([_USER])[:1] == [tokenizer.bos_id]:
                 self._bos = [tokenizer.bos_id]
             if tokenizer.chat_template is not None:
-                # What stands between a user's message and the answer: the header of the assistant. Its last token may
-                # merge with the first word of the answer, so it is also looked for without it.
+                # The text between a user's message and the answer: the header of the assistant. Its last token may
+                # merge with the first word of the answer, so the header is also searched without it.
                 between = tokenizer.opening([_USER]).rpartition(str(_USER["content"]))[2]
                 ids = tokenizer.encode(between)
                 self._headers = [header for header in (ids, ids[:-1]) if special.keys() & set(header)]

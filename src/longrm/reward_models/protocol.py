@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, overload
+from typing import Any
 
 from longrm.errors import DataError
 from longrm.reward_models.trials import latin_square, points, together, trial_of
@@ -64,20 +64,8 @@ class RewardModel(ABC):
         judgments = iter(self.judge(presented))
         return [together([trial_of(next(judgments), order) for order in orders]) for orders in orders_of]
 
-    @overload
-    def score(  # type: ignore[overload-overlap]  # a text is a list of texts to mypy
-        self, prompt: Prompt, responses: Sequence[Answer], *, tools: Sequence[Tool] = ()
-    ) -> list[float]: ...
-
-    @overload
-    def score(
-        self, prompt: Sequence[Prompt], responses: Sequence[Sequence[Answer]], *, tools: Sequence[Tool] = ()
-    ) -> list[list[float]]: ...
-
-    def score(
-        self, prompt: Any, responses: Any, *, tools: Sequence[Tool] = ()
-    ) -> list[float] | list[list[float]]:
-        """Scores the responses to one prompt, or to each of several.
+    def score(self, prompt: Any, responses: Any, *, tools: Sequence[Tool] = ()) -> Any:
+        """Scores the responses to one prompt, or to each of several prompts.
 
         A model that sees the order of responses is queried in several orders, and the scores are averaged.
 
@@ -87,7 +75,7 @@ class RewardModel(ABC):
             tools: The tools that every prompt offers, as `{"type": "function", "function": {...}}`.
 
         Returns:
-            One number per response, higher is better; for several prompts a list of lists.
+            A list with one number per response, higher is better; for several prompts a list of such lists.
 
         Raises:
             DataError: A prompt has no response, the lists differ in length, or the model gave no scores.
@@ -107,27 +95,17 @@ class RewardModel(ABC):
             scored.append(list(points(trial)))
         return scored if several else scored[0]
 
-    @overload
-    def rank(  # type: ignore[overload-overlap]  # a text is a list of texts to mypy
-        self, prompt: Prompt, responses: Sequence[Answer], *, tools: Sequence[Tool] = ()
-    ) -> list[int]: ...
-
-    @overload
-    def rank(
-        self, prompt: Sequence[Prompt], responses: Sequence[Sequence[Answer]], *, tools: Sequence[Tool] = ()
-    ) -> list[list[int]]: ...
-
-    def rank(self, prompt: Any, responses: Any, *, tools: Sequence[Tool] = ()) -> list[int] | list[list[int]]:
+    def rank(self, prompt: Any, responses: Any, *, tools: Sequence[Tool] = ()) -> Any:
         """Ranks the responses to one prompt, or to each of several; the arguments and errors are those of `score`.
 
         Returns:
-            Indices of the responses, best first, ties in their own order; for several prompts a list of lists.
+            Indices of the responses, best first, ties in their own order; for several prompts a list of such lists.
         """
 
         def ranked(scores: Sequence[float]) -> list[int]:
             return sorted(range(len(scores)), key=lambda index: -scores[index])
 
-        scores: Any = self.score(prompt, responses, tools=tools)
+        scores = self.score(prompt, responses, tools=tools)
         return [ranked(one) for one in scores] if _are_prompts(prompt) else ranked(scores)
 
     def attribute(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from longrm.data.fields import tools_of
 from longrm.errors import DataError, RunError
 from longrm.jsonl import json_text
-from longrm.reading import FieldError, is_text, short
+from longrm.reading import is_text, reading, short
 from longrm.reward_models.kinds import load
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.trials import points
@@ -176,13 +176,13 @@ def reward_function(model: str | RewardModel) -> RewardFunction:
 
 def _messages(value: Any, role: str) -> tuple[Message, ...]:
     """A text or messages as messages. Content that is not text would be ignored by the model, so it is an error."""
-    # `Collection`, because some trainers pass numpy arrays.
-    if isinstance(value, Mapping) or not isinstance(value, Collection):
-        raise DataError(f"prompts and completions must be text or lists of messages, got {short(value)}")
-    messages = as_messages(value if isinstance(value, str) else list(value), role)
-    for message in messages:
-        if not isinstance(message, Mapping):
+    if not isinstance(value, str):
+        # `Collection`, because some trainers pass numpy arrays.
+        are_messages = isinstance(value, Collection) and not isinstance(value, Mapping)
+        if not are_messages or not all(isinstance(message, Mapping) for message in value):
             raise DataError(f"prompts and completions must be text or lists of messages, got {short(value)}")
+    messages = as_messages(value, role)
+    for message in messages:
         content = message.get("content")
         parts = content if isinstance(content, list | tuple) else ()
         if not all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in parts):
@@ -196,7 +196,5 @@ def _tools(column: Any, count: int) -> list[tuple[Tool, ...]]:
         return [()] * count
     if not isinstance(column, list | tuple) or len(column) != count:
         raise DataError(f"the column 'tools' needs one list for each of {count} prompts, got {short(column)}")
-    try:
+    with reading("the column 'tools'", DataError):
         return [tools_of(given) for given in column]
-    except FieldError as error:
-        raise DataError(str(error)) from None

@@ -47,21 +47,16 @@ def test_options_name_lengths_depths_and_tasks():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("option", "value"),
     [
-        ({"lengths": "8m"}, r"--lengths needs tokens such as 8k,32k,128k \(8k is 8192\), got '8m'"),
-        ({"lengths": "0"}, "--lengths needs tokens"),
-        ({"lengths": "8k,"}, "--lengths needs a list with commas"),
-        ({"lengths": "8k,8192"}, "--lengths"),
-        ({"depths": "2"}, "--depths"),
-        ({"depths": "nan"}, "--depths needs"),
-        ({"depths": "0,0.0"}, "--depths"),
-        ({"tasks": ","}, "--tasks needs a list"),
+        *(("lengths", value) for value in ("8m", "0", "8k,", "8k,8192")),
+        *(("depths", value) for value in ("2", "nan", "0,0.0")),
+        ("tasks", "records,records"),
     ],
 )
-def test_a_wrong_grid_names_its_option(given, message):
-    given = {"lengths": "1k", "depths": None, "tasks": None, **given}
-    with pytest.raises(ConfigError, match=message):
+def test_a_wrong_grid_names_its_option(option, value):
+    given = {"lengths": "1k", "depths": None, "tasks": None, option: value}
+    with pytest.raises(ConfigError, match=f"--{option}"):
         probe_cells(evaluation(), **given, n=8)
 
 

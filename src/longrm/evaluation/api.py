@@ -50,13 +50,9 @@ def probe(
         n: Comparisons per length, depth and task.
         settings: Further settings of `longrm evaluate` by dotted key.
     """
-
-    def words(values: Sequence[Any] | None) -> str | None:  # as on the command line
-        return None if values is None else ",".join(map(str, values))
-
     given = {"bench": "probe", **(settings or {})}
-    evaluation = _resolved(model, given)
-    cells = probe_cells(evaluation, words(lengths), words(depths), words(tasks), n)
+    grid = [None if values is None else ",".join(map(str, values)) for values in (lengths, depths, tasks)]
+    cells = probe_cells(_resolved(model, given), grid[0], grid[1], grid[2], n)
     return evaluate(model, "probe", out, {**given, "probe.cells": [cell.model_dump() for cell in cells]})
 
 

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -11,7 +11,8 @@ from statistics import fmean
 import numpy as np
 
 from longrm.evaluation.estimates import RESAMPLES, ratio
-from longrm.modeling.attended_regions import AttendedComparison, ResponseAttention
+from longrm.evaluation.table import codes_of
+from longrm.modeling.attended_regions import AttendedComparison
 from longrm.runs.folder import write_file
 from longrm.runs.records import Estimate
 
@@ -53,13 +54,17 @@ def attention_table(
         seed: Seed of the cluster bootstrap.
         resamples: Number of resamples.
     """
-    codes = {group: code for code, group in enumerate(dict.fromkeys(one.group for one in measured))}
+    codes = codes_of(one.group for one in measured).tolist()
     rows = []
     for right in (True, False):
-        judged = [(codes[one.group], _of_comparison(one)) for one in measured if one.right == right]
-        for key in dict.fromkeys(key for _, values in judged for key in values):
-            found = [(code, *values[key]) for code, values in judged if key in values]
-            group, value, chance = (np.array(column) for column in zip(*found, strict=True))
+        found = defaultdict[_Key, list[tuple[int, float, float]]](list)
+        for code, one in zip(codes, measured, strict=True):
+            if one.right == right:
+                for key, pairs in _of_responses(one).items():
+                    values, chances = zip(*pairs, strict=True)
+                    found[key].append((code, fmean(values), fmean(chances)))
+        for key, cells in found.items():
+            group, value, chance = (np.array(column) for column in zip(*cells, strict=True))
             mean = ratio(value, np.ones(len(value)), group, seed=seed, resamples=resamples)
             rows.append(AttentionTableRow(*key, right, mean, float(chance.mean())))
     return rows
@@ -71,39 +76,29 @@ def write_attention_table(rows: Sequence[AttentionTableRow], path: Path) -> None
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
     for row in rows:
-        value = row.value
-        judged = "right" if row.right else "wrong"
+        judged, value = "right" if row.right else "wrong", row.value
         numbers = (value.value, value.low, value.high, value.n, value.groups, row.chance)
         writer.writerow((row.measure, row.layer, row.region, judged, *numbers))
     write_file(path, text.getvalue())
 
 
-def _of_comparison(one: AttendedComparison) -> dict[_Key, _Pair]:
-    found: defaultdict[_Key, list[_Pair]] = defaultdict(list)
+def _of_responses(one: AttendedComparison) -> dict[_Key, list[_Pair]]:
+    """Every measure of one comparison, once for each response; its embedding gradient once."""
+    found = defaultdict[_Key, list[_Pair]](list)
     for response in one.responses:
-        for key, pair in _of_response(response):
-            found[key].append(pair)
-    means = {
-        key: (fmean(values), fmean(chances))
-        for key, pairs in found.items()
-        for values, chances in [zip(*pairs, strict=True)]
-    }
-    if one.embedding_gradient:
-        means |= {
-            ("embedding_gradient", None, name): pair for name, pair in _shares(one.embedding_gradient).items()
-        }
-    return means
-
-
-def _of_response(one: ResponseAttention) -> Iterator[tuple[_Key, _Pair]]:
-    layers = len(next(iter(one.regions.values())).fr) if one.regions else 0
-    for layer in range(layers):
-        shares = _shares({name: region.ig[layer] for name, region in one.regions.items()})
-        for name, region in one.regions.items():
-            yield ("fr", layer, name), (region.fr[layer], one.chance)
-            yield ("attention_mass", layer, name), (region.mass[layer], region.tokens / one.tokens)
-            if name in shares:
-                yield ("ig", layer, name), shares[name]
+        layers = len(next(iter(response.regions.values())).fr) if response.regions else 0
+        for layer in range(layers):
+            shares = _shares({name: region.ig[layer] for name, region in response.regions.items()})
+            for name, region in response.regions.items():
+                found["fr", layer, name].append((region.fr[layer], response.chance))
+                found["attention_mass", layer, name].append(
+                    (region.mass[layer], region.tokens / response.tokens)
+                )
+                if name in shares:
+                    found["ig", layer, name].append(shares[name])
+    for name, pair in _shares(one.embedding_gradient or {}).items():
+        found["embedding_gradient", None, name].append(pair)
+    return found
 
 
 def _shares(values: Mapping[str, float]) -> dict[str, _Pair]:

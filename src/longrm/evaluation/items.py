@@ -66,7 +66,7 @@ def write_items(records: Sequence[JudgmentRecord], folder: Path) -> None:
     """
     rows = _rows(records)
     parquet, text = pa.BufferOutputStream(), io.StringIO()
-    pq.write_table(_table(rows), parquet, compression="zstd")
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), parquet, compression="zstd")
     writer = csv.DictWriter(text, SCHEMA.names, lineterminator="\n")
     writer.writeheader()
     writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
@@ -87,23 +87,14 @@ def read_items(run: "Run") -> "pd.DataFrame":
         for at, (name, value) in enumerate((("stage", place.parent.name), ("evaluation", place.name))):
             table = table.add_column(at, name, pa.array([value] * len(table), _TEXT))
         tables.append(table)
-    if not tables:
-        raise RunError(f"{run.path} is a demo without stages")
     return pa.concat_tables(tables).to_pandas()
 
 
 def _read_table(folder: Path) -> pa.Table:
     if not (folder / ITEMS).exists():
-        return _table(_rows(read_judgments(folder)))
+        return pa.Table.from_pylist(_rows(read_judgments(folder)), schema=SCHEMA)
     with reading(folder / ITEMS, RunError):
-        table = pq.ParquetFile(folder / ITEMS).read()
-    if not table.schema.equals(SCHEMA):
-        raise RunError(f"{folder / ITEMS} has other columns; remove it to read the logs instead")
-    return table
-
-
-def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), schema=SCHEMA)
+        return pq.ParquetFile(folder / ITEMS).read()
 
 
 def _rows(records: Sequence[JudgmentRecord]) -> list[dict[str, Any]]:

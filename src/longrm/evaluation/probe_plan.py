@@ -1,9 +1,9 @@
 """The grid of `longrm probe`: lengths, depths and tasks, defaults that fit the model, and progress in tokens."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, groupby
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from longrm.evaluation.runner import Shard
 from longrm.runs.progress import Progress
 from longrm.worlds.prose.prose_world import reads_prose
 from longrm.worlds.words_tokenizer import load_tokenizer
+
+Part = TypeVar("Part")
 
 COMPARISONS = 128
 """Default number of comparisons per length, depth and task."""
@@ -54,9 +56,12 @@ def probe_cells(
     Raises:
         ConfigError: Invalid lengths or depths, or no lengths and a model with an unknown context window.
     """
-    worlds = _listed(tasks, "--tasks", "single-fact,two-hops") if tasks is not None else _tasks(settings)
-    sizes = _lengths(lengths) if lengths is not None else default_lengths(settings, worlds)
-    places = _depths(depths) if depths is not None else ("uniform",)
+    worlds = _listed(tasks, "--tasks", str) if tasks is not None else _tasks(settings)
+    if lengths is not None:
+        sizes = tuple(sorted(_listed(lengths, "--lengths", _length)))
+    else:
+        sizes = default_lengths(settings, worlds)
+    places = _listed(depths, "--depths", _depth) if depths is not None else ("uniform",)
     return tuple(
         ProbeCell(lengths=tuple(group), depths=places, worlds=worlds, groups=groups, per_group=per_group)
         for (groups, per_group), group in groupby(sizes, lambda length: contexts_of(n, length))
@@ -102,39 +107,27 @@ def _tasks(settings: Evaluation) -> tuple[str, ...]:
     return PROSE_TASKS if name is None or reads_prose(load_tokenizer(name)) else WORDS_TASKS
 
 
-def _lengths(text: str) -> tuple[int, ...]:
-    found = []
-    for part in _listed(text, "--lengths", "8k,32k,128k"):
-        number = re.fullmatch(r"([1-9][0-9]{0,8})([kK]?)", part)
-        if number is None:
-            raise ConfigError(f"--lengths needs tokens such as 8k,32k,128k (8k is 8192), got '{part[:40]}'")
-        found.append(int(number[1]) * (1024 if number[2] else 1))
-    if len({*found}) < len(found):
-        raise ConfigError(f"--lengths has a length twice: {text[:80]}")
-    return tuple(sorted(found))
+def _listed(text: str, option: str, read: Callable[[str], Part]) -> tuple[Part, ...]:
+    """The values of an option that takes a list."""
+    found = tuple(read(part.strip()) for part in text.split(","))
+    if len(set(found)) < len(found):
+        raise ConfigError(f"{option} has a value twice: {text}")
+    return found
 
 
-def _depths(text: str) -> tuple[float | Literal["uniform"], ...]:
-    found: list[float | Literal["uniform"]] = []
-    for part in _listed(text, "--depths", "0,0.5,1"):
-        if part == "uniform":
-            found.append("uniform")
-        elif re.fullmatch(r"0|1|[01]?\.[0-9]{1,9}", part) and float(part) <= 1:
-            found.append(float(part))
-        else:
-            raise ConfigError(
-                f"--depths needs numbers from 0 (start) to 1 (end) or uniform, such as 0,0.5,1; got '{part[:40]}'"
-            )
-    if len({*found}) < len(found):
-        raise ConfigError(f"--depths has a depth twice: {text[:80]}")
-    return tuple(found)
+def _length(text: str) -> int:
+    number = re.fullmatch(r"([1-9][0-9]*)([kK]?)", text)
+    if number is None:
+        raise ConfigError(f"--lengths: '{text}' is not a number of tokens, such as 8192 or 8k")
+    return int(number[1]) * (1024 if number[2] else 1)
 
 
-def _listed(text: str, option: str, example: str) -> tuple[str, ...]:
-    parts = tuple(part.strip() for part in text.split(","))
-    if not all(parts):
-        raise ConfigError(f"{option} needs a list with commas, such as {example}; got '{text[:80]}'")
-    return parts
+def _depth(text: str) -> float | Literal["uniform"]:
+    if text == "uniform":
+        return "uniform"
+    if not re.fullmatch(r"0|1|[01]?\.[0-9]+", text) or float(text) > 1:
+        raise ConfigError(f"--depths: '{text}' is not 'uniform' or a number from 0 (start) to 1 (end)")
+    return float(text)
 
 
 def token_progress(parts: Sequence[ProbePart], shard: Shard | None, report: Progress) -> Progress:

@@ -59,23 +59,19 @@ def _own(summary: EvaluationSummary) -> Iterator[CsvRow]:
     )
     shared: CsvRow = {}
     if pairs := metrics.pairs or (None if ranked else metrics):  # without any pair these stay empty
-        tasks = {task: _metric(pairs.by_task, task, PAIR_ACCURACY.name) for task in TASKS}
-        lengths = {name: _metric(pairs.by_length, at, PAIR_ACCURACY.name) for name, at in LENGTHS.items()}
-        shared = {**tasks, **lengths, "macro": _percent(pairs.macro.by_length.value)}
+        shared = _part_columns(pairs.by_task, {task: task for task in TASKS}, PAIR_ACCURACY.name)
+        shared |= _part_columns(pairs.by_length, LENGTHS, PAIR_ACCURACY.name)
+        shared["macro"] = _percent(pairs.macro.by_length.value)
     names = (POSITION_MATCH.name, EXACT_ORDER.name) if several else (PAIR_ACCURACY.name,)
     for name in (*names, *_further(metrics)):
-        ranks = {f"Rank{n}": _metric(metrics.by_subtype, n, name) for n in BEST_OF}
+        ranks = _part_columns(metrics.by_subtype, {f"Rank{n}": n for n in BEST_OF}, name)
         average = {"source": f"this run, {name}", "avg": _value(metrics.overall[name], name)}
         yield model | shared | ranks | average
     if release := summary.rules.get("release"):
         by_task, by_rank = (release.parts[key] for key in ("by_task_percent", "by_rank_percent"))
-        yield {
-            **model,
-            "source": "this run, as the release scores it",
-            **{task: _number(by_task.get(task)) for task in TASKS},
-            **{f"Rank{n}": _number(by_rank.get(n)) for n in BEST_OF},
-            "avg": _number(release.overall_percent),
-        }
+        percents = {task: by_task.get(task) for task in TASKS} | {f"Rank{n}": by_rank.get(n) for n in BEST_OF}
+        numbers = {key: _number(value) for key, value in {**percents, "avg": release.overall_percent}.items()}
+        yield model | {"source": "this run, as the release scores it"} | numbers
 
 
 def _further(metrics: MetricBreakdown) -> list[str]:
@@ -88,9 +84,9 @@ def _elsewhere(summary: EvaluationSummary) -> list[CsvRow]:
     metrics, rows = summary.metrics, []
     for name in (summary.main_metric, *_further(metrics)):
         row = {"bench": summary.bench, "model": summary.model, "source": f"this run, {name}"}
-        row |= {f"task {task}": _value(found[name], name) for task, found in metrics.by_task.items()}
+        row |= _part_columns(metrics.by_task, {f"task {task}": task for task in metrics.by_task}, name)
         row["avg"] = _value(metrics.overall[name], name)
-        row |= {f"length {size}": _value(found[name], name) for size, found in metrics.by_length.items()}
+        row |= _part_columns(metrics.by_length, {f"length {size}": size for size in metrics.by_length}, name)
         rows.append(row)
     rows[0]["macro"] = _percent(metrics.macro.by_length.value)
     return rows
@@ -105,8 +101,14 @@ def _published() -> Iterator[CsvRow]:
         yield {"model": row["model"], "source": published["source"], "defects": defects} | numbers
 
 
-def _metric(parts: Mapping[str, Mapping[str, Estimate]], key: str, name: str) -> str:
-    return _value(parts[key][name], name) if key in parts else ""
+def _part_columns(
+    parts: Mapping[str, Mapping[str, Estimate]], columns: Mapping[str, str], metric: str
+) -> CsvRow:
+    """A metric in the part that each column shows; empty if there is no such part."""
+    return {
+        column: _value(parts[part][metric], metric) if part in parts else ""
+        for column, part in columns.items()
+    }
 
 
 def _value(estimate: Estimate, name: str) -> str:

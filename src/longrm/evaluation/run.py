@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -12,7 +13,7 @@ from longrm.errors import RunError
 from longrm.evaluation.summaries import EvaluationSummary, RunSummary, load_summary
 from longrm.runs.folder import CONFIG, SUMMARY, folder_labels, read_manifest
 from longrm.runs.logs import EXAMPLES, Log, read_gold, read_judgments
-from longrm.runs.records import Estimate, ExampleRecord, GoldRecord, JudgmentRecord
+from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
 
 if TYPE_CHECKING:  # pandas takes half a second to import
     import pandas as pd
@@ -132,17 +133,15 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Main accuracy by length with its 95% interval, for a notebook."""
+        title = f"<p>{escape(repr(self))}</p>"
         if self.kind != "evaluation" or not self.is_finished:
-            return escape(repr(self))
+            return title
+        import pandas as pd
+
         summary, name = self.evaluation, self.evaluation.main_metric
-        parts = {f"{int(length):,}": part for length, part in summary.metrics.by_length.items()}
-        rows = [
-            _html_row(part, estimates[name])
-            for part, estimates in {"all": summary.metrics.overall, **parts}.items()
-        ]
-        title = escape(f"{summary.model} on {summary.bench}")
-        head = f"<th>tokens</th><th>{escape(name.replace('_', ' '))}, %</th><th>95%</th><th>n</th><th>groups</th>"
-        return f"<table><caption>{title}</caption><tr>{head}</tr>{''.join(rows)}</table>"
+        parts = {"all": summary.metrics.overall, **summary.metrics.by_length}
+        rows = [{"tokens": part, **asdict(estimates[name])} for part, estimates in parts.items()]
+        return f"{title}{pd.DataFrame(rows).to_html(index=False, float_format='{:.3f}'.format, na_rep='')}"
 
 
 def open_runs(paths: Sequence[str | Path]) -> list[Run]:
@@ -166,12 +165,3 @@ def read_run(path: str | Path) -> "pd.DataFrame":
         RunError: The folder is not a finished evaluation or demo, or is damaged.
     """
     return Run(path).items
-
-
-def _html_row(part: str, estimate: Estimate) -> str:
-    value, low, high = (
-        "–" if number is None else f"{100 * number:.1f}"
-        for number in (estimate.value, estimate.low, estimate.high)
-    )
-    cells = (part, value, f"{low} – {high}", f"{estimate.n:,}", f"{estimate.groups:,}")
-    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

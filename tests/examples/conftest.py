@@ -1,4 +1,4 @@
-"""A tiny reward model, rows of two groups, and what a user of transformers alone would score them."""
+"""A tiny reward model, rows of two groups, and their scores by transformers alone."""
 
 import importlib.util
 from pathlib import Path
@@ -32,19 +32,28 @@ def scorer(tmp_path_factory):
     return make_scorer(tmp_path_factory.mktemp("scorer") / "tiny", positions=400)
 
 
-@pytest.fixture(scope="session")
-def expected(scorer):
-    """The score of every row by one sequence each."""
+def plain_scores(scorer, conversations):
+    """The scores that transformers alone gives for conversations, one sequence each."""
     tokenizer = AutoTokenizer.from_pretrained(scorer)
     classifier = AutoModelForSequenceClassification.from_pretrained(scorer).eval()
-    found = []
-    for prompt, completion in ROWS:
-        messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
+    scores = []
+    for messages in conversations:
         ids = tokenizer.apply_chat_template(messages, return_tensors="pt")["input_ids"]
         with torch.inference_mode():
-            found.append(classifier(ids).logits.item())
-    assert max(found) - min(found) > 1e-2, "the rows must be told apart for tests to mean anything"
-    return [pytest.approx(score, abs=1e-5) for score in found]
+            scores.append(classifier(ids).logits.item())
+    return scores
+
+
+@pytest.fixture(scope="session")
+def expected(scorer):
+    """The score of every row."""
+    conversations = [
+        [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
+        for prompt, completion in ROWS
+    ]
+    scores = plain_scores(scorer, conversations)
+    assert max(scores) - min(scores) > 1e-2, "the rows must differ for tests to mean anything"
+    return [pytest.approx(score, abs=1e-5) for score in scores]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from .conftest import EXAMPLES, ROWS, TOO_LONG
 
 
 def watch(reward):
-    """Counts, for every call of the model, the completions of each of its queries."""
+    """Records, for every call of the model, the number of completions of each query."""
     asked, judge = [], reward.model.judge
 
     def judging(queries):
@@ -33,7 +33,7 @@ def watch(reward):
 
 
 def assert_shared(asked, rows):
-    """Fewer prompts were read than rows, for those that waited were scored together."""
+    """Fewer prompts were read than rows, because rows that waited were scored together."""
     assert sum(map(sum, asked)) == rows
     assert sum(map(len, asked)) < rows, asked
 
@@ -43,7 +43,7 @@ async def all_at_once(*calls):
 
 
 def verl(compute_score, completion, prompt):
-    """One row of verl's naive reward manager, for a function that may have settings of its own bound to it."""
+    """One row of verl's naive reward manager, which may bind settings to the function."""
 
     async def configured(function, settings, **given):
         return await function(**given, **settings)

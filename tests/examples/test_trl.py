@@ -9,7 +9,7 @@ import datasets
 import pytest
 import torch
 import trl
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from longrm.data import write
 from longrm.modeling.loading import new_language_model
@@ -21,8 +21,10 @@ from longrm.scoring.selection import rank_file
 from longrm.types import Judgment, Outcome, message_text
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
-from .conftest import PROMPTS
+from .conftest import PROMPTS, plain_scores
 
+# TRL 1.16 uses a name that transformers has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 SETTINGS = {
     "num_generations": 4,
     "per_device_train_batch_size": 8,
@@ -47,20 +49,6 @@ def policy(tmp_path_factory):
     return path
 
 
-def plain_scores(scorer, rows):
-    """What transformers alone gives for conversations, one sequence each."""
-    tokenizer = AutoTokenizer.from_pretrained(scorer)
-    classifier = AutoModelForSequenceClassification.from_pretrained(scorer).eval()
-    found = []
-    for messages in rows:
-        ids = tokenizer.apply_chat_template(messages, return_tensors="pt")["input_ids"]
-        with torch.inference_mode():
-            found.append(classifier(ids).logits.item())
-    return found
-
-
-# TRL 1.16 asks models under a name that transformers has renamed.
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 @pytest.mark.parametrize("form", ["messages", "text"])
 def test_grpo_trains_on_our_rewards(example, scorer, policy, tmp_path, form):
     prompts = PROMPTS if form == "text" else [[{"role": "user", "content": text}] for text in PROMPTS]
@@ -104,7 +92,6 @@ class Halting(RewardModel):
         return Judgment(Outcome.ANSWERED, tuple(float(len(text)) for text in texts))
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_grpo_skips_completions_without_a_score(example, policy, tmp_path):
     rows = tmp_path / "prompts.jsonl"
     rows.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
@@ -130,7 +117,6 @@ def test_grpo_skips_completions_without_a_score(example, policy, tmp_path):
     assert entry["halting/unscored"] == pytest.approx(sum(unscored) / 8)
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 @pytest.mark.parametrize("form", ["best", "pairs"])
 def test_trl_trainers_read_ranked_files(scorer, policy, tmp_path, form):
     data, out = tmp_path / "data.jsonl", tmp_path / "ranked.jsonl"
@@ -142,17 +128,14 @@ def test_trl_trainers_read_ranked_files(scorer, policy, tmp_path, form):
         name: SETTINGS[name] for name in ("report_to", "save_strategy", "use_cpu", "bf16", "disable_tqdm")
     }
     plain |= {"max_steps": 1, "max_length": None, "activation_checkpointing": False}
+    kinds = [
+        (trl.RewardTrainer, trl.RewardConfig, scorer),
+        (trl.DPOTrainer, trl.DPOConfig, policy),
+    ]
     if form == "best":
-        trainers = [
-            trl.SFTTrainer(str(policy), trl.SFTConfig(str(tmp_path / "o"), **plain), train_dataset=table)
-        ]
-    else:
-        settings = trl.RewardConfig(str(tmp_path / "o"), **plain), trl.DPOConfig(str(tmp_path / "o"), **plain)
-        trainers = [
-            trl.RewardTrainer(str(scorer), settings[0], train_dataset=table),
-            trl.DPOTrainer(str(policy), args=settings[1], train_dataset=table),
-        ]
-    for trainer in trainers:
+        kinds = [(trl.SFTTrainer, trl.SFTConfig, policy)]
+    for make, config, model in kinds:
+        trainer = make(str(model), args=config(str(tmp_path / "o"), **plain), train_dataset=table)
         trainer.train()
         assert trainer.state.global_step == 1
         assert math.isfinite(trainer.state.log_history[-1]["train_loss"])

@@ -1,12 +1,10 @@
-"""The plug-in for vLLM, over a stand-in of its engine; over vLLM's own plug-in loader where its sources are at hand.
+"""The plug-in for vLLM, with a stub of its engine, and with vLLM's own plug-in loader if its sources are available.
 
 `LONGRM_VLLM_SOURCES` names a folder into which a wheel of vLLM was unpacked; nothing of it has to be installed.
 """
 
-import ast
 import asyncio
 import importlib.util
-import json
 import logging
 import math
 import os
@@ -20,20 +18,18 @@ import pytest
 import torch
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.responses import Response
 from starlette.testclient import TestClient
 
 import longrm
 from longrm.errors import ModelError
 from tests.reward_models.tiny_models import make_scorer
 
-from ..clients import conftest as peer
 from . import vllm_stand_in
 
 PLUGIN = Path(__file__).parents[2] / "plugins/longrm-vllm"
 SOURCES = os.environ.get("LONGRM_VLLM_SOURCES", "")
 BODY = {"prompt": "Who holds bucket?", "responses": ["Corimo holds bucket.", "Nobody.", "bucket"]}
-
-server = peer.server
 
 
 @pytest.fixture(scope="module")
@@ -87,16 +83,16 @@ def test_scores_are_those_of_longrm(serve, folder):
 def test_messages_and_lists_are_taken(serve):
     _, client = serve()
     alone = client.post("/v1/scores", json=BODY).json()["scores"]
-    told = {
+    messages = {
         "prompt": [{"role": "user", "content": BODY["prompt"]}],
         "responses": [[{"role": "assistant", "content": text}] for text in BODY["responses"]],
     }
-    answers = client.post("/v1/scores", json=[told, BODY]).json()
+    answers = client.post("/v1/scores", json=[messages, BODY]).json()
     assert [answer["scores"] for answer in answers] == [alone, alone]
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "said"),
+    ("body", "status", "message"),
     [
         ({**BODY, "responses": []}, 422, "at least 1"),
         ({**BODY, "extra": 1}, 422, "extra"),
@@ -105,10 +101,10 @@ def test_messages_and_lists_are_taken(serve):
         ({**BODY, "prompt": [{"role": "nobody", "content": "x"}], "responses": [[]]}, 400, ""),
     ],
 )
-def test_invalid_requests_are_refused(serve, body, status, said):
+def test_invalid_requests_are_refused(serve, body, status, message):
     engine, client = serve()
     reply = client.post("/v1/scores", json=body)
-    assert (reply.status_code, said in reply.text) == (status, True), reply.text
+    assert (reply.status_code, message in reply.text) == (status, True), reply.text
     assert not engine.asked
 
 
@@ -132,16 +128,8 @@ def test_an_error_of_the_engine_is_raised(serve):
         pass
 
     _, client = serve(error=SimpleNamespace(to_exception=lambda: EngineError("late")))
-    client.app.add_exception_handler(
-        EngineError, lambda request, error: peer_reply({"error": {"message": str(error)}}, 503)
-    )
+    client.app.add_exception_handler(EngineError, lambda request, error: Response(status_code=503))
     assert client.post("/v1/scores", json=BODY).status_code == 503
-
-
-def peer_reply(body, status):
-    from starlette.responses import JSONResponse
-
-    return JSONResponse(body, status)
 
 
 def test_a_client_that_goes_away_has_its_requests_cancelled(plugin, folder):
@@ -155,40 +143,21 @@ def test_a_client_that_goes_away_has_its_requests_cancelled(plugin, folder):
             cancelled.append(1)
             raise
 
+    async def receive():
+        await begun.wait()
+        return {"type": "http.disconnect"}
+
     async def scenario():
-        app, one = FastAPI(), plugin.ScoresPlugin()
-        one.attach_router(app)
+        app = FastAPI()
         args = SimpleNamespace(model=folder, served_model_name=None, chat_template=None)
-        await one.init_state(vllm_stand_in.Engine(folder, wait=wait), app.state, args)
-        messages = iter([{"type": "http.request", "body": json.dumps(BODY).encode(), "more_body": False}])
-
-        async def receive():
-            message = next(messages, None)
-            if message is None:
-                await begun.wait()
-                return {"type": "http.disconnect"}
-            return message
-
-        sent = []
-
-        async def send(message):
-            sent.append(message)
-
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/v1/scores",
-            "raw_path": b"/v1/scores",
-            "query_string": b"",
-            "headers": [(b"content-type", b"application/json")],
-            "app": app,
-        }
-        await asyncio.wait_for(app(scope, receive, send), 30)
+        await plugin.ScoresPlugin().init_state(vllm_stand_in.Engine(folder, wait=wait), app.state, args)
+        request = SimpleNamespace(app=app, receive=receive)
+        body = plugin.ScoreBody.model_validate(BODY)
+        response = await asyncio.wait_for(plugin._scores(body, request), 30)
         await asyncio.sleep(0)
-        return sent
+        return response
 
-    sent = asyncio.run(scenario())
-    assert sent[0]["status"] == 499
+    assert asyncio.run(scenario()).status_code == 499
     assert len(cancelled) == 3
 
 
@@ -206,78 +175,37 @@ def test_the_package_names_the_plugin(plugin):
 
 
 @pytest.mark.skipif(not SOURCES, reason="needs vLLM's sources: LONGRM_VLLM_SOURCES")
-class TestVllmSources:
-    @staticmethod
-    def tree(path):
-        return ast.parse((Path(SOURCES) / path).read_text())
+def test_the_loader_of_vllm_takes_the_plugin(plugin, folder, monkeypatch):
+    """`vllm.plugins` needs only a logger and the name of a class of vLLM."""
+    package, logger, protocol = (ModuleType(name) for name in ("vllm", "vllm.logger", "vllm.engine.protocol"))
+    package.__path__ = [f"{SOURCES}/vllm"]
+    logger.init_logger = logging.getLogger
+    protocol.EngineClient = object
+    for module in (package, logger, protocol):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(sys.modules, "vllm.engine", ModuleType("vllm.engine"))
+    monkeypatch.setenv("VLLM_PLUGINS", "longrm")
+    point = EntryPoint("longrm", "longrm_vllm:ScoresPlugin", "vllm.endpoint_plugins")
+    monkeypatch.setattr(
+        "importlib.metadata.entry_points", lambda group: [point] if "endpoint" in group else []
+    )
+    before = set(sys.modules)
+    try:
+        from vllm.plugins.endpoint_plugins import interface
 
-    def fields(self, path, name):
-        (found,) = (
-            one for one in ast.walk(self.tree(path)) if isinstance(one, ast.ClassDef) and one.name == name
-        )
-        return found
-
-    def test_its_loader_takes_the_plugin(self, plugin, serve, folder, monkeypatch):
-        """`vllm.plugins` itself, which needs of vLLM no more than a logger and the name of a class."""
-        package, logger, protocol = (
-            ModuleType(name) for name in ("vllm", "vllm.logger", "vllm.engine.protocol")
-        )
-        package.__path__ = [f"{SOURCES}/vllm"]
-        logger.init_logger = logging.getLogger
-        protocol.EngineClient = object
-        for module in (package, logger, protocol):
-            monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setitem(sys.modules, "vllm.engine", ModuleType("vllm.engine"))
-        monkeypatch.setenv("VLLM_PLUGINS", "longrm")
-        point = EntryPoint("longrm", "longrm_vllm:ScoresPlugin", "vllm.endpoint_plugins")
-        monkeypatch.setattr(
-            "importlib.metadata.entry_points", lambda group: [point] if "endpoint" in group else []
-        )
-        before = set(sys.modules)
-        try:
-            from vllm.plugins.endpoint_plugins import interface
-
-            app = FastAPI()
-            interface.attach_endpoint_plugins(app, ("embed",))
-            assert not app.state.endpoint_plugins, "the model does not classify"
-            app.add_api_route("/v1/scores", lambda: None, methods=["POST"])
-            interface.attach_endpoint_plugins(app, ("classify", "token_classify"))
-            (loaded,) = app.state.endpoint_plugins
-            assert isinstance(loaded, interface.EndpointPlugin)
-            args = SimpleNamespace(model=folder, served_model_name=None, chat_template=None)
-            asyncio.run(interface.init_endpoint_plugins_state(vllm_stand_in.Engine(folder), app.state, args))
-            own = [one for one in app.routes if isinstance(one, APIRoute) and one.path == "/v1/scores"]
-            assert len(own) == 1, "its route takes the place of an earlier one"
-            assert len(TestClient(app).post("/v1/scores", json=BODY).json()["scores"]) == 3
-        finally:
-            for name in set(sys.modules) - before:
-                if name.startswith("vllm"):
-                    del sys.modules[name]
-
-    def test_the_stand_in_is_like_it(self):
-        encode = next(
-            one
-            for one in self.fields("vllm/engine/protocol.py", "EngineClient").body
-            if getattr(one, "name", "") == "encode"
-        )
-        own = vllm_stand_in.Engine.encode.__code__
-        assert [one.arg for one in encode.args.args] == [*own.co_varnames[: own.co_argcount]]
-        params = self.fields("vllm/pooling_params.py", "PoolingParams").body
-        names = {one.target.id for one in params if isinstance(one, ast.AnnAssign)}
-        assert {"task", "use_activation"} <= names
-        output = self.fields("vllm/outputs.py", "PoolingRequestOutput").body
-        init = next(one for one in output if getattr(one, "name", "") == "__init__")
-        arguments = {one.arg for one in [*init.args.args, *init.args.kwonlyargs]} - {"self"}
-        assert {*vllm_stand_in.PoolingRequestOutput.__dataclass_fields__} <= arguments
-        classified = self.fields("vllm/outputs.py", "ClassificationOutput").body
-        assert "from_base" in {getattr(one, "name", "") for one in classified}
-        prompt = self.fields("vllm/inputs/llm.py", "TokensPrompt").body
-        assert "prompt_token_ids" in {one.target.id for one in prompt if isinstance(one, ast.AnnAssign)}
-        config = {
-            one.target.id
-            for one in self.fields("vllm/config/model.py", "ModelConfig").body
-            if isinstance(one, ast.AnnAssign)
-        }
-        assert {"tokenizer", "tokenizer_revision", "max_model_len"} <= config
-        exported = (Path(SOURCES) / "vllm/__init__.py").read_text()
-        assert '"PoolingParams"' in exported
+        app = FastAPI()
+        interface.attach_endpoint_plugins(app, ("embed",))
+        assert not app.state.endpoint_plugins, "the model does not classify"
+        app.add_api_route("/v1/scores", lambda: None, methods=["POST"])
+        interface.attach_endpoint_plugins(app, ("classify", "token_classify"))
+        (loaded,) = app.state.endpoint_plugins
+        assert isinstance(loaded, interface.EndpointPlugin)
+        args = SimpleNamespace(model=folder, served_model_name=None, chat_template=None)
+        asyncio.run(interface.init_endpoint_plugins_state(vllm_stand_in.Engine(folder), app.state, args))
+        own = [one for one in app.routes if isinstance(one, APIRoute) and one.path == "/v1/scores"]
+        assert len(own) == 1, "its route takes the place of an earlier one"
+        assert len(TestClient(app).post("/v1/scores", json=BODY).json()["scores"]) == 3
+    finally:
+        for name in set(sys.modules) - before:
+            if name.startswith("vllm"):
+                del sys.modules[name]

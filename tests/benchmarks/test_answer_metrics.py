@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from longrm.benchmarks.answer_metrics import (
     ANSWER_METRICS,
-    answer_metric,
     choices,
     cited,
     latin_rouge_l,
@@ -15,7 +14,6 @@ from longrm.benchmarks.answer_metrics import (
     squad_f1,
     word_overlap,
 )
-from longrm.errors import ConfigError
 
 WORDS = st.lists(st.sampled_from(["the", "a", "cat", "cats", "sat,", "Mat!", "7", "an"]), max_size=9).map(
     " ".join
@@ -65,7 +63,6 @@ def test_rouge_l_is_that_of_rouge_score(gold):
 
 def test_rouge_l_does_not_stem():
     assert ANSWER_METRICS["rouge_l"]("he copied codes", "he copies code") == pytest.approx(1 / 3)
-    assert latin_rouge_l("he copied codes", "he copies code") == pytest.approx(1 / 3)
 
 
 def test_chinese_is_counted_by_characters():
@@ -161,14 +158,8 @@ def test_an_answer_is_never_run_as_code(tmp_path):
 
 def test_choices_must_be_exactly_right():
     rate = ANSWER_METRICS["right_choices"]
-    assert [rate(answer, "AC") for answer in ("A, C", "AC", "A", "ABC", "I think so", "")] == [
-        1,
-        1,
-        0,
-        0,
-        0,
-        0,
-    ]
+    rates = [rate(answer, "AC") for answer in ("A, C", "AC", "A", "ABC", "I think so", "")]
+    assert rates == [1, 1, 0, 0, 0, 0]
     assert rate("The sea", "The sea") == 0
 
 
@@ -179,11 +170,6 @@ def test_the_gold_answer_earns_1_and_another_less(name):
     assert ANSWER_METRICS[name](gold, gold) == pytest.approx(1)
     assert ANSWER_METRICS[name]("[3] A", gold) < 0.6
     assert ANSWER_METRICS[name]("", gold) == 0
-
-
-def test_an_unknown_metric_is_refused_with_the_nearest():
-    with pytest.raises(ConfigError, match="no answer metric 'rouge'; did you mean 'rouge_l'"):
-        answer_metric("rouge")
 
 
 def test_word_overlap_counts_every_word_and_chinese_by_character():
@@ -209,22 +195,21 @@ def test_squad_f1_counts_shared_words_without_case_articles_and_marks(answer, go
 
 
 @pytest.mark.parametrize(
-    ("answer", "gold", "holds"),
+    ("answer", "gold", "contained"),
     [
         ("It is the Red House, I think.", "a red house", True),
         ("Red bricks of a house", "red house", False),
         ("Redder house", "red", False),
         ("house", "red house", False),
-        ("The", "the", False),  # no word is left to hold
+        ("The", "the", False),  # no word is left
     ],
 )
-def test_an_answer_holds_what_it_says_word_for_word(answer, gold, holds):
-    assert squad_contains(answer, gold) is holds
+def test_a_gold_answer_is_contained_word_for_word(answer, gold, contained):
+    assert squad_contains(answer, gold) is contained
 
 
 def test_latin_rouge_l_is_f_of_the_longest_common_subsequence():
-    # "police kill the gunman" shares "police the gunman" with the gold answer: precision and recall 3/4.
-    assert latin_rouge_l("police kill the gunman", "police killed the gunman") == pytest.approx(0.75)
+    # It shares "police the gunman" with the gold answer: precision and recall 3/4.
     assert latin_rouge_l("police saw the gunman", "police killed the gunman") == pytest.approx(0.75)
     assert latin_rouge_l("gunman the police", "police killed the gunman") == pytest.approx(2 * 1 / (3 + 4))
 
@@ -243,7 +228,6 @@ def test_latin_rouge_l_is_f_of_the_longest_common_subsequence():
         ("A frog.", ""),
         ("I think it is A.", ""),
         ("A. One thing\nbut perhaps B", ""),
-        ("Because", ""),
         ("", ""),
     ],
 )

@@ -35,18 +35,9 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [
-        ("probes", "'probe'"),
-        ("longrewardbench:x", "'long-rewardbench:PATH'"),
-        ("judgebench", "'judgebench:PATH'"),
-        ("probe:x", "file:PATH"),
-        ("zzz", "file:PATH"),
-    ],
-)
-def test_an_unknown_name_is_an_error_with_the_nearest(name, near, bench):
-    with pytest.raises(ConfigError, match=f"'{name}'.*{near}"):
+@pytest.mark.parametrize("name", ["probes", "judgebench", "probe:x"])
+def test_an_unknown_name_is_an_error_with_the_known_ones(name, bench):
+    with pytest.raises(ConfigError, match=f"'{name}'.*judgebench:PATH"):
         bench(name)
 
 
@@ -116,12 +107,16 @@ def test_the_probe_has_a_grid_of_lengths_and_depths():
     assert all(c.evidence[0].start == 0 for c in found if c.metadata["depth"] == 0)
 
 
-@pytest.mark.parametrize(
-    "cell", [{"groups": -1}, {"lengths": [10**18]}, {"lengths": [-1]}, {"per_group": 10**9}, {"depths": []}]
-)
+@pytest.mark.parametrize("cell", [{"groups": -1}, {"lengths": [10**18]}, {"depths": []}])
 def test_a_wrong_grid_is_an_error(cell):
     with pytest.raises(ConfigError, match=f"probe.cells.0.{next(iter(cell))}"):
         Evaluation.resolve(None, {"bench": "probe", "probe.cells": [cell]})
+
+
+def test_a_length_that_is_too_short_is_an_error_before_any_work():
+    probe = Probe(cells=(ProbeCell(lengths=(16,)),))
+    with pytest.raises(ConfigError, match="records: length 16 is too short"):
+        load("probe", source=BenchmarkSource(), probe=probe, leval=Leval())
 
 
 def test_a_wrong_depth_is_an_error_before_anything_is_generated():

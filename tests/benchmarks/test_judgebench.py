@@ -26,18 +26,11 @@ def test_a_row_becomes_a_pair_with_its_category(put, bench):
     assert "judgments" not in pair.metadata
 
 
-@pytest.mark.parametrize(
-    ("source", "category"),
-    [
-        ("mmlu-pro-law", "Knowledge"),
-        ("livebench-reasoning", "Reasoning"),
-        ("livebench-math", "Math"),
-        ("livecodebench", "Coding"),
-    ],
-)
-def test_the_category_follows_from_the_source(source, category, put, bench):
-    (pair,) = bench(f"judgebench:{put('j.jsonl', {**ROW, 'source': source})}").comparisons
-    assert pair.metadata["task"] == category
+def test_the_category_follows_from_the_source(put, bench):
+    sources = ("mmlu-pro-law", "livebench-reasoning", "livebench-math", "livecodebench")
+    rows = [{**ROW, "pair_id": source, "source": source} for source in sources]
+    tasks = [pair.metadata["task"] for pair in bench(f"judgebench:{put('j.jsonl', *rows)}").comparisons]
+    assert tasks == ["Knowledge", "Reasoning", "Math", "Coding"]
 
 
 def test_a_pair_that_two_judges_judged_comes_once(tmp_path, put, bench, counts):
@@ -55,16 +48,7 @@ def test_identical_responses_tie_and_stay(put, bench, counts):
     assert counts(loaded) == {"identical_responses": 1, "ties": 1}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"label": "A"}, "field 'label'"),
-        ({"label": ["A>B"]}, "field 'label'"),
-        ({"source": "arc"}, "field 'source'"),
-        ({"source": {}}, "field 'source'"),
-        ({"pair_id": [1]}, "field 'pair_id'"),
-    ],
-)
-def test_what_is_no_pair_is_refused(change, message, put, bench):
-    with pytest.raises(DataError, match=message):
-        list(bench(f"judgebench:{put('j.jsonl', {**ROW, **change})}").comparisons)
+@pytest.mark.parametrize("change", [{"label": "A"}, {"source": "arc"}, {"pair_id": [1]}])
+def test_an_invalid_field_is_named(change, put, bench):
+    with pytest.raises(DataError, match=f"field '{next(iter(change))}'"):
+        bench(f"judgebench:{put('j.jsonl', {**ROW, **change})}")

@@ -67,14 +67,8 @@ def test_choices_are_right_or_wrong(folder, bench):
     rows = [row("exam", which="B", what="A"), row("exam", "Other.", when="C")]
     path = folder("quiz", rows, a=["B", "C", "A"], b=["(B)", "B", "(A)"], c=["A", "A", "(C) x"])
     pairs = list(bench(path, ALL).comparisons)
-    assert [pair.id for pair in pairs] == [
-        "quiz/1/a+c",
-        "quiz/1/b+c",
-        "quiz/2/c+a",
-        "quiz/2/c+b",
-        "quiz/3/c+a",
-        "quiz/3/c+b",
-    ]
+    sides = ("1/a+c", "1/b+c", "2/c+a", "2/c+b", "3/c+a", "3/c+b")
+    assert [pair.id for pair in pairs] == [f"quiz/{side}" for side in sides]
     assert len({pair.group for pair in pairs}) == 2
 
 
@@ -126,7 +120,7 @@ def test_missing_and_surplus_lines_are_counted(folder, put, bench, counts):
     assert loaded.audit.findings["surplus_predictions"].examples == ("qa/3, c", "qa/4, c")
 
 
-def test_an_answer_that_is_null_is_empty_and_one_that_is_no_text_is_an_error(folder, put, bench, counts):
+def test_a_null_answer_is_empty_and_another_type_is_an_error(folder, put, bench, counts):
     path = folder("qa", [row("f1", q="red")], a=["red"], b=["gold"])
     answer = {"query": "q", "gt": "red"}
     file = put("leval/predictions/c/qa.pred.jsonl", answer | {"c_pred": None})
@@ -202,13 +196,8 @@ def test_the_real_answers_are_aligned_and_clearly_apart(bench):
     found = list(loaded.comparisons)
     findings = {kind: finding.count for kind, finding in loaded.audit.findings.items()}
     assert Counter(c.metadata["subtype"] for c in found) == {"f1": 261, "exam": 206, "rouge": 31}
-    assert Counter(c.metadata["length"] for c in found) == {
-        4096: 30,
-        8192: 227,
-        16384: 113,
-        32768: 102,
-        65536: 26,
-    }
+    lengths = {4096: 30, 8192: 227, 16384: 113, 32768: 102, 65536: 26}
+    assert Counter(c.metadata["length"] for c in found) == lengths
     assert len({c.group for c in found}) == 93
     assert len({c.id for c in found}) == len(found)
     assert findings["misaligned_predictions"] == 0

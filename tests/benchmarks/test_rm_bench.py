@@ -24,23 +24,10 @@ def test_six_responses_in_the_order_of_their_styles(put, bench):
     assert chat.metadata["task"] == "chat"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"domain": "art"}, "field 'domain': RM-Bench has no 'art'; known: chat, code, math, safety"),
-        ({"domain": None}, "field 'domain'"),
-        ({"chosen": ["a", "b"]}, "field 'chosen'"),
-        ({"rejected": ["a", "b", "c", "d"]}, "field 'rejected'"),
-        ({"rejected": "a"}, "field 'rejected'"),
-    ],
-)
-def test_what_is_no_item_is_named_and_may_be_skipped(change, message, put, bench, counts):
-    path = put("rows.jsonl", {**SIX, **change}, SIX)
-    with pytest.raises(DataError, match=f"line 1, {message}"):
-        bench(f"rm-bench:{path}")
-    loaded = bench(f"rm-bench:{path}", on_bad_row="skip")
-    assert [item.id for item in loaded.comparisons] == ["safety-refuse/8"]
-    assert counts(loaded) == {"unreadable_rows": 1, "ties": 1}
+@pytest.mark.parametrize("change", [{"domain": "art"}, {"chosen": ["a", "b"]}, {"rejected": "a"}])
+def test_an_invalid_field_is_named(change, put, bench):
+    with pytest.raises(DataError, match=f"line 1, field '{next(iter(change))}'"):
+        bench(f"rm-bench:{put('rows.jsonl', {**SIX, **change}, SIX)}")
 
 
 def test_styles_may_be_alike_but_not_right_and_wrong(put, bench, counts):

@@ -1,4 +1,4 @@
-"""A limit takes a sample of all lengths, depths and tasks; what is even is found by brute force."""
+"""A limit takes a sample of all lengths, depths and tasks; the most even one is found by brute force."""
 
 import random
 from collections import Counter
@@ -6,7 +6,7 @@ from itertools import islice, pairwise, product
 
 import pytest
 
-from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
+from longrm.benchmarks import Probe
 from longrm.benchmarks.benchmark import AuditedComparisons
 from longrm.benchmarks.probe import comparisons, probe_parts
 from longrm.benchmarks.stratified_sample import allot, balanced, evenly, sample, stratum_of
@@ -70,13 +70,10 @@ def test_places_are_different_rising_and_from_end_to_end():
             assert places == sorted(places)
             assert places[0] == 0
             assert size - places[-1] <= -(-size // count)  # nothing longer than a step is left at the end
-            assert {b - a for a, b in pairwise(places)} <= {
-                size // count,
-                -(-size // count),
-            }
+            assert {b - a for a, b in pairwise(places)} <= {size // count, -(-size // count)}
 
 
-def test_what_is_balanced_has_as_many_of_either_sign():
+def test_a_balanced_sample_has_as_many_of_either_sign():
     rng = random.Random(5)
     for _ in range(200):
         leads = [rng.choice((-2.5, -1, 0, 1, 3)) for _ in range(rng.randrange(30))]
@@ -124,7 +121,7 @@ def row(number, **metadata):
     return Comparison(str(number), str(number), prompt, responses, (1, 2), metadata=metadata)
 
 
-def test_any_benchmark_takes_a_sample_and_says_of_how_many():
+def test_any_benchmark_takes_a_sample_and_knows_its_size():
     rows = [
         row(number, length=length, depth=depth, task=task)
         for number, (length, depth, task) in enumerate(
@@ -143,20 +140,11 @@ def test_any_benchmark_takes_a_sample_and_says_of_how_many():
     assert everything.sampled_from is None
 
 
-def test_a_file_is_sampled_and_says_so(put):
+def test_a_file_is_sampled(put, bench):
     rows = [
         {"prompt": f"{number}?", "chosen": "yes", "rejected": "no", "length": 2 ** (7 + number // 20)}
         for number in range(60)
     ]
-    loaded = load(
-        f"file:{put('rows.jsonl', *rows)}", source=BenchmarkSource(limit=6), probe=Probe(), leval=Leval()
-    )
-    assert [one.id for one in loaded.comparisons] == [
-        "row-1",
-        "row-11",
-        "row-21",
-        "row-31",
-        "row-41",
-        "row-51",
-    ]
+    loaded = bench(f"file:{put('rows.jsonl', *rows)}", limit=6)
+    assert [one.id for one in loaded.comparisons] == [f"row-{number}" for number in range(1, 60, 10)]
     assert loaded.sampled_from == 60

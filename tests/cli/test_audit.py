@@ -67,7 +67,7 @@ def test_json_is_one_object_and_flags_change_settings(put):
     [
         (["nowhere.jsonl"], "no such file or folder"),
         (["{odd}"], "unknown format"),
-        (["{good}", "--against", "levall:x"], "did you mean 'leval:PATH'"),
+        (["{good}", "--against", "levall:x"], "leval:PATH"),
         (["{odd}", "--set", "similarity_treshold=0.9"], "did you mean 'similarity_threshold'"),
         (["{good}", "--html", "{good}/audit.html"], "cannot write"),
     ],

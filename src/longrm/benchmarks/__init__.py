@@ -1,9 +1,9 @@
 """Readers of published benchmarks, by name."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from longrm.benchmarks.benchmark import (
     BenchmarkRequest,
@@ -39,8 +39,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class BenchmarkEntry:
+class BenchmarkEntry(NamedTuple):
     """A benchmark of the registry.
 
     Attributes:
@@ -84,12 +83,7 @@ def load(
 ) -> LoadedBenchmark:
     """Loads a benchmark by its name: `probe`, or another name of `BENCHMARKS` with a path, such as `file:pairs.jsonl`.
 
-    Args:
-        bench: The name, with its path.
-        source: How files are read, and how many comparisons are taken.
-        probe: Settings of the probe.
-        leval: Settings of L-Eval.
-        own: Finds the tokenizer of the model that will judge, for benchmarks that need it; None if there is none.
+    `own` finds the tokenizer of the model that will judge, for benchmarks that need it; None if there is none.
 
     Raises:
         ConfigError: An unknown name, a name without its path, or columns renamed in a benchmark with fixed columns.
@@ -98,13 +92,10 @@ def load(
     """
     name, _, path = bench.partition(":")
     entry = BENCHMARKS.get(name)
-    if entry is not None and bool(path) == entry.needs_path:
-        if source.columns and not entry.own_columns:
-            raise ConfigError(f"--columns is only supported with file:PATH; {name} has fixed columns")
-        return replace(entry.load(BenchmarkRequest(bench, path, source, probe, leval, own)), rule=entry.rule)
-    usage = {known: f"{known}:PATH" if one.needs_path else known for known, one in BENCHMARKS.items()}
-    near = [usage[one] for one in get_close_matches(name, BENCHMARKS, n=1)]
-    if Path(bench).exists():
-        near = [f"file:{bench}"]
-    hint = f"did you mean '{near[0]}'? " if near else ""
-    raise ConfigError(f"no benchmark '{bench}'; {hint}known: {', '.join(usage.values())}")
+    if entry is None or bool(path) != entry.needs_path:
+        usage = [f"{known}:PATH" if one.needs_path else known for known, one in BENCHMARKS.items()]
+        hint = f"did you mean 'file:{bench}'? " if Path(bench).exists() else ""
+        raise ConfigError(f"no benchmark '{bench}'; {hint}known: {', '.join(usage)}")
+    if source.columns and not entry.own_columns:
+        raise ConfigError(f"--columns is only supported with file:PATH; {name} has fixed columns")
+    return replace(entry.load(BenchmarkRequest(bench, path, source, probe, leval, own)), rule=entry.rule)

@@ -32,7 +32,7 @@ from longrm.data.files import find_files, origin_of, raw_rows
 from longrm.data.readers import convert_row
 from longrm.errors import DataError
 from longrm.reading import FieldError, located, short
-from longrm.types import Comparison, Criterion, Message, Response, Tool, text_of
+from longrm.types import Comparison, Criterion, Response, text_of
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 if TYPE_CHECKING:  # their files import this one
@@ -146,11 +146,8 @@ class Auditor(FindingCounter):
 class AuditedComparisons:
     """Comparisons that are read from the start and audited at every iteration.
 
-    Args:
-        read: Yields the comparisons, and notes what only the benchmark's reader can see.
-        kinds: The kinds of finding that it may note.
-        limit: The size of a stratified sample; the first iteration reads everything twice for it.
-        sampled_from: The number of comparisons, if `read` itself samples them.
+    `read` yields them and notes findings of `kinds`. With a `limit` a stratified sample is taken, for which the first
+    iteration reads everything twice.
 
     Attributes:
         audit: The findings of the latest complete iteration; None before.
@@ -256,8 +253,8 @@ def load_comparison_file(request: BenchmarkRequest) -> LoadedBenchmark:
     return LoadedBenchmark(request.name, rows, reading=reader, provenance=origin_of(reader.files))
 
 
-class Unrateable(Exception):  # noqa: N818  # no error: such an item is counted
-    """An item that no judge can rate; its message is a kind of finding."""
+class Unrateable(Exception):  # noqa: N818  # not an error: such items are counted
+    """An item that no judge can rate; the message is a kind of finding."""
 
 
 Converter = Callable[[FileRow, int, Counter[str]], Comparison]
@@ -267,11 +264,16 @@ It raises `FieldError` or `Unrateable`.
 """
 
 
+def one_part(row: FileRow) -> Iterable[FileRow]:
+    """The row as the only part of itself."""
+    return (row,)
+
+
 def load_rows(
     request: BenchmarkRequest,
     convert: Converter,
     kinds: Mapping[str, str] = UNREADABLE,
-    parts: Callable[[FileRow], Iterable[FileRow]] = lambda row: (row,),
+    parts: Callable[[FileRow], Iterable[FileRow]] = one_part,
     files: Sequence[Path] | None = None,
 ) -> LoadedBenchmark:
     """A benchmark whose rows are in a file or a folder of files; the length of prompts without one is measured.
@@ -282,9 +284,6 @@ def load_rows(
         kinds: The kinds of finding that may be noted, with descriptions.
         parts: Splits a row into several, each of which makes a comparison.
         files: The files, if they are not those of `find_files`.
-
-    Raises:
-        DataError: There is nothing to read, or a row cannot be read and that stops the run.
     """
     found, source = files or find_files(Path(request.path)), request.source
     measure = measure_with(source.tokenizer)
@@ -305,13 +304,9 @@ def read_rows(
     convert: Converter,
     auditor: Auditor,
     on_bad_row: Literal["stop", "skip"],
-    parts: Callable[[FileRow], Iterable[FileRow]] = lambda row: (row,),
+    parts: Callable[[FileRow], Iterable[FileRow]] = one_part,
 ) -> Iterator[Comparison]:
-    """Converts the rows of all files, one by one; rows that are left out are counted with their place.
-
-    Raises:
-        DataError: A row cannot be read, and `on_bad_row` is "stop".
-    """
+    """Converts the rows of all files; rows that are left out are noted with their place."""
     places: dict[str, str] = {}  # of ids
     names = Counter[str]()
 
@@ -325,7 +320,7 @@ def read_rows(
         if raw.value is not None:
             try:
                 pieces = [replace(raw, value=dict(part)) for part in parts(raw.value)]
-            except FieldError as error:
+            except FieldError as error:  # the row is left out as a whole
                 pieces = [replace(raw, value=None, problem=str(error))]
         for piece in pieces:
             try:
@@ -350,13 +345,12 @@ def published_comparison(
     row: FileRow,
     identity: str,
     prompt_column: str,
-    given: Mapping[str, Any],
-    ranks: Sequence[int],
+    responses: Mapping[str, Any],
+    ranks: tuple[int, ...],
     *,
     used: AbstractSet[str],
-    group: str | None = None,
     metadata: Mapping[str, Any],
-    tools: tuple[Tool, ...] = (),
+    group: str | None = None,
     rubrics: tuple[Criterion, ...] = (),
 ) -> Comparison:
     """The comparison of a published row.
@@ -365,39 +359,28 @@ def published_comparison(
         row: The row.
         identity: The comparison's id.
         prompt_column: The column of the prompt.
-        given: The responses by the names of their fields, in the order of `ranks`.
+        responses: The responses by the names of their fields, in the order of `ranks`.
         ranks: Gold ranks, 1 = best.
         used: Columns that do not become metadata.
+        metadata: Metadata that replaces columns of the same names, such as task and subtype.
         group: The group; by default that of the row, or a hash of the prompt.
-        metadata: Task and subtype, and what else the reader knows; it comes before columns of these names.
-        tools: The tools that the prompt offers.
         rubrics: The criteria by which the responses are judged.
-
-    Raises:
-        FieldError: Prompt or responses are neither text nor messages.
-        Unrateable: A response is empty, or two are identical but ranked apart.
     """
     prompt = messages_of(required(row, prompt_column)[1], prompt_column, "user")
+    others = {key: to_json_types(value) for key, value in row.items() if key not in used}
     return Comparison(
         id=identity,
         group=group_of(row, prompt, (), None) if group is None else group,
         prompt=prompt,
-        responses=rateable_responses(given, ranks),
-        ranks=tuple(ranks),
-        metadata={key: to_json_types(value) for key, value in row.items() if key not in used}
-        | dict(metadata),
-        tools=tools,
+        responses=rateable_responses(responses, ranks),
+        ranks=ranks,
+        metadata=others | dict(metadata),
         rubrics=rubrics,
     )
 
 
-def prompt_group(prompt: Sequence[Message]) -> str:
-    """The group of a prompt, whatever columns its row has."""
-    return group_of({}, prompt, (), None)
-
-
 def rateable_responses(given: Mapping[str, Any], ranks: Sequence[int]) -> tuple[Response, ...]:
-    """The responses by the names of their fields, in order; see `published_comparison` for errors."""
+    """Reads responses by the names of their fields; `Unrateable` if one is empty, or equal ones differ in rank."""
     if any(value is None or (isinstance(value, str) and not value.strip()) for value in given.values()):
         raise Unrateable("empty_responses")
     responses = tuple(messages_of(value, field, "assistant") for field, value in given.items())
@@ -405,6 +388,12 @@ def rateable_responses(given: Mapping[str, Any], ranks: Sequence[int]) -> tuple[
         if one == other and rank != other_rank:
             raise Unrateable("identical_responses")
     return responses
+
+
+def best_and_rest(row: FileRow) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """The items of the lists `chosen` and `rejected`, by names such as `chosen[0]`, and their ranks 1 and 2."""
+    chosen, rejected = items_of(row, "chosen"), items_of(row, "rejected")
+    return chosen | rejected, (*[1] * len(chosen), *[2] * len(rejected))
 
 
 def columns_of(row: FileRow, *fields: str) -> dict[str, Any]:

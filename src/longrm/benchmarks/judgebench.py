@@ -9,10 +9,9 @@ from longrm.benchmarks.benchmark import (
     Unrateable,
     columns_of,
     load_rows,
-    prompt_group,
     published_comparison,
 )
-from longrm.data.fields import FileRow, messages_of, name_of, required, to_json_types
+from longrm.data.fields import FileRow, name_of, to_json_types
 from longrm.reading import FieldError, short
 from longrm.types import Comparison
 
@@ -60,7 +59,6 @@ def load_judgebench(request: BenchmarkRequest) -> LoadedBenchmark:
             given,
             ranks,
             used=row.keys(),
-            group=prompt_group(messages_of(required(row, "question")[1], "question", "user")),
             metadata={"task": category, "subtype": source, "source": source, "response_model": model},
         )
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from pydantic import BaseModel, Field, TypeAdapter
 
 from longrm.benchmarks.answer_metrics import choices, latin_rouge_l, squad_contains, squad_f1
 from longrm.benchmarks.benchmark import (
@@ -21,7 +23,7 @@ from longrm.config import Config
 from longrm.data.fields import group_of
 from longrm.data.files import RawRow, raw_rows
 from longrm.errors import ConfigError, DataError, nearest
-from longrm.reading import FieldError, located, reading
+from longrm.reading import reading, typed
 from longrm.types import Comparison, Span
 
 FINDINGS = {
@@ -53,8 +55,8 @@ _SUFFIX = ".pred.jsonl"
 class Leval(Config):
     """Which answers of L-Eval's models are compared.
 
-    F1 counts every word that the gold answer lacks against an answer: of the pairs by F1, 15% have a worse answer that
-    contains the whole gold answer, and in all pairs by F1 the better answer is the shorter one in 61%.
+    F1 favors short answers: in 15% of its pairs the worse answer contains the whole gold answer, and in 61% the better
+    answer is the shorter one.
 
     Attributes:
         selection: "balanced" leaves out pairs by F1 in which the worse answer contains the whole gold answer, and of
@@ -64,6 +66,18 @@ class Leval(Config):
 
     selection: Literal["balanced", "all"] = "balanced"
     tasks: tuple[str, ...] = ()
+
+
+class _Document(BaseModel):
+    """A row of a data file."""
+
+    input: str = Field(min_length=1)
+    evaluation: str
+    instructions: list[str]
+    outputs: list[str]
+
+
+_DOCUMENT = TypeAdapter(_Document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +123,6 @@ def comparisons(
 
     "f1" tasks are scored by token F1, "rouge" tasks by ROUGE-L, and multiple-choice "exam" tasks by whether
     exactly the right choices are named. The group is the document.
-
-    Raises:
-        ConfigError: A task that has no data file.
-        DataError: The folder does not hold L-Eval, or a row cannot be read.
     """
     files, predictions = find_files(folder, settings)
     for model, task in predictions:
@@ -152,7 +162,7 @@ def _pairs(
     measure: Callable[[str], int],
     auditor: Auditor,
 ) -> Iterator[tuple[Comparison, bool]]:
-    """The pairs of a task, each with whether its worse answer contains a gold answer by which F1 rates it."""
+    """The pairs of a task, each with whether it is scored by F1 and its worse answer contains the gold answer."""
     predictions = {model: rows_of(path) for model, path in files_by_model.items()}
     document, tokens, last_number = "", 0, 0
     for question in questions_of(task, file, auditor):
@@ -207,25 +217,24 @@ def questions_of(task: str, file: Path, auditor: Auditor) -> Iterator[Question]:
     seen: set[tuple[str, str]] = set()
     number = 0
     for raw in rows_of(file):
-        place, row = raw.place, raw.checked()
-        document, evaluation = _text(row, "input", place), _text(row, "evaluation", place)
-        questions, golds = _list(row, "instructions", place), _list(row, "outputs", place)
-        if len(questions) != len(golds):
-            raise DataError(f"{place}, field 'outputs': {len(golds)} for {len(questions)} instructions")
-        keys = {(document, question) for question in questions}
+        row = typed(_DOCUMENT, raw.checked(), raw.place, DataError)
+        if len(row.instructions) != len(row.outputs):
+            counts = f"{len(row.outputs)} for {len(row.instructions)} instructions"
+            raise DataError(f"{raw.place}, field 'outputs': {counts}")
+        keys = {(row.input, question) for question in row.instructions}
         repeated = keys <= seen
         if repeated:
             auditor.note("repeated_documents", f"{task}, line {raw.number}")
         seen |= keys
-        for question, gold in zip(questions, golds, strict=True):
+        for question, gold in zip(row.instructions, row.outputs, strict=True):
             number += 1
-            yield Question(number, document, question, gold, evaluation, repeated)
+            yield Question(number, row.input, question, gold, row.evaluation, repeated)
 
 
 def texts_of(
     name: str, question: Question, predictions: Mapping[str, Sequence[RawRow]], auditor: Auditor
 ) -> dict[str, str]:
-    """The answers by model, without empty ones and those that an earlier model gave, too."""
+    """The answers by model, without empty ones and those that repeat an earlier model's."""
     texts: dict[str, str] = {}
     for model, rows in predictions.items():
         where = f"{name}, {model}"
@@ -236,8 +245,11 @@ def texts_of(
         if (row.get("query"), row.get("gt")) != (question.text, question.gold):
             auditor.note("misaligned_predictions", where)
             continue
-        answer = next((key for key in row if key.endswith("_pred") and row[key] is not None), "")
-        text = _text(row, answer, place, empty=True).strip() if answer else ""
+        field = next((key for key in row if key.endswith("_pred") and row[key] is not None), "")
+        text = row[field] if field else ""
+        if not isinstance(text, str):
+            raise DataError(f"{place}, field '{field}': must be a text")
+        text = text.strip()
         if not text:
             auditor.note("empty_answers", where)
         elif text in texts.values():
@@ -273,16 +285,3 @@ def rows_of(file: Path) -> list[RawRow]:
     for row in rows:
         row.checked()
     return rows
-
-
-def _text(row: Mapping[str, Any], field: str, place: str, *, empty: bool = False) -> str:
-    if not isinstance(row.get(field), str) or not (empty or row[field].strip()):
-        raise DataError(located(place, FieldError(field, "must be a text")))
-    return str(row[field])
-
-
-def _list(row: Mapping[str, Any], field: str, place: str) -> list[str]:
-    value = row.get(field)
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise DataError(located(place, FieldError(field, "must be a list of texts")))
-    return value

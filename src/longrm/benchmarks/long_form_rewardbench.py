@@ -6,8 +6,8 @@ from dataclasses import replace
 from longrm.benchmarks.benchmark import (
     BenchmarkRequest,
     LoadedBenchmark,
+    best_and_rest,
     bucket,
-    items_of,
     load_rows,
     measure_with,
     numbered,
@@ -35,19 +35,12 @@ def load_long_form_rewardbench(request: BenchmarkRequest) -> LoadedBenchmark:
         position = next((row[name] for name in _POSITIONS if row.get(name) is not None), None)
         subset = NEEDLE if position is not None and row.get("subset") is None else name_of(row, "subset")
         own = str(number) if row.get("id") is None else name_of(row, "id")
-        given = {}
-        for field in ("chosen", "rejected"):
-            single = isinstance(row.get(field), str)  # one response may be a text
-            given[field] = items_of({field: [row[field]]} if single else row, field)
-        item = published_comparison(
-            row,
-            numbered(f"{subset}/{own}", names),
-            "prompt",
-            given["chosen"] | given["rejected"],
-            (*[1] * len(given["chosen"]), *[2] * len(given["rejected"])),
-            used=_USED,
-            metadata={} if position is None else {"depth": position},
-        )
+        # One response may be a text.
+        lists = {k: [row[k]] if isinstance(row.get(k), str) else row.get(k) for k in ("chosen", "rejected")}
+        responses, ranks = best_and_rest(lists)
+        depth = {} if position is None else {"depth": position}
+        identity = numbered(f"{subset}/{own}", names)
+        item = published_comparison(row, identity, "prompt", responses, ranks, used=_USED, metadata=depth)
         longest = max(measure(text_of(response)) for response in item.responses)
         length = bucket(measure(text_of(item.prompt)) + longest)
         return replace(item, metadata={**item.metadata, "length": length, "task": subset})

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,10 +82,9 @@ def load_long_rewardbench(request: BenchmarkRequest) -> LoadedBenchmark:
 
 
 def find_files(path: str) -> dict[str, Path]:
-    """The files by their names without suffix, which are their tasks in a folder as it is published.
+    """The files by their names without suffix, which are tasks in a folder as it is published.
 
-    Args:
-        path: A folder with some of the seven files, one file, or a Hub id `owner/name` or `owner/name@revision`.
+    The path is a folder with some of the seven files, one file, or a Hub id `owner/name` or `owner/name@revision`.
     """
     place = Path(path)
     with reading(place, DataError):
@@ -103,23 +102,20 @@ def find_files(path: str) -> dict[str, Path]:
 
 
 def to_row(comparison: Comparison, number: int) -> dict[str, Any]:
-    """Makes a row of a comparison, with this `id` and the responses best first, as plain text.
+    """A comparison as a row with this `id` and the responses best first, as plain text.
 
-    Metadata that has no column in the benchmark gets one of its own.
-
-    Raises:
-        DataError: The gold ranks or the question are unknown.
+    Metadata without a column in the benchmark gets a new one. `DataError` if gold ranks or question are unknown.
     """
     if comparison.ranks is None or comparison.question is None:
         raise DataError(f"'{comparison.id}' has no gold ranks or no span of its question")
-    ranks, at, texts = comparison.ranks, comparison.question, _texts(comparison.prompt)
+    ranks, at, texts = comparison.ranks, comparison.question, [*map(message_text, comparison.prompt)]
     order = comparison.best_first()
     responses = [text_of(comparison.responses[index]) for index in order]
     metadata = dict(comparison.metadata)
     length = metadata.pop("length", None)
     label = length and (f"{length // 1024}k" if length % 1024 == 0 else str(length))
     paired = metadata.pop("tasktype", "PairWise" if len(responses) == 2 else "BestOfN") == "PairWise"
-    whole = "\n\n".join(texts)
+    text = "\n\n".join(texts)
     return {
         "id": number,
         "prompt_template": [dict(message) for message in comparison.prompt],
@@ -132,8 +128,8 @@ def to_row(comparison: Comparison, number: int) -> dict[str, Any]:
         "chosen": responses[0] if paired else None,
         "rejected": responses[1] if paired else None,
         "ctx_length_for_length": label,
-        "length": approximate_tokens(whole),
-        "words_count": len(whole.split()),
+        "length": approximate_tokens(text),
+        "words_count": len(text.split()),
         "tasktype": "PairWise" if paired else "BestOfN",
         "candidates": None if paired else responses,
         "group": comparison.group,
@@ -164,7 +160,7 @@ def _comparison(
     responses = rateable_responses(given, ranks)
 
     length = labeled_length(row, "ctx_length_for_length")
-    text = "\n\n".join(_texts(prompt))
+    text = "\n\n".join(map(message_text, prompt))
     tokens, words = measure(text), len(text.split())
     for finding, stated, measured in (
         ("length_labels_off", length, (tokens,)),
@@ -178,16 +174,15 @@ def _comparison(
     if question is None:
         auditor.note("question_not_found", identity)
     context = _context(prompt, question)
-    # "same" or another word for pairs, the number of candidates for rankings, which some files store as a number.
-    subtype = row.get("subtype")
-    if subtype is None:
-        subtype = "" if kind == "PairWise" else len(responses)
-    elif isinstance(subtype, float) and subtype.is_integer():
-        subtype = int(subtype)
+    # "same" or another word for pairs, the number of candidates for rankings, which some files store as a float.
+    subtype = "" if kind == "PairWise" else str(len(responses))
+    if row.get("subtype") is not None:
+        subtype = name_of(row, "subtype").removesuffix(".0")
     metadata = {
-        _RENAMED.get(key, key): to_json_types(value) for key, value in row.items() if key not in _USED
+        _RENAMED.get(key, key): plain
+        for key, value in row.items()
+        if key not in _USED and (plain := to_json_types(value)) is not None
     }
-    metadata = {key: value for key, value in metadata.items() if value is not None}
     if length:
         metadata["length"] = length
     return Comparison(
@@ -196,7 +191,7 @@ def _comparison(
         prompt=prompt,
         responses=responses,
         ranks=ranks,
-        metadata=metadata | {"task": task, "subtype": str(subtype)},
+        metadata=metadata | {"task": task, "subtype": subtype},
         context=context,
         question=question,
     )
@@ -206,7 +201,7 @@ def _context(prompt: tuple[Message, ...], question: Span | None) -> tuple[Span, 
     """What may be cut: all long parts of the prompt but the question; nothing if the question is unknown."""
     if question is None:
         return ()
-    texts = _texts(prompt)
+    texts = [message_text(message) for message in prompt]
     parts = [Span(index, 0, len(text)) for index, text in enumerate(texts) if index != question.message]
     end = len(texts[question.message])
     parts += [Span(question.message, 0, question.start), Span(question.message, question.end, end)]
@@ -218,7 +213,3 @@ def _context(prompt: tuple[Message, ...], question: Span | None) -> tuple[Span, 
             start = part.start + len(text) - len(text.lstrip())
             context.append(Span(part.message, start, start + len(text.strip())))
     return tuple(sorted(context, key=lambda span: (span.message, span.start)))
-
-
-def _texts(prompt: Iterable[Message]) -> list[str]:
-    return [message_text(message) for message in prompt]

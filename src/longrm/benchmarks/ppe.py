@@ -11,10 +11,9 @@ from longrm.benchmarks.benchmark import (
     Unrateable,
     load_rows,
     numbered,
-    prompt_group,
     published_comparison,
 )
-from longrm.data.fields import FileRow, messages_of, name_of, required
+from longrm.data.fields import FileRow, name_of
 from longrm.reading import FieldError, short
 from longrm.types import Comparison
 
@@ -56,9 +55,8 @@ def _pairs(row: FileRow) -> Iterator[dict[str, Any]]:
     for pair in pairs:
         is_pair = isinstance(pair, list | tuple) and len(pair) == 2
         if not is_pair or not all(type(place) is int and 0 <= place < len(scores) for place in pair):
-            raise FieldError(
-                _PAIRS, f"must be pairs of places from 0 to {len(scores) - 1}, got {short(pair)}"
-            )
+            problem = f"must be pairs of places from 0 to {len(scores) - 1}"
+            raise FieldError(_PAIRS, f"{problem}, got {short(pair)}")
         right, wrong = pair if scores[pair[0]] else (pair[1], pair[0])
         if scores[right] == scores[wrong]:
             raise FieldError(_PAIRS, f"{short(pair)} must be a right and a wrong answer by 'scores'")
@@ -67,20 +65,15 @@ def _pairs(row: FileRow) -> Iterator[dict[str, Any]]:
 
 
 def _comparison(row: FileRow, number: int, names: Counter[str]) -> Comparison:
-    ranks = row["ranks"]
-    if ranks == (1, 1):
+    if row["ranks"] == (1, 1):
         raise Unrateable("voted_ties")
-    group = prompt_group(
-        messages_of(required(row, "prompt")[1], "prompt", "user")
-    )  # before the id: a row without a prompt takes no number
     return published_comparison(
         row,
         numbered(name_of(row, "question_id"), names),
         "prompt",
-        {f"response_{n}": row.get(f"response_{n}") for n in (1, 2)},
-        ranks,
+        {name: row.get(name) for name in ("response_1", "response_2")},
+        row["ranks"],
         used={name for name in row if name not in _SHOWN or row[name] is None},
-        group=group,
         metadata={
             "task": VOTES if row.get(_PAIRS) is None else CORRECTNESS,
             "subtype": str(row.get("category") or row.get("language") or ""),

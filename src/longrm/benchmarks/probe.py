@@ -1,8 +1,6 @@
 """Generated worlds on a grid of lengths and depths: the benchmark that needs no download."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import count
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
@@ -10,15 +8,14 @@ from pydantic import Field
 from longrm.benchmarks.benchmark import AuditedComparisons, BenchmarkRequest, LoadedBenchmark
 from longrm.benchmarks.stratified_sample import Stratum, allot, evenly
 from longrm.config import Config
-from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, ContextLengthError
 from longrm.types import Comparison
 from longrm.worlds import WORLDS, WorldPlan, group
 from longrm.worlds.generator import MOST_PER_GROUP, MOST_TOKENS
 from longrm.worlds.words_tokenizer import load_tokenizer
 
+# Tokens of each world, length and depth that are generated before any work, which takes about 0.3 s on one core.
 _CHECKED = 32_768
-"""Tokens of each world, length and depth that are generated before any work; it takes about 0.3 s on one core."""
 
 
 class ProbeCell(Config):
@@ -50,8 +47,8 @@ class Probe(Config):
         seed: Seed of the generated contexts; choose one that no training used.
         unrelated: Ask about a context from which the answers were not drawn, a control: no judge can beat chance.
         texts: Kinds of text for worlds in prose, of which each context is one; empty takes all.
-        haystack: Documents in place of generated text: a file, or a folder of .txt, .md and .jsonl or of .csv files.
-        haystack_column: The column of the text in .jsonl and .csv.
+        haystack: Documents in place of generated text: a file, or a folder of .txt, .md and .jsonl or of .csv files. In
+            .jsonl and .csv they are the column `text`.
         cells: The grid of lengths, depths and worlds.
     """
 
@@ -61,7 +58,6 @@ class Probe(Config):
     unrelated: bool = False
     texts: tuple[str, ...] = ()
     haystack: str | None = None
-    haystack_column: str = "text"
     cells: tuple[ProbeCell, ...] = (ProbeCell(),)
 
     @property
@@ -87,16 +83,19 @@ def load_probe(request: BenchmarkRequest) -> LoadedBenchmark:
     """The comparisons of the probe, which are generated again at every iteration.
 
     Lengths count in the tokens of `probe.tokenizer`, else of the model that will judge, else of `without_tokenizer`.
-
-    Raises:
-        ConfigError: A wrong world, length or depth.
-        ModelError: There is no such tokenizer.
     """
     probe, limit = request.probe, request.source.limit
     own = request.own() if probe.tokenizer is None else None
     name = own.name if own else probe.tokenizer or without_tokenizer(probe.worlds)
     tokenizer = own.place if own else name
-    _check_lengths(probe_parts(probe, limit), load_tokenizer(tokenizer))
+    counts = load_tokenizer(tokenizer)
+    for part in probe_parts(probe, limit):
+        try:
+            # The first contexts, so that a length that is too short ends the run before any work.
+            for number in [*part.contexts][: _CHECKED // part.plan.length]:
+                group(part.plan, number, counts)
+        except ContextLengthError as error:
+            raise ConfigError(f"{part.plan.world}: {error}") from None
     sampled_from = probe.total if limit is not None and limit < probe.total else None
     rows = AuditedComparisons(lambda _: comparisons(probe, tokenizer, limit), sampled_from=sampled_from)
     return LoadedBenchmark(
@@ -109,7 +108,7 @@ def load_probe(request: BenchmarkRequest) -> LoadedBenchmark:
 
 
 def without_tokenizer(worlds: Iterable[str]) -> str:
-    """The tokenizer that measures lengths by default: "words" if it knows all of these worlds, else "approximate"."""
+    """The tokenizer that measures lengths by default: "words" if it knows these worlds, else "approximate"."""
     return "words" if all(WORLDS[world].words for world in worlds if world in WORLDS) else "approximate"
 
 
@@ -140,11 +139,7 @@ class ProbePart(NamedTuple):
 
 
 def probe_parts(probe: Probe, limit: int | None = None) -> list[ProbePart]:
-    """The parts of the probe in the order of its cells; a limit takes as much of every part.
-
-    Raises:
-        ConfigError: A wrong world, length or depth.
-    """
+    """The parts of the probe in the order of its cells; a limit takes as much of every part."""
     plans = [
         (
             WorldPlan(
@@ -157,7 +152,6 @@ def probe_parts(probe: Probe, limit: int | None = None) -> list[ProbePart]:
                 unrelated=probe.unrelated,
                 texts=probe.texts,
                 haystack=probe.haystack,
-                haystack_column=probe.haystack_column,
             ),
             cell.groups * cell.per_group,
         )
@@ -168,7 +162,7 @@ def probe_parts(probe: Probe, limit: int | None = None) -> list[ProbePart]:
     ]
     if limit is None:
         return [ProbePart(plan, range(count)) for plan, count in plans]
-    # A part that the cells name twice is a stratum of its own, so that its repeated ids are an error and not lost.
+    # With its place, a part that the cells name twice is two strata: its repeated ids are an error and not lost.
     sizes: dict[Stratum, int] = {
         (p.length, p.depth, p.world, place): count for place, (p, count) in enumerate(plans)
     }
@@ -178,43 +172,11 @@ def probe_parts(probe: Probe, limit: int | None = None) -> list[ProbePart]:
     ]
 
 
-def _check_lengths(parts: Iterable[ProbePart], tokenizer: Tokenizer) -> None:
-    """Generates the first contexts of every part, so that a length that is too short ends the run before any work."""
-
-    def fits(plan: WorldPlan, contexts: Iterable[int]) -> bool:
-        try:
-            for number in contexts:
-                group(plan, number, tokenizer)
-        except ContextLengthError:
-            return False
-        return True
-
-    needed: dict[tuple[str, int], int] = {}
-    for plan, contexts in ((part.plan, [*part.contexts][: _CHECKED // part.plan.length]) for part in parts):
-        if not fits(plan, contexts):
-            longer = (replace(plan, length=length) for length in count(plan.length // 32 * 32 + 32, 32))
-            works = next(one.length for one in longer if fits(one, contexts))
-            key = plan.world, plan.length
-            needed[key] = max(works, needed.get(key, 0))
-    if needed:
-        found = "; ".join(
-            f"{world} does not fit in {length:,} tokens, {works:,} work"
-            for (world, length), works in needed.items()
-        )
-        raise ConfigError(f"lengths too short for these tasks: {found}")
-
-
 def comparisons(probe: Probe, tokenizer: str | None = None, limit: int | None = None) -> Iterator[Comparison]:
-    """Generates the comparisons of every part, or a stratified sample of them.
+    """Generates the comparisons of every part, or a stratified sample of at most `limit` of them.
 
-    Args:
-        probe: The settings.
-        tokenizer: Measures lengths in place of the probe's own.
-        limit: How many comparisons at most.
-
-    Raises:
-        ConfigError: A wrong world, length or depth, before anything is generated.
-        ModelError: There is no such tokenizer.
+    `tokenizer` measures lengths in place of the probe's own. A wrong world, length or depth is a `ConfigError` before
+    anything is generated.
     """
     parts = probe_parts(probe, limit)
     counts = load_tokenizer(tokenizer or probe.tokenizer or without_tokenizer(probe.worlds))

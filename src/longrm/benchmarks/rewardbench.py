@@ -5,8 +5,8 @@ from collections import Counter
 from longrm.benchmarks.benchmark import (
     BenchmarkRequest,
     LoadedBenchmark,
+    best_and_rest,
     columns_of,
-    items_of,
     load_rows,
     numbered,
     published_comparison,
@@ -73,13 +73,13 @@ def load_rewardbench_2(request: BenchmarkRequest) -> LoadedBenchmark:
         kind, _, pair = identity.partition(":")
         if subset == TIES and not (kind in {"ref", "tied"} and pair.isdecimal()):
             raise FieldError("id", f"ties are named 'ref:K' or 'tied:K', got {short(identity)}")
-        chosen, rejected = items_of(row, "chosen"), items_of(row, "rejected")
+        responses, ranks = best_and_rest(row)
         return published_comparison(
             row,
             identity,
             "prompt",
-            chosen | rejected,
-            (*[1] * len(chosen), *[2] * len(rejected)),
+            responses,
+            ranks,
             used=_USED,
             group=f"{TIES}/{pair}" if subset == TIES else None,
             metadata={"task": subset, "subtype": kind if subset == TIES else ""},

@@ -1,18 +1,16 @@
 """RM-Bench (arXiv 2410.16184): three right and three wrong responses, each in three styles."""
 
 from collections import Counter
-from typing import Any
 
 from longrm.benchmarks.benchmark import (
     BenchmarkRequest,
     LoadedBenchmark,
-    items_of,
+    best_and_rest,
     load_rows,
     numbered,
-    prompt_group,
     published_comparison,
 )
-from longrm.data.fields import FileRow, messages_of, name_of, required
+from longrm.data.fields import FileRow, name_of
 from longrm.reading import FieldError, short
 from longrm.types import Comparison
 
@@ -31,24 +29,12 @@ def load_rm_bench(request: BenchmarkRequest) -> LoadedBenchmark:
         task = next((known for known in DOMAINS if domain.startswith(known)), None)
         if task is None:
             raise FieldError("domain", f"RM-Bench has no {short(domain)}; known: {', '.join(DOMAINS)}")
-        given: dict[str, Any] = {}
+        responses, ranks = best_and_rest(row)
         for field in ("chosen", "rejected"):
-            items = items_of(row, field)
-            if len(items) != len(STYLES):
-                raise FieldError(field, f"must be {len(STYLES)} responses, one per style, got {len(items)}")
-            given |= items
-        group = prompt_group(
-            messages_of(required(row, "prompt")[1], "prompt", "user")
-        )  # before the id: a row without a prompt takes no number
-        return published_comparison(
-            row,
-            numbered(f"{domain}/{name_of(row, 'id')}", names),
-            "prompt",
-            given,
-            (*[1] * len(STYLES), *[2] * len(STYLES)),
-            used=_USED,
-            group=group,
-            metadata={"task": task, "subtype": domain},
-        )
+            if len(row[field]) != len(STYLES):
+                raise FieldError(field, f"must be one response per style ({', '.join(STYLES)})")
+        identity = numbered(f"{domain}/{name_of(row, 'id')}", names)
+        metadata = {"task": task, "subtype": domain}
+        return published_comparison(row, identity, "prompt", responses, ranks, used=_USED, metadata=metadata)
 
     return load_rows(request, convert)

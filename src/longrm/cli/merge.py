@@ -11,8 +11,7 @@ from longrm.cli.terminal import echo
 @click.command("merge", short_help="Merge an adapter into its base model.")
 @click.argument("run", metavar="RUN", type=PATH)
 @click.option("--out", required=True, type=PATH, help="Folder to write the model into.")
-@click.option("--trust-remote-code", is_flag=True, help="Allow the base model to run its own Python code.")
-def command(run: Path, out: Path, trust_remote_code: bool) -> None:
+def command(run: Path, out: Path) -> None:
     """Merges the adapter and the scalar head of a training run or a model folder into the base model.
 
     The result is a model folder for transformers, vLLM and SGLang.
@@ -35,5 +34,5 @@ def command(run: Path, out: Path, trust_remote_code: bool) -> None:
             save_card_context(folder, context)
 
     source = run if trained is None else trained / "model"
-    merge(source, out, finish=describe, trust_remote_code=trust_remote_code)
+    merge(source, out, finish=describe)
     echo(f"Wrote {out}")

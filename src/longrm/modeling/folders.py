@@ -1,6 +1,6 @@
 """Model folders and configs: where a model's parts are, of what kind it is, and whether it is supported. No torch.
 
-Folders may come from the Hub, which is not trusted: weights are safetensors only, and no code runs unless asked for.
+Folders may come from the Hub, which is not trusted: weights are safetensors only, and none of their code runs.
 """
 
 import json
@@ -25,7 +25,7 @@ ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ADAPTER_HEAD = f"base_model.model.{HEAD}"
 """The name of a scalar head among the weights of an adapter."""
 
-_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.py", "README.md"]  # what is downloaded from the Hub
+_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "README.md"]  # what is downloaded from the Hub
 
 _LONGEST_HEADER = 100_000_000  # bytes; the limit of safetensors itself
 

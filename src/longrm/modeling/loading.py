@@ -6,10 +6,9 @@ silence, so each is an error here. An architecture is checked on the meta device
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -83,7 +82,6 @@ def load_scorer(
     *,
     dtype: torch.dtype | str = "auto",
     device: torch.device | str = "auto",
-    trust_remote_code: bool = False,
     head_seed: int | None = None,
     keep_padding: bool = False,
     weights: Mapping[str, float] | None = None,
@@ -95,7 +93,6 @@ def load_scorer(
             `owner/name` or `owner/name@revision`.
         dtype: The dtype of the model's body; "auto" keeps the checkpoint's.
         device: Where the model goes; "auto" takes a GPU if torch sees one, else the CPU.
-        trust_remote_code: Whether code that comes with the model may run.
         head_seed: Draws a new scalar head from this seed if the checkpoint has none, to start training from a language
             model; None refuses such a checkpoint: its scores would be noise.
         keep_padding: With a new head, keep the padding id of the config, for adapters, which are used with the config
@@ -109,7 +106,7 @@ def load_scorer(
     device = resolve_device(device)  # before the weights are read
     where = str(source)
     parts = find_model_folders(source)
-    config = read_config(parts.base, where, trust_remote_code)
+    config = read_config(parts.base, where)
     check_config(config, where)
     head = _read_tensor(weight_files(parts.base), HEAD)
     if parts.adapter:
@@ -123,9 +120,7 @@ def load_scorer(
     config.num_labels = 1
     if head is None and not keep_padding:
         _choose_padding(config, tokenizer)
-    check = partial(_check_modules, packed=True, scores=True)
-    auto = AutoModelForSequenceClassification
-    model = _read_model(auto, check, parts.base, config, dtype, trust_remote_code, where)
+    model = _read_model(AutoModelForSequenceClassification, parts.base, config, dtype, where, packed=True)
     _complete(model, tokenizer, parts, where)
     model.set_attn_implementation(SHARED_PREFIX)
     # The head was read apart from the model, whose lower dtype would have rounded it.
@@ -145,7 +140,6 @@ def load_language_model(
     *,
     dtype: torch.dtype | str = "auto",
     device: torch.device | str = "auto",
-    trust_remote_code: bool = False,
     packed: bool = False,
 ) -> LanguageModel:
     """Loads a causal language model from a folder or a Hub id; arguments as for `load_scorer`.
@@ -162,7 +156,7 @@ def load_language_model(
     parts = find_model_folders(source)
     if has_head(parts):
         raise ModelError(f"{where} has a scalar head and cannot write: name a causal language model")
-    config = read_config(parts.base, where, trust_remote_code)
+    config = read_config(parts.base, where)
     tokenizer = Tokenizer.load(parts.tokenizer)
     if packed:
         check_config(config, where)
@@ -170,8 +164,7 @@ def load_language_model(
         _choose_padding(config, tokenizer)
     else:
         check_decoder(config, where)
-    check = partial(_check_modules, packed=packed)
-    model = _read_model(AutoModelForCausalLM, check, parts.base, config, dtype, trust_remote_code, where)
+    model = _read_model(AutoModelForCausalLM, parts.base, config, dtype, where, packed=packed)
     _complete(model, tokenizer, parts, where)
     if packed:
         model.set_attn_implementation(SHARED_PREFIX)
@@ -251,10 +244,11 @@ def resolve_device(device: torch.device | str) -> torch.device | str:
     return device
 
 
-def read_config(folder: Path, where: str, trust_remote_code: bool) -> Any:
+def read_config(folder: Path, where: str) -> Any:
     """Reads the config of a model folder."""
     try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        # False, as by default transformers asks on the terminal whether the model's own code may run.
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # transformers raises errors of many types for values of the wrong kind
         reason = " ".join(str(error).split())[:400]
         raise ModelError(f"{where}: its config cannot be read: {reason}") from None
@@ -306,26 +300,20 @@ def _read_tensor(shards: Sequence[Path], name: str) -> torch.Tensor | None:
 
 
 def _read_model(
-    auto: Any,
-    check: Callable[[Any, str], None],
-    folder: Path,
-    config: Any,
-    dtype: torch.dtype | str,
-    trust_remote_code: bool,
-    where: str,
+    auto: Any, folder: Path, config: Any, dtype: torch.dtype | str, where: str, *, packed: bool
 ) -> TransformersModel:
     """Loads a model by one of transformers' auto classes, and refuses weights that do not fit its config."""
     try:
         with torch.device("meta"):
-            skeleton = auto.from_config(config, trust_remote_code=trust_remote_code)
-        check(skeleton, where)
+            skeleton = auto.from_config(config, trust_remote_code=False)
+        _check_modules(skeleton, where, packed=packed, scores=auto is AutoModelForSequenceClassification)
         with _without_load_report():
             model, report = auto.from_pretrained(
                 folder,
                 config=config,
                 dtype=dtype,
                 use_safetensors=True,
-                trust_remote_code=trust_remote_code,
+                trust_remote_code=False,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # accepted only for a head with several labels, below
             )
@@ -372,7 +360,7 @@ def _without_load_report() -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
 
 
-def _check_modules(model: Any, where: str, *, packed: bool, scores: bool = False) -> None:
+def _check_modules(model: Any, where: str, *, packed: bool, scores: bool) -> None:
     """Refuses an architecture that cannot be packed, or else cannot generate; works on the meta device."""
     for name, module in model.named_modules():
         if getattr(module, "is_causal", True) is False:

@@ -54,11 +54,7 @@ def save(model: LoadedModel, folder: str | Path) -> None:
 
 
 def merge(
-    source: str | Path,
-    out: str | Path,
-    *,
-    finish: Callable[[Path], None] = lambda folder: None,
-    trust_remote_code: bool = False,
+    source: str | Path, out: str | Path, *, finish: Callable[[Path], None] = lambda folder: None
 ) -> None:
     """Writes a model with its adapter merged in, the scalar head included, in the base's dtype.
 
@@ -80,9 +76,9 @@ def merge(
             for part in (parts.base, parts.adapter):
                 if (part / FILES).is_file():
                     check_files(part, digests=True)
-            check_trainable(read_config(parts.base, str(source), trust_remote_code), str(source))
+            check_trainable(read_config(parts.base, str(source)), str(source))
             load = load_scorer if kind_of(source) == "discriminative" else load_language_model
-            model = load(source, device="cpu", trust_remote_code=trust_remote_code)
+            model = load(source, device="cpu")
             from longrm.modeling.adapters import merge_adapter  # late: PEFT takes two seconds to import
 
             merge_adapter(model.model)

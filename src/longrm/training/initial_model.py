@@ -62,7 +62,7 @@ def _load(start: ModelSettings, kind: ModelKind, seed: int) -> Scorer | Language
         raise ModelError(
             f"{path} is an adapter: start from the model that longrm merge {path} --out DIR writes"
         )
-    check_trainable(read_config(folders.base, path, trust_remote_code=False), path)
+    check_trainable(read_config(folders.base, path), path)
     # Trained weights are fp32. Frozen ones are kept in the precision in which they are used.
     dtype = torch.bfloat16 if start.lora and start.precision == "bfloat16" else torch.float32
     if kind == "scorer":

@@ -9,9 +9,7 @@ A, B, TIE = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5)
     "text",
     [
         "A is better.",
-        "Response A is better.",
         "Assistant A is significantly better.",
-        "Overall, Response A is more accurate.",
         "Response A is more accurate overall.",
         "I prefer A.",
         "I would choose response A over response B because it cites the text.",
@@ -38,9 +36,7 @@ def test_statements_for_a_are_found(text):
         "Response A is not better.",
         "I don't think that response A is better.",
         "If it had named the key, I would say that response A is better.",
-        "Is response A better? Response A is better?",
         "Response A is more accurate.",  # one aspect
-        "Response A is better organized.",
         "Response A is better in style.",
         "Response A is better, but response B names the key.",
         "Although response A is better, it is long.",
@@ -48,11 +44,9 @@ def test_statements_for_a_are_found(text):
         "The user may say so: response A is better.",
         "Option A is better.",  # an option of the question
         "In style, response A is better.",
-        "A better response would name the key.",
         "I prefer A responses.",
         "A 7/10 answer.",
         "Facts: A: 7/10, B: 4/10. Style: A: 2/10, B: 9/10.",
-        "A: 7/10",
         "Response C is better.",
     ],
 )
@@ -65,12 +59,10 @@ def test_anything_less_says_nothing(text):
     ("text", "contradicted"),
     [
         ("Response C is the best.", True),
-        ("Response B is the best.", False),
         ("Response A is better than response C.", False),
         ("Response C is better than response A.", True),
         ("Response C is better.", None),  # than which?
         ("Response C is the best. Response B is better than response C. Response A is better than C.", False),
-        ("A: 5/10, B: 9/10, C: 2/10", False),
         ("A: 5/10, B: 2/10, C: 9/10", True),
         ("Response D is the best.", None),
     ],
@@ -90,7 +82,6 @@ def test_rankings_are_compared_by_pairs(text, contradicted):
         ("Facts: 3/10. Style: 4/10.", None),
         ("I would not give this response a 3.", None),
         ("Overall score: 30/100", None),
-        ("It names 3 keys.", None),
         ("Final score: [[3]]", None),  # the verdict itself
     ],
 )

@@ -9,64 +9,43 @@ from longrm.types import Message, Outcome
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One text to generate.
+    """One text to generate."""
 
-    Attributes:
-        messages: The prompt; an assistant message follows it.
-        max_tokens: The most tokens the model may generate.
-        temperature: 0 decodes greedily.
-        seed: Seeds the sampling at temperatures above 0.
-        verdict: The verdict that the prompt asks for on the last line, as a regular expression of ECMA-262; empty if
-            there is none. With `Remote.json_schema` the server must generate a match; otherwise it is ignored.
-        top: How many of the most likely first tokens to return with their log-probabilities.
-    """
-
-    messages: tuple[Message, ...]
-    max_tokens: int
-    temperature: float = 0.0
-    seed: int = 0
+    messages: tuple[Message, ...]  # the prompt; an assistant message follows it
+    max_tokens: int  # the most tokens the model may generate
+    temperature: float = 0.0  # 0 decodes greedily
+    seed: int = 0  # of the sampling at temperatures above 0
+    # The verdict that the prompt asks for on the last line, as a regular expression of ECMA-262; empty if there is
+    # none. With `Remote.json_schema` the server must generate a match; otherwise it is ignored.
     verdict: str = ""
-    top: int = 0
+    top: int = 0  # how many of the most likely first tokens to return with their log-probabilities
 
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """A request for the log-probabilities of the last tokens of a text; nothing is generated.
+    """A request for the log-probabilities of the last tokens of a text; nothing is generated."""
 
-    Attributes:
-        text: The text as a chat template renders it.
-        tokens: The number of tokens in it.
-        last: The number of tokens at its end whose log-probabilities are needed.
-    """
-
-    text: str
-    tokens: int
-    last: int
+    text: str  # as a chat template renders it
+    tokens: int  # the number of tokens in it
+    last: int  # the number of tokens at its end whose log-probabilities are needed
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The answer to a request.
+    """The answer to a request."""
 
-    Attributes:
-        outcome: `ANSWERED` if the model stopped by itself, `TRUNCATED` at `max_tokens`, `REFUSED`, `TOO_LONG`, `ERROR`,
-            or `UNPARSED` if a local model computed NaN.
-        text: The generated text. Without thinking if the server separates it; otherwise, if the prompt is known to open
-            a thought, it starts with the opening tag.
-        thinking: The thinking, if the server separates it.
-        detail: Why the outcome is not `ANSWERED`, in one line.
-        prompt_tokens: As the model counts them; None if the server does not report them.
-        completion_tokens: Likewise.
-        logprobs: (token, log-probability) pairs, as requested by `Request.top` (the most likely first tokens) or `Echo`
-            (the last tokens of the text). None if the server does not report them.
-    """
-
+    # `ANSWERED` if the model stopped by itself, `TRUNCATED` at `max_tokens`, `REFUSED`, `TOO_LONG`, `ERROR`, or
+    # `UNPARSED` if a local model computed NaN.
     outcome: Outcome
+    # The generated text. Without thinking if the server separates it; otherwise, if the prompt is known to open a
+    # thought, it starts with the opening tag.
     text: str = ""
-    thinking: str = ""
-    detail: str = ""
-    prompt_tokens: int | None = None
+    thinking: str = ""  # if the server separates it
+    detail: str = ""  # why the outcome is not `ANSWERED`, in one line
+    prompt_tokens: int | None = None  # as the model counts them; None if the server does not report them
     completion_tokens: int | None = None
+    # (token, log-probability) pairs, as requested by `Request.top` (the most likely first tokens) or `Echo` (the last
+    # tokens of the text). None if the server does not report them.
     logprobs: tuple[tuple[str, float], ...] | None = None
 
 

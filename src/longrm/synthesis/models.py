@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
@@ -36,9 +37,9 @@ class TaskRequest(Request):
 
 
 class AsyncModel(Protocol):
-    """A judge or writer as recipes see it; rows and manifests show its name."""
+    """A judge or writer as recipes see it."""
 
-    name: str
+    name: str  # in rows and manifests
 
     async def ask(self, requests: Sequence[TaskRequest]) -> list[Completion]:
         """Answers every request on its own, in the same order."""
@@ -96,9 +97,7 @@ class ModelSettings(Config):
     @property
     def label(self) -> str:
         """Its name in rows and manifest."""
-        if self.name:
-            return self.name
-        return self.model.rpartition("#")[2] if self.model.startswith("openai:") else self.model
+        return self.name or _served_name(self.model).removeprefix("openai:#")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +131,14 @@ class Spending:
 
     def note(self) -> str:
         """The total for the progress bar; empty if no endpoint was asked."""
+        total = Counter[str]()
         with self._lock:
-            accounts = [*self.accounts.values()]
-        if not accounts:
+            for account in self.accounts.values():
+                total.update(account)
+        if not total:
             return ""
-        answers, tokens, cost = (
-            sum(account[name] for account in accounts for name in names)
-            for names in (("answers",), ("prompt_tokens", "completion_tokens"), ("cost",))
-        )
-        return f"{answers:,} answers, {tokens:,} tokens" + (f", {cost:.2f} spent" if cost else "")
+        tokens, cost = total["prompt_tokens"] + total["completion_tokens"], total["cost"]
+        return f"{total['answers']:,} answers, {tokens:,} tokens" + (f", {cost:.2f} spent" if cost else "")
 
     def to_dict(self) -> dict[str, Any]:
         """For the manifest, by model."""
@@ -151,14 +149,12 @@ class Spending:
     def _add(self, paid: PaidAnswer) -> None:
         empty = {"answers": 0, "prompt_tokens": 0, "completion_tokens": 0, "cost": 0.0}
         account = self.accounts.setdefault(paid.model, empty)
-        price = self._prices.get(paid.model, {})
-        prompt, completion = paid.prompt_tokens or 0, paid.completion_tokens or 0
         account["answers"] += 1
-        account["prompt_tokens"] += prompt
-        account["completion_tokens"] += completion
-        account["cost"] += (
-            prompt * price.get("prompt", 0.0) + completion * price.get("completion", 0.0)
-        ) / 1e6
+        spent = 0.0
+        for kind, tokens in (("prompt", paid.prompt_tokens), ("completion", paid.completion_tokens)):
+            account[f"{kind}_tokens"] += tokens or 0
+            spent += (tokens or 0) * self._prices.get(paid.model, {}).get(kind, 0.0)
+        account["cost"] += spent / 1e6
 
 
 class BatchedCalls(Generic[BatchItem, BatchReply]):
@@ -220,15 +216,14 @@ class ServedModel:
     async def _write(self, requests: Sequence[Request]) -> list[Completion]:
         keys = [_request_key(request) for request in requests]
         # By content, so that a request goes to the same replica in every run.
-        by_writer: list[dict[bytes, Request]] = [{} for _ in self._writers]
+        shares: dict[int, dict[bytes, Request]] = {}
         for key, request in zip(keys, requests, strict=True):
-            by_writer[int.from_bytes(key, "big") % len(by_writer)][key] = request
-        shares = [(writer, own) for writer, own in zip(self._writers, by_writer, strict=True) if own]
+            shares.setdefault(int.from_bytes(key, "big") % len(self._writers), {})[key] = request
         answers = await asyncio.gather(
-            *(asyncio.to_thread(writer.write, [*own.values()]) for writer, own in shares)
+            *(asyncio.to_thread(self._writers[at].write, [*own.values()]) for at, own in shares.items())
         )
         found: dict[bytes, Completion] = {}
-        for (_, own), own_answers in zip(shares, answers, strict=True):
+        for own, own_answers in zip(shares.values(), answers, strict=True):
             found.update(zip(own, own_answers, strict=True))
         return [found[key] for key in keys]
 

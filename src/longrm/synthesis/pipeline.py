@@ -52,13 +52,6 @@ class InputOutcome:
     votes: Sequence[Any] = ()
 
 
-MakeRows = Callable[[Any], Awaitable[InputOutcome]]
-"""Turns one input, which has an `id`, into rows. It must depend only on the input, the settings and the models."""
-
-LogBatch = Callable[[Sequence[InputOutcome]], None]
-"""Stores what else a batch produced, before its rows are written; after a kill a batch may come again."""
-
-
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
     """The rows of one input, their shard, and the rows and bytes of that shard so far."""
@@ -109,15 +102,20 @@ class SynthesisRun(NamedTuple):
     def write(
         self,
         inputs: Iterable[Any],
-        make_rows: MakeRows,
+        make_rows: Callable[[Any], Awaitable[InputOutcome]],
         *,
         total: int = 0,
         progress: Progress = no_progress,
-        log: LogBatch = lambda outcomes: None,
+        log: Callable[[Sequence[InputOutcome]], None] = lambda outcomes: None,
     ) -> dict[str, Any]:
         """Works on the inputs that the folder does not contain yet, and returns the manifest.
 
-        Inputs must come in the same order as before; `total` is their number, for the progress.
+        Args:
+            inputs: Each with an `id`, in the same order in every run.
+            make_rows: Turns one input into rows. It must depend only on the input, the settings and the models.
+            total: The number of inputs, for the progress.
+            progress: Shows the progress.
+            log: Stores what else a batch produced, before its rows are written; after a kill a batch may come again.
         """
         path, facts, spending = self.folder.path, self.facts, self.spending
         check_unchanged(path, {name: facts[name] for name in ("sources", "prompts")})
@@ -128,6 +126,12 @@ class SynthesisRun(NamedTuple):
         async def gather(batch: Sequence[Any]) -> list[InputOutcome]:
             return await asyncio.gather(*map(make_rows, batch))
 
+        def count(entry: LedgerEntry) -> None:
+            nonlocal done, rows
+            done, rows = done + 1, rows + entry.rows
+            for step, reasons in entry.steps.items():
+                steps.update({(step, reason): units for reason, units in reasons.items()})
+
         with Log(path / LEDGER, LedgerEntry) as ledger, asyncio.Runner() as runner:
             # The inputs in the ledger are done. They are read again all the same: each must come in its place, and
             # simulated models learn the gold answers from the stream.
@@ -136,13 +140,12 @@ class SynthesisRun(NamedTuple):
             for last in ledger:
                 one = next(stream, None)
                 if one is None or one.id != last.id:
-                    found = "there is no more input" if one is None else f"it is now '{one.id}'"
                     raise RunError(
-                        f"{ledger.path}: input {done + 1} was '{last.id}' and {found}; the sources have changed: "
-                        "restore them, or choose another --out"
+                        f"{ledger.path}: input {done + 1} was '{last.id}' and is now {one and repr(one.id)}; the "
+                        "sources have changed: restore them, or choose another --out"
                     )
-                done, rows, ends[last.shard] = done + 1, rows + last.rows, last.end
-                _count(steps, last)
+                ends[last.shard] = last.end
+                count(last)
             # A finished run: report changed files before shards are cut back to the ledger.
             if (path / FILES).is_file():
                 check_files(path)
@@ -157,8 +160,7 @@ class SynthesisRun(NamedTuple):
                 entries = shards.append(outcomes)
                 ledger.append(*entries)
                 for entry in entries:
-                    done, rows = done + 1, rows + entry.rows
-                    _count(steps, entry)
+                    count(entry)
                 progress("inputs", done, total, spending.note())
         if not (path / FILES).is_file():
             record_files(path, (path / ROWS).iterdir())
@@ -253,11 +255,6 @@ def _writers(model: ModelSettings, folder: Path, spending: Spending) -> list[Wri
     from longrm.modeling.local_writer import LocalWriter  # imports torch, which nothing else here needs
 
     return [LocalWriter.load(model.model)]
-
-
-def _count(steps: Steps, entry: LedgerEntry) -> None:
-    for step, counts in entry.steps.items():
-        steps.update({(step, reason): units for reason, units in counts.items()})
 
 
 def _unique(inputs: Iterable[Any]) -> Iterator[Any]:

@@ -2,11 +2,11 @@
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -121,22 +121,13 @@ class WriterRecipe(SynthesisRecipe):
     """Settings of the recipes in which a model writes, and a model checks what it wrote.
 
     Attributes:
-        writer: The model that writes, at temperature 0.
+        writer: The model that writes, at temperature 0: openai:URL#NAME (an endpoint), the folder or Hub id of a causal
+            language model, or simulated:0 (to try it offline).
         checker: The model that checks; by default the writer.
     """
 
     writer: ModelSettings
     checker: ModelSettings | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_a_writer(cls, given: Any) -> Any:
-        if isinstance(given, Mapping) and "writer" not in given:
-            raise ValueError(
-                "no writer: set writer.model to openai:URL#NAME (an endpoint), the folder of a causal language model, "
-                "or simulated:0 (to try it offline)"
-            )
-        return given
 
     @property
     def models(self) -> dict[str, ModelSettings]:

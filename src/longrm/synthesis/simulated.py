@@ -85,15 +85,13 @@ class GoldAnswers:
 class SimulatedModel:
     """Does the tasks of all recipes (an `AsyncModel`).
 
-    Scores: the true score is the candidate's own (0 to 1, as 0 to 10 points), else what the document's metric, or
-    token F1, gives the response compared with the gold answer; without either it is drawn. With probability
-    `rates.error_at` the length of the prompt in approximate tokens, the score is at least 3 points off; else with
-    `disagreement` one point off; with `misformat` there is none. Answers: the gold answer if the text shown contains
-    its words, except at the error rate, else the answer to another question. Questions: the last word of a sentence,
-    with wrong evidence at the error rate, unreadable at `misformat`; the model can answer these from the text shown.
-    Criteria: single words of the better response, of the worse one at the error rate, unreadable at `misformat`; it
-    compares by such criteria without error. Sufficiency and attribution look for the gold answer's words, without
-    error.
+    - Scores: the candidate's own score (0 to 1, as points), else what the document's metric, or token F1, gives the
+      response compared with the gold answer, else a drawn one. With probability `rates.error_at` the prompt's length in
+      approximate tokens it is at least 3 points off, else with `disagreement` one; with `misformat` it is missing.
+    - Answers: the gold answer if the text shown contains its words, except at the error rate; else that to another
+      question.
+    - Questions and criteria: see `write_question` and `write_criteria`; it answers and compares by these.
+    - Sufficiency and attribution: looks for the gold answer's words, without error.
 
     Every draw depends only on the name, the seed and the prompt (above temperature 0, on the request's seed too):
     models with different names err independently, and one model errs anew on every prompt.
@@ -104,11 +102,7 @@ class SimulatedModel:
         self._rates, self._seed, self._answers = rates, seed, answers
 
     async def ask(self, requests: Sequence[Request]) -> list[Completion]:
-        """Answers every request on its own, in the same order.
-
-        Raises:
-            DataError: A candidate's own score is not from 0 to 1.
-        """
+        """Answers every request on its own, in the same order."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Request) -> Completion:
@@ -116,13 +110,9 @@ class SimulatedModel:
             return Completion(Outcome.ERROR, detail="a simulated model does only the tasks of synthesis")
         text = text_of(request.messages)
         size = approximate_tokens(text)
-        draws = Draws(
-            "simulated model",
-            self.name,
-            self._seed,
-            _digest(text),
-            request.seed if request.temperature else "",
-        )
+        digest = hashlib.sha256(text.strip().encode(errors="surrogatepass")).hexdigest()[:16]
+        seed = request.seed if request.temperature else ""
+        draws = Draws("simulated model", self.name, self._seed, digest, seed)
         written = self._write(request.task, request.parts, size, draws)
         if written is None:
             return Completion(Outcome.ERROR, detail="a simulated model does not know this document")
@@ -271,7 +261,3 @@ def _quotation(context: str, answer: str) -> str:
     best, _ = max(quotable, key=lambda one: len(gold & one[1]), default=("", gold))
     plain = " ".join(_NOT_QUOTED.sub("", best).split())
     return plain if approximate_tokens(plain) <= _MAX_QUOTE else " ".join(plain.split()[:_MAX_QUOTE])
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.strip().encode(errors="surrogatepass")).hexdigest()[:16]

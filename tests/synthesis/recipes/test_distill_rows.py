@@ -11,7 +11,7 @@ from longrm.reward_models import Baseline, RewardModel
 from longrm.synthesis.documents import PolicyPrompt
 from longrm.synthesis.pipeline import nested
 from longrm.synthesis.recipes import distill
-from longrm.synthesis.recipes.distill import RECIPE, ShortContextModel, rollout_requests
+from longrm.synthesis.recipes.distill import RECIPE, ShortContextModel
 from longrm.types import Judgment, Outcome, Query, Span, message_text, text_of
 from longrm.worlds.words_tokenizer import load_tokenizer
 
@@ -24,9 +24,10 @@ class Policy:
     name = "policy"
 
     def __init__(self, *texts, outcome=Outcome.ANSWERED):
-        self.texts, self.outcome = texts, outcome
+        self.texts, self.outcome, self.seeds = texts, outcome, set()
 
     async def ask(self, requests):
+        self.seeds |= {request.seed for request in requests}
         return [
             Completion(self.outcome, self.texts[request.seed % len(self.texts)], detail="gone")
             for request in requests
@@ -97,8 +98,7 @@ def test_rows_do_not_depend_on_the_batch():
     policy = Policy(*(f"It is {number}." for number in range(6)))
     together = made(policy, Reader(), *tasks, rollouts=4)
     assert together == [made(policy, Reader(), one, rollouts=4)[0] for one in tasks]
-    seeds = {request.seed for one in tasks for request in rollout_requests(one, distill_recipe(rollouts=4))}
-    assert len(seeds) == 24
+    assert len(policy.seeds) == 24
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from longrm.synthesis.recipes.rubrics import (
     RECIPE,
     PreferenceSettings,
     best_and_worst,
-    checking_requests,
     problem_of,
     read_criteria,
     writing_request,
@@ -377,12 +376,12 @@ def test_of_more_responses_the_best_and_the_worst_are_shown_with_the_tools_and_c
     assert "fine" not in content
 
 
-def test_a_check_shows_the_criterion_and_both_orders_and_not_the_gold():
-    pair = compared((2, 1), ("Ann.", "Bo."))
-    requests = checking_requests(pair, best_and_worst(pair), "It names Bo.", max_tokens=9)
-    one, other = (message_text(request.messages[0]) for request in requests)
-    assert '<response name="A">\nBo.\n</response>\n\n<response name="B">\nAnn.' in one
-    assert '<response name="A">\nAnn.\n</response>\n\n<response name="B">\nBo.' in other
+def test_the_check_shows_the_criterion_and_both_orders_and_not_the_gold():
+    model = Scripted(lines(KIND), {KIND: (A, B)})
+    drafted(model)
+    one, other = (message_text(request.messages[0]) for request in model.seen[1:])
+    assert f'<response name="A">\n{GOOD}\n</response>\n\n<response name="B">\n{BAD}' in one
+    assert f'<response name="A">\n{BAD}\n</response>\n\n<response name="B">\n{GOOD}' in other
     for content in (one, other):
-        assert "<criterion>\nIt names Bo.\n</criterion>" in content
+        assert f"<criterion>\n{KIND}\n</criterion>" in content
         assert "preferred" not in content

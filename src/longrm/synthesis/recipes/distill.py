@@ -33,10 +33,10 @@ from longrm.synthesis.models import (
     AsyncModel,
     BatchedCalls,
     ModelSettings,
-    TaskName,
     TaskRequest,
     ask,
     check_answered,
+    failure_of,
 )
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
 from longrm.synthesis.settings import DocumentRecipe
@@ -161,17 +161,28 @@ async def make_rows(
 ) -> InputOutcome:
     """Answers a prompt, scores the answers and keeps the best."""
     prompt = policy_prompt(source) if isinstance(source, Document) else source
+    known = prompt.question is not None and prompt.context
+    parts = (
+        {"document": prompt.id, "shown": prompt.shown_text, "question": prompt.question_text} if known else {}
+    )
+    requests = [
+        TaskRequest(
+            prompt.messages,
+            recipe.max_tokens,
+            recipe.temperature,
+            seed_of("rollout", recipe.seed, prompt.id, number),
+            task="answer" if known else "",
+            parts=parts,
+        )
+        for number in range(recipe.rollouts)
+    ]
     steps = Steps()
-    rollouts = await ask(policy, *rollout_requests(prompt, recipe))
     answers: list[str] = []
-    for completion in rollouts:
+    for completion in await ask(policy, *requests):
         text = completion.text.strip()
-        if completion.outcome is not Outcome.ANSWERED:
-            steps["rollouts", completion.outcome.value] += 1
-        elif not text or text in answers:
-            steps["rollouts", "repeated" if text else "empty"] += 1
-        else:
-            steps["rollouts", KEPT] += 1
+        reason = failure_of(completion) or ("empty" if not text else "repeated" if text in answers else "")
+        steps["rollouts", reason or KEPT] += 1
+        if not reason:
             answers.append(text)
     if len(answers) < 2:  # nothing to compare
         steps["best", "tie" if answers else "no_answer"] += 1
@@ -182,10 +193,10 @@ async def make_rows(
     trials = await score([query])
     check_answered(reward_model.name, trials)
     scores = points(trials[0])
-    if not scores or scores.count(max(scores)) > 1:
-        steps["best", "tie" if scores else "unjudged"] += 1
+    reason = "unjudged" if not scores else "tie" if scores.count(max(scores)) > 1 else ""
+    steps["best", reason or KEPT] += 1
+    if reason:
         return InputOutcome(prompt.id, (), steps)
-    steps["best", KEPT] += 1
     best = scores.index(max(scores))
     row = {
         **prompt.metadata,
@@ -200,26 +211,6 @@ async def make_rows(
         "best": best,
     }
     return InputOutcome(prompt.id, (row,), steps)
-
-
-def rollout_requests(prompt: PolicyPrompt, recipe: DistillRecipe) -> list[TaskRequest]:
-    """The requests for a prompt's answers, each with its own seed."""
-    known = prompt.question is not None and prompt.context
-    task: TaskName = "answer" if known else ""
-    parts = (
-        {"document": prompt.id, "shown": prompt.shown_text, "question": prompt.question_text} if known else {}
-    )
-    return [
-        TaskRequest(
-            prompt.messages,
-            recipe.max_tokens,
-            recipe.temperature,
-            seed_of("rollout", recipe.seed, prompt.id, number),
-            task=task,
-            parts=parts,
-        )
-        for number in range(recipe.rollouts)
-    ]
 
 
 class ShortContextModel(RewardModel):

@@ -27,10 +27,10 @@ from longrm.reading import located
 from longrm.rng import seed_of
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.domains import free_name, wrapped
-from longrm.synthesis.models import AsyncModel, TaskRequest, ask
+from longrm.synthesis.models import AsyncModel, TaskRequest, ask, failure_of
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
 from longrm.synthesis.settings import SourceSettings, WriterRecipe
-from longrm.types import Comparison, Criterion, Outcome, Query, presented_order, query_of
+from longrm.types import Comparison, Criterion, Query, as_messages, presented_order, query_of
 
 WRITING = (
     "Above stands what a model was given, and below it two responses to its last turn, of which one was preferred to "
@@ -98,11 +98,8 @@ class RubricsRecipe(WriterRecipe):
 
     @model_validator(mode="after")
     def _checker_knows_the_criteria(self) -> Self:
-        simulated = [
-            model is not None and model.model.startswith("simulated:")
-            for model in (self.checker, self.writer)
-        ]
-        if simulated == [True, False]:
+        checker = "" if self.checker is None else self.checker.model
+        if checker.startswith("simulated:") and not self.writer.model.startswith("simulated:"):
             raise ValueError(
                 "a simulated checker only knows the criteria of a simulated writer: set checker.model to another "
                 "model, or omit the checker"
@@ -137,12 +134,11 @@ async def make_rows(
 
     request = writing_request(comparison, pair, recipe.most, max_tokens=recipe.max_tokens, seed=recipe.seed)
     (reply,) = await ask(writer, request)
-    answered = reply.outcome is Outcome.ANSWERED
-    written = read_criteria(reply.text) if answered else []
-    if not written:
-        steps["replies", "no_criteria" if answered else reply.outcome.value] += 1
+    written = read_criteria(reply.text)
+    reason = failure_of(reply) or ("" if written else "no_criteria")
+    steps["replies", reason or KEPT] += 1
+    if reason:
         return InputOutcome(source.id, (), steps)
-    steps["replies", KEPT] += 1
     drafts: list[str] = []
     for criterion in written:
         problem = problem_of(criterion, drafts, recipe.most)
@@ -167,21 +163,27 @@ async def make_rows(
 async def _check(
     recipe: RubricsRecipe, checker: AsyncModel, comparison: Comparison, pair: tuple[int, int], criterion: str
 ) -> str:
-    """Why a criterion is dropped; empty if it is kept."""
-    requests = checking_requests(comparison, pair, criterion, max_tokens=recipe.max_tokens)
-    leads = []  # of the better response, by each reply
+    """Asks which response is better by a criterion alone, in both orders; returns why it is dropped, if it is."""
     queries = pair_queries(comparison, pair, criterion)
-    replies = await ask(checker, *requests)
-    for query, sign, reply in zip(queries, (1, -1), replies, strict=True):
-        if reply.outcome is not Outcome.ANSWERED:
-            return reply.outcome.value
+    requests = []
+    for query in queries:
+        (messages,) = _PAIRWISE.render(query)
+        first, second = (response_text(response, query) for response in query.responses)
+        parts = {"criterion": criterion, "first": first, "second": second}
+        requests.append(
+            TaskRequest(messages, recipe.max_tokens, verdict=r"\[\[[ABC]\]\]", task="compare", parts=parts)
+        )
+    leads = []  # of the better response, by each reply
+    for query, sign, reply in zip(queries, (1, -1), await ask(checker, *requests), strict=True):
+        if reason := failure_of(reply):
+            return reason
         verdict = _PAIRWISE.parse(reply.text, query)
         if verdict is None:
             return "no_verdict"
         if verdict.contradicted:
             return "contradicted"
-        first, second = verdict.values
-        leads.append(sign * (first - second))
+        first_points, second_points = verdict.values
+        leads.append(sign * (first_points - second_points))
     if leads[0] != leads[1]:
         return "depends_on_order"
     return "" if leads[0] > 0 else "wrong" if leads[0] < 0 else "tie"
@@ -216,7 +218,7 @@ def writing_request(
         for name, text in (named[at] for at in presented_order(comparison, seed) if at in named)
     ]
     return TaskRequest(
-        ({"role": "user", "content": "\n\n".join([given, *blocks, WRITING.format(most=most)])},),
+        as_messages("\n\n".join([given, *blocks, WRITING.format(most=most)]), "user"),
         max_tokens,
         0.0,
         seed_of("criteria", seed, comparison.id),
@@ -253,18 +255,3 @@ def problem_of(criterion: str, kept: Sequence[str], most: int) -> str:
     if _POINTING.search(criterion):
         return "points_at_a_response"
     return "beyond_most" if len(kept) >= most else ""
-
-
-def checking_requests(
-    comparison: Comparison, pair: tuple[int, int], criterion: str, *, max_tokens: int
-) -> list[TaskRequest]:
-    """Asks which response is better by a criterion alone, in both orders."""
-    requests = []
-    for query in pair_queries(comparison, pair, criterion):
-        (messages,) = _PAIRWISE.render(query)
-        first, second = (response_text(response, query) for response in query.responses)
-        parts = {"criterion": criterion, "first": first, "second": second}
-        requests.append(
-            TaskRequest(messages, max_tokens, verdict=r"\[\[[ABC]\]\]", task="compare", parts=parts)
-        )
-    return requests

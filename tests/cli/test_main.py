@@ -1,19 +1,13 @@
 """The command line as a whole: help, errors in one line, and the commands that no other file covers."""
 
 import json
-import resource
 
 import click
 import pytest
 
-from longrm.cli import commands
 from longrm.cli.commands import COMMANDS, cli
-from longrm.cli.evaluate import FAILURES
 from longrm.data import read
 from longrm.data.chunking import approximate_tokens
-from longrm.evaluation.summaries import FailureRates
-
-from ..worlds.prose.prose_tokenizer import prose_tokenizer
 
 
 def every_command(command=cli, words=()):
@@ -94,18 +88,6 @@ def test_verbose_shows_the_traceback(longrm, tmp_path):
     assert loud.error == plain.error
 
 
-@pytest.mark.parametrize("error", [RuntimeError("two\nlines"), BaseException("a panic"), OSError("no file")])
-def test_an_unexpected_error_is_one_line_too(longrm, monkeypatch, error):
-    def fail(*_, **__):
-        raise error
-
-    monkeypatch.setattr(commands.cli, "main", fail)
-    done = longrm("recipes")
-    assert done.status == 1
-    assert type(error).__name__ in done.error
-    assert len(done.err.splitlines()) == 1
-
-
 def test_a_bad_row_is_named_with_its_number_and_field(longrm, tmp_path, pairs):
     rows = [json.loads(line) for line in pairs.read_text().splitlines()]
     del rows[3]["responses"]
@@ -119,19 +101,6 @@ def test_a_bad_row_is_named_with_its_number_and_field(longrm, tmp_path, pairs):
     counts = json.loads(done.out)["counts"]
     assert (counts["comparisons"], counts["skipped_rows"]) == (11, 1)
     assert "bad.jsonl" in done.err.split("skipped")[1]
-
-
-def test_a_full_disk_leaves_no_partial_file(longrm, tmp_path, pairs):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    world = ["world", "records", "--length", 64, "--n", 300, "--out", tmp_path / "w.jsonl"]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    try:
-        done = longrm(*world)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "w.jsonl" in done.error
-    assert not list(tmp_path.iterdir())
-    assert longrm(*world).status == 0
 
 
 def test_a_run_repeats_from_its_own_configuration(longrm, tmp_path, pairs):
@@ -189,33 +158,6 @@ def test_worlds_are_listed_and_generated(longrm, tmp_path):
     assert not (tmp_path / "x.jsonl").exists()
 
 
-def test_questions_that_a_short_context_repeats_are_counted(longrm, tmp_path):
-    prose_tokenizer().save(tmp_path / "tokenizer")
-    out = tmp_path / "updates.jsonl"
-    flags = ("--n", 24, "--per-group", 8, "--tokenizer", tmp_path / "tokenizer", "--out", out)
-    err = longrm("world", "latest-update", "--length", 300, *flags).err
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
-    different = {
-        (row["prompt"][0]["content"], *sorted(each[0]["content"] for each in row["responses"]))
-        for row in rows
-    }
-    assert len(different) < 24
-    assert err.startswith(f"{24 - len(different)} of them")
-    assert not longrm("world", "latest-update", "--length", 3000, *flags).err
-
-
-def test_several_processes(longrm, monkeypatch, tmp_path):
-    monkeypatch.setenv("RANK", "3")  # left over: without WORLD_SIZE there is one process
-    assert "none.jsonl" in longrm(*evaluate(tmp_path, "file:/none.jsonl")).error
-    for local_rank, lines in ((0, 1), (1, 0)):  # of the second machine
-        for name, value in {"WORLD_SIZE": 4, "RANK": 2 + local_rank, "LOCAL_RANK": local_rank}.items():
-            monkeypatch.setenv(name, str(value))
-        done = longrm("evaluate", "--nonsense")
-        assert (done.status, done.err.count("longrm: error:")) == (2, lines)
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    assert "torchrun" in longrm("merge", tmp_path, "--out", tmp_path / "out").error
-
-
 def test_recipes_are_listed_printed_and_found_by_name(longrm, tmp_path, monkeypatch):
     listed = longrm("recipes").out
     for name in ("paper/llama-3.1-8b/logo", "scale/8-a100", "demo/short", "data/vote"):
@@ -227,7 +169,3 @@ def test_recipes_are_listed_printed_and_found_by_name(longrm, tmp_path, monkeypa
         for name in ("scale/8-a100", tmp_path / "mine.toml")
     ]
     assert plans[0] == plans[1] != ""
-
-
-def test_every_failure_pattern_has_words():
-    assert {*FailureRates.model_fields} == {*FAILURES}

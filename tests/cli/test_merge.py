@@ -1,5 +1,3 @@
-import shutil
-
 import pytest
 import torch
 from click.testing import CliRunner
@@ -7,7 +5,6 @@ from transformers import AutoModelForSequenceClassification
 
 from longrm.cli.merge import command
 from longrm.data import write
-from longrm.errors import LongRMError
 from longrm.modeling.loading import load_scorer, new_language_model
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape, TokenTree
@@ -58,24 +55,6 @@ def test_a_run_is_merged_to_a_model_that_scores_the_same(trained, tmp_path):
     card = (tmp_path / "merged" / "README.md").read_text()
     assert "library_name: transformers" in card
     assert "library_name: peft" in (trained / "model" / "README.md").read_text()
-
-
-def test_what_cannot_be_merged_is_an_error(trained, tmp_path):
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "begun").mkdir()
-    shutil.copy(trained / "manifest.json", tmp_path / "begun")
-    (tmp_path / "precious" / "file").write_text("")
-    for arguments, line in [
-        ((trained.parent / "base", "--out", tmp_path / "merged"), "base"),
-        ((tmp_path / "gone", "--out", tmp_path / "merged"), "gone"),
-        ((tmp_path / "begun", "--out", tmp_path / "merged"), "begun"),
-        ((trained, "--out", tmp_path / "precious"), "precious"),
-    ]:
-        done = merge(*arguments)
-        assert isinstance(done.exception, LongRMError)
-        assert line in str(done.exception)
-        assert "\n" not in str(done.exception)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["begun", "precious"]
 
 
 def test_a_merge_that_was_killed_before_its_last_file_can_be_repeated(trained, tmp_path, monkeypatch):

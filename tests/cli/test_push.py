@@ -239,17 +239,6 @@ def test_a_model_is_replaced_in_one_commit_and_an_equal_one_in_none(place: Path,
     assert len(hub.commits) == 1
 
 
-def test_branches_and_private_repositories(place: Path, hub: FakeHub):
-    done = push(place / "full", NAME, "--private", "--revision", "v2")
-    assert done.exit_code == 0, done.exception
-    assert hub.private[NAME]
-    assert "model.safetensors" in hub.branches[NAME]["v2"]
-    assert "model.safetensors" not in hub.branches[NAME]["main"]
-    assert done.output.endswith(f"{hub.endpoint}/{NAME}/tree/v2\n")
-    hub.private[NAME] = False
-    assert "public" in refusal(place / "full", NAME, "--private")
-
-
 def test_an_adapter_is_uploaded_with_the_id_of_its_base(place: Path, tmp_path: Path, hub: FakeHub):
     assert "longrm merge" in refusal(place / "adapter", NAME)  # its base is a local folder
     shutil.copytree(place / "adapter", tmp_path / "run")

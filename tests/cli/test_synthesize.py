@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from longrm.cli.commands import cli
 from longrm.data import read_demonstrations
-from longrm.errors import ConfigError, DataError, RunError
+from longrm.errors import RunError
 from longrm.runs.folder import read_manifest
 from longrm.synthesis.documents import read_candidates
 
@@ -61,31 +61,6 @@ def test_from_documents_to_demonstrations(recipes):
     told = json.loads(run(*arguments, "--json").stdout)
     assert told["models"] == {"judge": "simulated:misformat=0.2"}
     assert [source["name"] for source in told["sources"]] == ["w.jsonl", "candidates"]
-
-
-def test_a_folder_takes_other_ways_to_reach_a_model_and_no_other_judge(recipes):
-    run("synthesize", "responses", "--config", "responses.toml", "--out", "responses")
-    arguments = ("synthesize", "short-to-long", "--config", "stage1.toml", "--out", "stage1")
-    run(*arguments)
-    assert run(*arguments, "--set", "judge.remote.concurrency=2", "--set", "batch=1").exit_code == 0
-    with pytest.raises(RunError, match=r"holds a run with other settings \(judge\.model"):
-        run(*arguments, "--set", "judge.model=simulated:0.5")
-
-
-def test_what_is_missing_is_named_before_any_work(recipes):
-    with pytest.raises(ConfigError, match="'candidates' is required"):
-        run(
-            "synthesize", "short-to-long", "--config", "responses.toml", "--out", "x",
-            "--set", "judge.model=simulated:0.1", "--set", "writers=[]",
-        )  # fmt: skip
-    assert not (recipes / "x").exists()
-
-
-def test_a_run_that_is_refused_leaves_no_folder(recipes):
-    (recipes / "w.jsonl").write_text("no row\n")
-    with pytest.raises(DataError, match=r"w\.jsonl"):
-        run("synthesize", "responses", "--config", "responses.toml", "--out", "responses")
-    assert not (recipes / "responses").exists()
 
 
 def test_a_run_without_a_row_fails_and_names_what_every_step_dropped(recipes):

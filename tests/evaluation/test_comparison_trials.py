@@ -114,17 +114,6 @@ def test_the_check_takes_nothing_but_the_context_away():
     assert message_text(check.prompt[0])[start:end] == "Which?"
 
 
-def test_an_error_of_the_check_is_an_error_of_the_comparison():
-    class Failing(Scripted):
-        def judge(self, queries):
-            judged = super().judge(queries)
-            error = Judgment(Outcome.ERROR, detail="connection lost")
-            return [error if query.trial == 2 else one for query, one in zip(queries, judged, strict=True)]
-
-    (record,) = records(Failing(longest_wins), PAIR, context_check="removed")
-    assert (record.outcome, record.detail) == (Outcome.ERROR, "connection lost")
-
-
 def test_a_swapped_context_never_comes_from_the_same_group_and_does_not_depend_on_resuming():
     batches = [
         [replace(PAIR, id=f"{group}{k}", group=group) for k in range(2)] for group in ("one", "two", "three")
@@ -147,14 +136,6 @@ def test_a_swapped_context_never_comes_from_the_same_group_and_does_not_depend_o
     for query in fresh.asked:
         if query.trial == 2:
             assert query.id[:-1] not in message_text(query.prompt[0])
-
-
-def test_baselines_judge_beside_the_model_in_the_comparison_s_own_order():
-    (record,) = records(Scripted(first_wins), PAIR, baselines=["longest", "first"])
-    assert record.baselines["longest"] == (4.0, 5.0)
-    assert sorted(record.baselines["first"]) == [-1.0, 0.0]
-    with pytest.raises(ConfigError, match="no baseline 'largest'"):
-        TrialJudge(Scripted(first_wins), JudgingSettings(baselines=("largest",)))
 
 
 def test_the_context_check_compares_the_best():

@@ -6,12 +6,10 @@ import shutil
 import pytest
 
 from longrm.benchmarks import BenchmarkSource, Probe, ProbeCell
-from longrm.data import write
-from longrm.errors import ConfigError, RunError
+from longrm.errors import RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.merged_shards import merge_shards
-from longrm.worlds import WorldPlan, generate, words_tokenizer
 from tests.reward_models.tiny_models import make_scorer
 
 SAME = ("judgments.jsonl", "gold.jsonl", "examples.jsonl", "summary.json", "results.csv", "config.toml")
@@ -61,17 +59,6 @@ def test_merged_shards_are_the_whole_run(tmp_path):
         )
         assert json.loads((parts[0] / "summary.json").read_text())["shard"] == f"1/{count}"
         assert "shard" not in whole
-
-
-def test_rows_that_were_skipped_and_the_audit_are_those_of_the_whole(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    write(path, generate(WorldPlan("records", 64, per_group=3), 300, words_tokenizer()))
-    path.write_text(path.read_text() + "{}\n")
-    one = settings(bench=f"file:{path}", source=BenchmarkSource(on_bad_row="skip"))
-    whole = run_evaluation(one, tmp_path / "whole").to_dict()
-    assert whole["counts"]["skipped_rows"] == 1
-    assert merge_shards(judged(one, tmp_path, 3), tmp_path / "merged").to_dict() == whole
-    assert contents(tmp_path / "merged") == contents(tmp_path / "whole")
 
 
 def test_a_shard_continues_where_it_was_stopped(tmp_path):
@@ -139,12 +126,3 @@ def test_a_log_that_was_changed_is_found(tmp_path, name, edit):
     with pytest.raises(RunError, match="a log was changed"):
         merge_shards(parts, tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
-
-
-def test_more_shards_than_batches_leave_some_out(tmp_path):
-    one = settings(probe=Probe(cells=(ProbeCell(lengths=(64,), groups=20, per_group=4),)))
-    whole = run_evaluation(one, tmp_path / "whole").to_dict()
-    with pytest.raises(ConfigError, match="shard 3/3 is empty"):
-        judged(one, tmp_path, 3)
-    assert not (tmp_path / "3-of-3").exists()
-    assert merge_shards([tmp_path / "1-of-3", tmp_path / "2-of-3"], tmp_path / "merged").to_dict() == whole

@@ -47,20 +47,6 @@ def test_options_name_lengths_depths_and_tasks():
 
 
 @pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        *(("lengths", value) for value in ("8m", "0", "8k,", "8k,8192")),
-        *(("depths", value) for value in ("2", "nan", "0,0.0")),
-        ("tasks", "records,records"),
-    ],
-)
-def test_a_wrong_grid_names_its_option(option, value):
-    given = {"lengths": "1k", "depths": None, "tasks": None, option: value}
-    with pytest.raises(ConfigError, match=f"--{option}"):
-        probe_cells(evaluation(), **given, n=8)
-
-
-@pytest.mark.parametrize(
     ("reads", "answer", "lengths"),
     [
         (131_072, 1024, tuple(2**power for power in range(10, 17))),

@@ -6,11 +6,8 @@ from torch import nn
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
-from longrm.errors import ModelError
 from longrm.modeling import attention
 from longrm.modeling.attention import _per_segment, continuation_attention, segment_attention
-from longrm.modeling.shapes import TokenTree
-from longrm.modeling.shared_prefix import pack
 
 
 def dense(q, k, v, scaling=None):
@@ -39,21 +36,6 @@ def test_the_last_tokens_attend_as_with_a_mask(heads, groups, last, tokens, scal
     if last > 1:
         shifted = dense(q, k.roll(1, dims=2), v.roll(1, dims=2), scaling)
         assert (found - shifted).abs().max() > 1e-2, "a control that sees other keys is far off"
-
-
-def test_a_mask_or_dropout_is_refused():
-    q, k, v = states(2, 2, 3, 5)
-    with pytest.raises(ModelError, match="does not support"):
-        continuation_attention(nn.Module(), q, k, v, torch.ones(3, 5, dtype=torch.bool))
-    with pytest.raises(ModelError, match="dropout"):
-        continuation_attention(nn.Module(), q, k, v, None, dropout=0.1)
-
-
-def test_a_packed_sequence_is_refused():
-    q, k, v = states(2, 2, 6, 6)
-    layout = pack([TokenTree([1, 2], [[3, 4], [5, 6]])]).layout
-    with pytest.raises(ModelError, match="not a packed one"):
-        continuation_attention(nn.Module(), q, k, v, None, layout=layout)
 
 
 @pytest.mark.parametrize("compute", [_per_segment, segment_attention])

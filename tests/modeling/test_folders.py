@@ -1,10 +1,7 @@
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaConfig
 
 from longrm.errors import ModelError
@@ -25,14 +22,6 @@ def test_the_kind_is_read_from_weights_and_config(family: str, tmp_path: Path):
     config.num_labels = 1
     scorer = saved(AutoModelForSequenceClassification, config, tmp_path / "causal-lm-name")
     assert kind_of(scorer) == "discriminative"
-
-
-def test_the_head_decides_whatever_the_config_says(tmp_path: Path):
-    # As a checkpoint is left by tools that change the weights and not the config.
-    saved(AutoModelForCausalLM, LlamaConfig(**SIZES), tmp_path)
-    save_file({"score.weight": torch.zeros(1, 32)}, tmp_path / "model-head.safetensors")
-    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["LlamaForCausalLM"]
-    assert kind_of(tmp_path) == "discriminative"
 
 
 def test_pickled_weights_and_folders_without_a_config_are_refused(tmp_path: Path):

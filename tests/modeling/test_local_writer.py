@@ -1,9 +1,6 @@
-import json
-import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -250,15 +247,6 @@ def test_an_interrupted_reading_leaves_nothing_behind(llama: Path):
     assert written(writer.write(requests)) == truth(llama, prompts)
 
 
-def test_sampling_settings_of_the_folder_are_not_applied(llama: Path, tokenizer: Tokenizer, tmp_path: Path):
-    AutoModelForCausalLM.from_pretrained(llama).save_pretrained(tmp_path)
-    tokenizer.save(tmp_path)
-    settings = {"eos_token_id": 2, "do_sample": True, "top_k": 1, "repetition_penalty": 5.0}
-    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
-    requests = [asking(words(1, 61)), asking(words(1, 61), temperature=1.0)]
-    assert LocalWriter.load(str(tmp_path)).write(requests) == LocalWriter.load(str(llama)).write(requests)
-
-
 @pytest.fixture
 def speaker(llama: Path, tmp_path: Path) -> Callable[..., LocalWriter]:
     """Makes writers with tags in their vocabulary, a chat template that may open a thought, and a text to write."""
@@ -343,16 +331,3 @@ def test_memory_that_runs_out_over_one_prompt_is_its_own_error(llama: Path, fail
         assert f"out of memory with {truth[1].prompt_tokens} tokens" in found[1].detail
         kept = (0, 2, 3)
         assert [found[at] for at in kept] == [truth[at] for at in kept]
-
-
-@pytest.mark.parametrize(("value", "temperature"), [(math.nan, 0.0), (-math.inf, 1.0)])
-def test_logits_that_are_not_finite_are_no_answer(
-    llama: Path, failing: Any, value: float, temperature: float
-):
-    requests = [replace(one, temperature=temperature) for one in prompts_of_which_some_fail()]
-    truth = LocalWriter.load(str(llama)).write(requests)
-    found = failing(lambda logits: torch.full_like(logits, value)).write(requests)
-    # The last prompt has such logits after its first block, where they are not used.
-    assert [one.outcome is Outcome.UNPARSED for one in found] == [False, True, False, False, False]
-    assert "answer token 1" in found[1].detail
-    assert [found[at] for at in (0, 2, 3)] == [truth[at] for at in (0, 2, 3)]

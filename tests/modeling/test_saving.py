@@ -1,5 +1,4 @@
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,10 @@ from transformers import (
 )
 
 from longrm.data.tokenizing import Tokenizer
-from longrm.errors import ModelError
 from longrm.modeling.attention import CONTINUATION, SHARED_PREFIX
 from longrm.modeling.device_memory import set_precision
 from longrm.modeling.loading import (
     LanguageModel,
-    check_savable,
     generation_mode,
     load_language_model,
     load_scorer,
@@ -142,24 +139,6 @@ def test_servers_stop_at_every_end_token_and_pad_with_another(
     assert endings(tmp_path / "out") == ([7, 9, 2], 0)
     assert GenerationConfig.from_pretrained(tmp_path / "out").top_p == 0.9
     assert json.loads((tmp_path / "out" / "config.json").read_text())["pad_token_id"] == 0
-
-
-def test_all_files_have_the_mode_of_the_umask(folder: Path, tmp_path: Path):
-    model = load_language_model(folder)
-    before = os.umask(0o002)
-    try:
-        save(model, tmp_path / "out")
-    finally:
-        os.umask(before)
-    assert {oct(file.stat().st_mode)[-3:] for file in (tmp_path / "out").iterdir()} == {"664"}
-
-
-def test_what_contradicts_itself_is_refused_before_training_and_not_after(folder: Path):
-    config = json.loads((folder / "generation_config.json").read_text())
-    (folder / "generation_config.json").write_text(json.dumps(config | {"do_sample": False, "top_p": 0.5}))
-    loaded = load_language_model(folder, packed=True)  # which may judge
-    with pytest.raises(ModelError, match=r"mine: its generation_config\.json.*top_p"):
-        check_savable(loaded.model, "mine")
 
 
 def test_a_model_in_training_writes_within_a_block(folder: Path):

@@ -41,21 +41,6 @@ def test_the_first_token_of_a_prefix_has_no_predictor():
     assert layout.predictors([1, 2, 4]) == [0, 1, 3]
 
 
-def test_a_plain_forward_is_refused_because_its_padding_would_be_ignored():
-    _, ours = make_pair("llama", "scores")
-    packed = pack([TokenTree([3], [[4]])])
-    with pytest.raises(ModelError, match="packed sequences only"):
-        ours(input_ids=packed.input_ids)
-
-
-@pytest.mark.parametrize("extra", [{"s_aux": 1}, {"softcap": 30.0}, {"sliding_window": 8}])
-def test_attention_that_is_not_computed_is_refused(extra: dict[str, object]):
-    _, ours = make_pair("llama", "scores")
-    packed = pack([TokenTree([3], [[4]])])
-    with pytest.raises(ModelError, match="does not support"):
-        ours.model(packed.input_ids, position_ids=packed.position_ids, layout=packed.layout, **extra)
-
-
 def test_attention_dropout_is_refused_in_training_only():
     _, ours = make_pair("llama", "scores")
     for layer in ours.model.layers:

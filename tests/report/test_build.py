@@ -15,11 +15,9 @@ from typing import Any
 
 import pytest
 
-from longrm.errors import RunError
 from longrm.evaluation.summaries import parse_summary
 from longrm.report import build
 from longrm.report.formatting import headline
-from longrm.runs.folder import RunFolder
 
 VOID = {"meta", "img", "br", "hr", "input", "link"}
 
@@ -245,39 +243,3 @@ def test_evaluation_and_training_runs_are_mixed(synthetic: ModuleType, tmp_path:
     assert "longrm train bradley-terry --config" in words
     for absent in ("positional extrapolation", "Best of four", "Tokens per second", "controls"):
         assert absent not in words
-
-
-def test_runs_without_lengths_or_gold_have_no_figures(synthetic: ModuleType, tmp_path: Path) -> None:
-    records = [
-        replace(record, length=None, depth=None, ranks=None)
-        for record in synthetic.judgments(synthetic.CURVES["long"], 1)[:20]
-    ]
-    synthetic.write_evaluation(tmp_path / "plain", records)
-    build([tmp_path / "plain"], tmp_path / "plain.html")
-    text = (tmp_path / "plain.html").read_text()
-    assert "accuracy undefined" in text
-    assert "NaN" not in Structure(text).words()
-    assert "<figure>" not in text
-
-
-def test_a_folder_that_is_no_finished_run_is_refused(
-    synthetic: ModuleType, demo: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "report.html"
-    records = synthetic.judgments(synthetic.CURVES["long"], 1)
-    synthetic.write_evaluation(tmp_path / "half", records, finished=False)
-    with RunFolder(tmp_path / "demo", "demo", synthetic.Settings()):
-        pass
-    with RunFolder(tmp_path / "other", "score", synthetic.Settings()):
-        pass
-    for folders, named in (
-        ([tmp_path / "missing"], "missing"),
-        ([], "at least one"),
-        ([tmp_path / "half"], r"longrm evaluate --config \S+half/config\.toml --out \S+half$"),
-        ([tmp_path / "demo"], r"longrm demo --out \S+demo --seed 0$"),
-        ([tmp_path / "other"], "'score'"),
-        ([demo, demo / "training" / "long"], "alone"),
-    ):
-        with pytest.raises(RunError, match=named):
-            build(folders, out)
-    assert not out.exists()

@@ -141,30 +141,6 @@ def test_a_comparison_with_tools_opens_with_its_map(tmp_path: Path) -> None:
     assert opened([run, why])[2] == details, "the attribution keeps the same texts"
 
 
-def test_a_model_is_the_same_however_its_folder_is_named(
-    runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "models/one").mkdir(parents=True)
-    for run, name in zip(runs, (str(tmp_path / "models/one"), "models/../models/one"), strict=True):
-        summary = json.loads((run / "summary.json").read_text())
-        (run / "summary.json").write_text(json.dumps({**summary, "model": name}))
-    (stage,) = load_report(runs).models
-    assert len(stage.attributions) == 1
-
-
-def test_an_attribution_without_its_evaluation_is_an_error(
-    runs: tuple[Path, Path], synthetic: ModuleType, tmp_path: Path
-) -> None:
-    synthetic.write_attribution(tmp_path / "stranger", runs[0], model="large")
-    for folders in ([runs[1]], [runs[0], tmp_path / "stranger"]):
-        with pytest.raises(RunError, match="add an evaluation of that model") as told:
-            build(folders, tmp_path / "report.html")
-        assert "\n" not in str(told.value)
-        assert f"longrm attribute --config {folders[-1]}/config.toml" in str(told.value)
-    assert not (tmp_path / "report.html").exists()
-
-
 def test_a_demo_takes_attributions_of_its_stages(demo: Path, synthetic: ModuleType, tmp_path: Path) -> None:
     synthetic.write_attribution(tmp_path / "why", demo / "stages/long/pairs", model="long")
     data = load_report([demo, tmp_path / "why"])

@@ -1,13 +1,10 @@
 """Numbers in words, against words written by hand."""
 
-import json
-from importlib.resources import files
 from types import ModuleType
-from typing import get_args
 
 import pytest
 
-from longrm.evaluation.summaries import BoundaryStatus, CrossingSide, MeasuredWith, parse_summary
+from longrm.evaluation.summaries import MeasuredWith, parse_summary
 from longrm.evaluation.summarize import summarize
 from longrm.report import formatting
 from longrm.runs.records import Estimate, JudgmentRecord
@@ -59,19 +56,6 @@ def test_a_boundary_outside_the_lengths_says_on_which_side(synthetic: ModuleType
     assert formatting.boundary_interval(half) == "[870, > 4,096]"
     none = boundary("rising", None, 128, None)
     assert (formatting.boundary_estimate(none), formatting.boundary_interval(none)) == ("–", "")
-
-
-def test_names_that_would_be_cut_to_the_same_stay_whole() -> None:
-    names = ["beginning-one-ending", "beginning-two-ending", "a-third-that-differs-early", "short"]
-    found = formatting.shortened_apart(names, 14)
-    assert found == {names[0]: names[0], names[1]: names[1], names[2]: "a-third…-early", "short": "short"}
-
-
-def test_every_status_of_a_boundary_has_a_name() -> None:
-    assert tuple(formatting.STATUSES) == get_args(BoundaryStatus)
-    schema = json.loads((files("longrm.runs") / "summary.schema.json").read_text())["$defs"]
-    assert tuple(schema["ContextBoundary"]["properties"]["status"]["enum"]) == get_args(BoundaryStatus)
-    assert tuple(schema["Crossing"]["properties"]["value_place"]["enum"]) == get_args(CrossingSide)
 
 
 def test_the_boundary_of_a_headline(synthetic: ModuleType) -> None:

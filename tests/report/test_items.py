@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from longrm.report import items
-from longrm.report.charts import Figure
 from longrm.report.items import browser
 from longrm.report.load import Model, load_report
 from longrm.runs.logs import Log
@@ -211,15 +210,6 @@ def test_the_margin_is_that_of_the_best_response_that_gold_ranks_best(
     }
 
 
-def test_stages_of_a_demo_share_their_comparisons(demo: Path, opened: Any) -> None:
-    material = load_report([demo])
-    found = opened([*material.models, *material.best_of])
-    assert [model["label"] for model in found.index["models"]] == ["untrained", "short", "control", "long"]
-    assert len(found.rows) == 6 * 80 + 6 * 40
-    assert all(set(row["judged"]) == {"0", "1", "2", "3"} for row in found.rows.values())
-    assert found.shown["kept"] == 6 * 3 + 6
-
-
 def test_trajectories_are_shown_turn_by_turn_after_the_tools(
     synthetic: ModuleType, tmp_path: Path, opened: Any
 ) -> None:
@@ -260,15 +250,6 @@ def test_every_trial_is_there_with_its_text_and_cut(
             assert (held["attempts"], held["detail"]) == (trial.attempts, trial.detail)
             assert held["contradicted"] is bool(trial.contradicted)
     assert {row["judged"]["0"][0] for row in found.rows.values()} >= {"right", "no answer"}
-
-
-def test_links_of_figures_stay_on_the_page_and_out_of_files(tmp_path: Path) -> None:
-    drawn = '<g><a href="https://x.example/#items?model=a&amp;length=1" target="_top"><path d="M0"/></a></g>'
-    figure = Figure("name", "title", "alt", f'<svg xmlns="http://www.w3.org/2000/svg">{drawn}</svg>')
-    figure.write(tmp_path)
-    assert "<a" not in (tmp_path / "name.svg").read_text()
-    assert '<path d="M0"/>' in (tmp_path / "name.svg").read_text()
-    assert '<a href="#items?model=a&amp;length=1" tabindex="-1"><path d="M0"/></a>' in figure.inline
 
 
 def test_comparisons_that_do_not_fit_are_listed_and_counted(

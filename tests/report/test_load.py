@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from longrm.errors import RunError
-from longrm.report.load import DISCRIMINATIVE, GENERATIVE, load_report
+from longrm.report.load import load_report
 
 
 def test_material_of_a_demo_keeps_the_order_of_stages(demo: Path) -> None:
@@ -19,23 +19,6 @@ def test_material_of_a_demo_keeps_the_order_of_stages(demo: Path) -> None:
     stored = json.loads((demo / "summary.json").read_text())
     held = stored["stages"]["short"]["metrics"]["by_length"]["512"]["pair_accuracy"]["value"]
     assert material.models[1].by_length("pair_accuracy")[512].value == held
-
-
-def test_the_families_of_a_demo(two_families: Path, demo: Path) -> None:
-    material = load_report([two_families])
-    labels: dict[str, list[str]] = {}
-    for stage in material.models:
-        labels.setdefault(stage.family, []).append(stage.label)
-    judges = ["judge: short", "judge: rescale only", "judge: long alone", "judge: long", "judge: LOGO"]
-    assert labels == {DISCRIMINATIVE: ["untrained", "short", "control", "long"], GENERATIVE: judges}
-    assert [run.label for run in material.trained if run.family == GENERATIVE] == ["judge: base"]
-    assert [stage.label for stage in material.pointwise] == judges
-    assert {stage.family for stage in material.best_of} == {DISCRIMINATIVE}
-    for family in labels:
-        looks = [stage.style for stage in material.models if stage.family == family]
-        assert len({(style.color, style.dash) for style in looks}) == len({style.color for style in looks})
-        assert len({style.color for style in looks}) == len(looks)
-    assert {stage.family for stage in load_report([demo]).models} == {DISCRIMINATIVE}
 
 
 def test_unfinished_runs_are_left_out_with_a_warning(

@@ -1,11 +1,9 @@
 """Colors: told apart by everyone, readable in light and dark."""
 
-import itertools
-
 import pytest
 
-from longrm.report.charts import HEAT_STEPS, Figure, heat_step, spread
-from longrm.report.formatting import COLORS, Style
+from longrm.report.charts import HEAT_STEPS, Figure, heat_step
+from longrm.report.formatting import COLORS
 
 
 def luminance(color: str) -> float:
@@ -42,20 +40,6 @@ def test_light_colors_are_distinct_so_that_figures_can_be_recolored() -> None:
     assert drawn.inline == '<g fill="var(--paper)" stroke="var(--stage-3)">'
 
 
-def test_any_two_of_forty_stages_differ_in_color_or_dash() -> None:
-    looks = [(style.color, style.dash) for style in map(Style.number, range(40))]
-    assert len(set(looks)) == 40
-
-
 def test_heat_steps_turn_at_the_threshold() -> None:
     values = [0.0, 0.5, 0.6, 0.7, 0.7499, 0.75, 0.84, 0.95, 1.0]
     assert [heat_step(value, 0.5, 0.75) for value in values] == [0, 0, 1, 2, 2, 3, 4, 5, 5]
-
-
-def test_labels_are_moved_apart_and_keep_their_order() -> None:
-    values = [0.99, 1.0, 0.5, 0.505, 1.0]
-    placed = spread(values, 0.05)
-    assert max(placed) <= 1
-    order = sorted(range(5), key=lambda index: placed[index])
-    assert [values[index] for index in order] == sorted(values)
-    assert all(b - a >= 0.05 - 1e-9 for a, b in itertools.pairwise(sorted(placed)))

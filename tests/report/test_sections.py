@@ -214,12 +214,6 @@ def test_failures(tables: Any, summaries: Any) -> None:
         }
 
 
-def test_the_audit_of_shared_data_is_shown_once(tables: Any, rich: dict[str, Path]) -> None:
-    found = tables["probe: 48 comparisons audited"]
-    assert found == {"comparisons that came before": {"count": "2", "examples": "Cite/1; <b>Cite/2"}}
-    assert "<b>" not in rich["page"].read_text()
-
-
 def test_votes(tables: Any, summaries: Any) -> None:
     found = tables["Accuracy by votes per order, with 95% intervals"]
     for label, row in found.items():

@@ -5,8 +5,6 @@ The control of each is the same run with everything answered.
 
 import re
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from longrm.cli.evaluate import print_evaluation
 from longrm.evaluation.metrics import PAIR_ACCURACY
 from longrm.evaluation.summaries import EvaluationSummary, parse_summary
 from longrm.evaluation.summarize import summarize
-from longrm.report import build, charts, formatting, tables
+from longrm.report import charts, formatting, tables
 from longrm.report.formatting import Style
 from longrm.report.load import Model
 from longrm.runs.records import JudgmentRecord
@@ -97,14 +95,6 @@ def printed(summary: EvaluationSummary, capsys: Any) -> str:
     return " ".join(capsys.readouterr().out.split())
 
 
-def test_a_length_without_an_answer_is_a_dash_in_the_terminal(capsys: Any) -> None:
-    out = printed(summed(pairs((1024, 31333), silent=(31333,))), capsys)
-    assert "31333 – 0 0 0 of 24" in out
-    assert " 0.0 [" not in out
-    assert "24 of 48 not answered" in out
-    assert "answered" not in printed(summed(pairs((1024, 31333))), capsys).partition("outcomes")[0]
-
-
 @pytest.mark.parametrize(("groups", "marked"), [(9, True), (10, False)])
 def test_intervals_from_fewer_than_ten_groups_are_marked(groups: int, marked: bool, capsys: Any) -> None:
     records = [replace(one, depth=None, task="") for one in pairs((1024, 2048), groups=groups)]
@@ -122,12 +112,3 @@ def test_intervals_from_fewer_than_ten_groups_are_marked(groups: int, marked: bo
         assert (formatting.FEW in text) is marked
     assert (by_length.note == formatting.FEW_NOTE) is marked
     assert (formatting.FEW_NOTE in out) is marked
-
-
-def test_a_report_of_a_run_without_any_answer(synthetic: ModuleType, tmp_path: Path) -> None:
-    synthetic.write_evaluation(tmp_path / "some", pairs((1024, 31333), silent=(31333,), groups=4))
-    synthetic.write_evaluation(tmp_path / "none", pairs((31333,), silent=(31333,), groups=4))
-    build([tmp_path / "some", tmp_path / "none"], tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    assert page.count("no answer at 31,333 tokens") >= 2
-    assert "accuracy undefined" in page

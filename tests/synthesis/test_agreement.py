@@ -61,13 +61,6 @@ def test_alpha_in_closed_form():
     assert collected([[None], [None]]).pairwise().value is None
 
 
-@pytest.mark.parametrize("shift", [0, 1e6])
-def test_alpha_ignores_where_the_scale_begins(shift):
-    table = drawn(3, 3, 30, 0.1)
-    moved = [[None if score is None else score + shift for score in row] for row in table]
-    assert collected(moved).alpha().value == pytest.approx(collected(table).alpha().value, abs=1e-9)
-
-
 def test_interval_covers_the_value_and_widens_where_groups_are_few():
     table = drawn(1, 3, 200, 0.0)
     alone = collected(table).alpha()

@@ -1,11 +1,7 @@
 import asyncio
-import re
 from dataclasses import replace
 
-import pytest
-
 from longrm.clients import Completion, Writer
-from longrm.errors import ConfigError, ModelError
 from longrm.runs.logs import Log
 from longrm.synthesis.models import SPENDING, ModelSettings, PaidAnswer, ServedModel
 from longrm.synthesis.pipeline import open_models
@@ -75,32 +71,6 @@ def test_an_answer_is_paid_for_once_in_all_runs(server, tmp_path):  # noqa: F811
     assert spending.accounts["one"]["answers"] == 6
 
 
-def test_models_of_one_name_and_urls_without_an_endpoint_are_refused(tmp_path):
-    twice = [ModelSettings(model="simulated:0.1"), ModelSettings(model="simulated:0.1")]
-    with (
-        pytest.raises(ConfigError, match=r"two models have the name 'simulated:0\.1'"),
-        opened(twice, tmp_path),
-    ):
-        pass
-    lost = [ModelSettings(model="simulated:0.1", replica_urls=("http://127.0.0.1:1",))]
-    with pytest.raises(ConfigError, match="`replica_urls`"), opened(lost, tmp_path):
-        pass
-
-
-def test_a_model_that_cannot_write_is_refused(tmp_path):
-    for model in ("baseline:longest", "likelihood:acme/judge", "ensemble:votes:acme/one+acme/two"):
-        with (
-            pytest.raises(ConfigError, match=f"'{re.escape(model)}' cannot write: .* causal language model"),
-            opened([ModelSettings(model=model)], tmp_path),
-        ):
-            pass
-    with (
-        pytest.raises(ModelError, match="absent"),  # its kind is right
-        opened([ModelSettings(model="./absent")], tmp_path),
-    ):
-        pass
-
-
 def test_a_run_may_continue_with_another_url():
     model = ModelSettings(
         model="openai:http://a/v1#m",
@@ -125,11 +95,3 @@ def test_equal_requests_are_asked_once_and_more_urls_ask_nothing_again(server, t
     with opened([more], tmp_path) as (asked, spending):
         ask(asked[0], twice)
     assert (len(server.seen), spending.accounts["tiny"]["answers"]) == (3, 3)
-
-
-def test_what_the_server_rejects_is_not_paid_for(server, tmp_path):  # noqa: F811
-    server.script = lambda seen, number: Reply({"error": {"message": "maximum context length is 8"}}, 400)
-    with opened([ModelSettings(model=f"openai:{server.url}#tiny")], tmp_path) as (asked, spending):
-        answers = asyncio.run(asked[0].ask(requests(2)))
-    assert {answer.outcome for answer in answers} == {Outcome.TOO_LONG}
-    assert spending.to_dict() == {}

@@ -9,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longrm.data.chunking import approximate_tokens
-from longrm.errors import ConfigError
 from longrm.synthesis.documents import GOLD_MODEL, Candidate, Document
 from longrm.synthesis.pipeline import nested
 from longrm.synthesis.selection import (
     BenchmarkRecipe,
     even_shares,
-    in_turns,
     opinion_of,
     pairs_of,
     rankings_of,
@@ -143,20 +141,6 @@ def test_shares_are_as_even_as_water_that_rises(available, total):
         assert min(level, available[cell]) <= count <= min(level + 1, available[cell])
 
 
-@given(
-    st.dictionaries(st.text("xyz", min_size=1, max_size=3), st.lists(st.integers(), max_size=6), max_size=5)
-)
-def test_groups_take_turns(groups):
-    named = {name: [(name, at) for at in range(len(items))] for name, items in groups.items()}
-    found = in_turns(named, "seed", 1)
-    assert sorted(found) == sorted(entry for items in named.values() for entry in items)
-    seen = Counter()
-    for name, _ in found:
-        assert all(seen[name] <= seen[other] or seen[other] == len(groups[other]) for other in groups)
-        seen[name] += 1
-    assert found == in_turns(dict(reversed(named.items())), "seed", 1)
-
-
 def answer(right):
     """Ten words of which this many are right: its token F1 is right / 10."""
     return " ".join(WORDS[:right] + ["zinc"] * (10 - right))
@@ -210,11 +194,6 @@ def test_the_selection_is_even_over_tasks_and_lengths():
     assert max(groups.values()) <= 3  # texts take turns: twelve share 21 items
 
 
-def test_the_same_seed_selects_the_same_and_another_does_not():
-    first, again, other = ([one.id for one in selected(pairs=30, seed=seed)[0]] for seed in (1, 1, 2))
-    assert first == again != other
-
-
 def test_disagreements_are_dropped_and_counted():
     kept, counts = selected(rate=planted_errors)
     assert counts.opinions["token_f1", "disagrees"] == counts.opinions.total() / 4
@@ -237,11 +216,3 @@ def test_what_cannot_be_scored_is_counted():
     }
     named = nested(selected(read, metric="exact_match")[1].steps)
     assert named["documents"] == {"fewer than two candidates": 2}
-
-
-def test_tasks_are_mapped_to_those_of_the_benchmark():
-    for task in ("quiz", ""):
-        with pytest.raises(ConfigError, match=f"'{task}'; map it in `tasks` to one of Cite"):
-            selected(planted(tasks=(task,)))
-        chosen, _ = selected(planted(tasks=(task,)), tasks={task: "ICL"})
-        assert {one.task for one in chosen} == {"ICL"}

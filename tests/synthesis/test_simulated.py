@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from scipy.stats import binomtest
 
-from longrm.clients import Request
 from longrm.errors import DataError
 from longrm.judging.pointwise import Pointwise
 from longrm.reward_models.simulated import ErrorRates
@@ -149,15 +148,6 @@ def test_models_err_on_their_own_and_the_same_way_again():
         assert len(first & one) / len(texts) == pytest.approx(0.09, abs=0.04)
 
 
-def test_answers_depend_on_neither_batches_nor_what_comes_later():
-    texts = many(count=30)
-    model = simulated("0.5")
-    assert ask(model, *texts) == [ask(model, text)[0] for text in texts]
-    lost = writing("Nothing.", question=OWL.question)
-    more = [Document(str(number), "", f"{number}?", str(number)) for number in range(50)]
-    assert ask(simulated(), lost) == ask(simulated(inputs=(FOX, OWL, *more)), lost)
-
-
 def test_above_temperature_0_every_seed_draws_anew():
     model, (text, *_) = simulated("0.5"), many()
     cold = {ask(model, text, seed=seed)[0].text for seed in range(20)}
@@ -195,15 +185,6 @@ def test_a_writer_answers_by_what_it_is_shown():
     assert ask(simulated("1"), shown[0])[0].text == "in the barn"
     alone = simulated(inputs=[OWL])
     assert ask(alone, shown[1])[0].text == "The passages do not tell."
-
-
-@pytest.mark.parametrize(
-    "request_", [TaskRequest((), 8), Request((), 8), judging("x", document="unheard of")], ids=str
-)
-def test_what_it_cannot_know_is_an_error(request_):
-    (answer,) = ask(simulated(), request_)
-    assert answer.outcome is Outcome.ERROR
-    assert answer.detail.startswith("a simulated model")
 
 
 BETTER = "The copper key lies in the old barn, behind seven green bottles."
@@ -254,7 +235,3 @@ def test_a_word_is_looked_up_in_both_responses(criterion, letter):
     turned = {"A": "B", "B": "A", "C": "C"}[letter]
     assert compare_by(criterion, BETTER, WORSE).endswith(f"\n[[{letter}]]")
     assert compare_by(criterion, WORSE, BETTER).endswith(f"\n[[{turned}]]")
-
-
-def test_other_criteria_mean_nothing_to_it():
-    assert compare_by("The response is kind.", BETTER, WORSE) is None

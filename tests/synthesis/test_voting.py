@@ -73,14 +73,6 @@ def test_rejected_are_those_outside_the_consensus_smallest_cluster_first():
     assert found.contrast == "score"
 
 
-def test_votes_without_contrast_choose_nothing():
-    same = [Vote("one", 8, "Good."), Vote("two", 8, "Good."), Vote("three", None, " ")]
-    for unanimous in (votes(8, 8, 8), same):
-        found = count_votes(unanimous, 0.5)
-        assert (found.consensus_score, found.chosen, found.rejected) == (8, None, ())
-    assert count_votes(votes(8, 8, None), 0.5).contrast == "format"
-
-
 def test_rows_are_read_back_and_count_the_same(tmp_path):
     cases = [[8, 8, 8, 2, None], [4, 4, 6, 8], [10, 10, 9]]
     rows = [
@@ -98,14 +90,6 @@ def test_rows_are_read_back_and_count_the_same(tmp_path):
         assert found.contrast == row.comparison.metadata["contrast"]
         assert row.comparison.group == "g"
         assert row.source["insert_index"] == 3
-
-
-def test_what_is_unknown_is_no_column_and_columns_of_the_release_come_first():
-    count = count_votes(votes(8, 8, 2), 0.5)
-    given = {"domain": "chat", "insert_index": None, "length": None, "query": "What?", "tag": ""}
-    row = judgment_row("d#0", "g", PROMPT, count, given)
-    assert list(row)[:4] == ["id", "chat_template", "chosen", "rejects"]
-    assert list(row)[8:] == ["query", "domain", "tag", "group", "contrast", "consensus_score"]
 
 
 @pytest.mark.real

@@ -207,11 +207,6 @@ def test_further_runs_are_each_compared_with_the_first(two_runs, written, pairs)
     assert estimate["low"] < estimate["value"] < estimate["high"]
 
 
-def test_equal_names_of_folders_are_told_apart(written, pairs):
-    runs = [written(f"{name}/run", pairs(np.ones(8))) for name in "ab"]
-    assert [compare(*runs).first.name, compare(*runs).second.name] == list(map(str, runs))
-
-
 def test_a_difference_has_the_interval_that_the_summary_of_the_run_has(written, pairs):
     """Also where the run's seed and number of resamples are not the default ones."""
     rng = np.random.default_rng(0)

@@ -98,18 +98,6 @@ def test_tasks_are_of_pairs_and_ranks_of_rankings(wrote):
     }
 
 
-def test_ties_of_the_gold_order_are_told_apart(wrote):
-    # Both orders are right, but the release takes the presented one for the gold order.
-    tied = dataclasses.replace(
-        wrote("x", "[[A>C>B]]", (0, 1, 2), ranking=(0, 2, 1), subtype="3"), ranks=(1, 2, 2)
-    )
-    assert one(tied) == (pytest.approx(100 / 3), ["gold_tie"])
-    first = dataclasses.replace(tied, explanation="First [[A>B>C]], then [[A>C>B]]")
-    assert one(first) == (100.0, [])  # another mark than the verdict's earns as much
-    wrong = dataclasses.replace(tied, explanation="First [[B>A>C]], then [[A>C>B]]")
-    assert one(wrong) == (pytest.approx(100 / 3), ["first_match"])
-
-
 def test_items_whose_gold_ties_all_candidates_count_as_in_the_release(wrote):
     right = wrote("x", "[[A]]", scores=(1.0, 0.0))
     tied = dataclasses.replace(wrote("y", "[[B]]", scores=(0.0, 1.0)), ranks=(1, 1))

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from longrm.data import read_demonstrations, write
-from longrm.errors import ConfigError, DataError
+from longrm.errors import DataError
 from longrm.synthesis.recipes.distill import RECIPE, read_policy_prompts, synthesize
 from longrm.types import text_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
@@ -56,12 +56,6 @@ def test_the_answers_that_stand_in_the_text_become_demonstrations(tmp_path, reci
     assert steps["best"]["in"] == 12
 
 
-def test_a_short_context_cannot_tell(tmp_path, recipe):
-    """The code is at the beginning of every text, and only the end is read."""
-    manifest = synthesize(of(recipe, short_context=60), tmp_path / "out")
-    assert manifest["counts"]["steps"]["best"] == {"in": 12, "kept": 0, "dropped": {"tie": 12}}
-
-
 def test_prompts_of_every_kind_are_read(tmp_path, put):
     write(tmp_path / "pairs.jsonl", generate(WorldPlan("records", 64), 3, words_tokenizer()))
     pairs = list(read_policy_prompts(tmp_path / "pairs.jsonl"))
@@ -79,13 +73,6 @@ def test_prompts_of_every_kind_are_read(tmp_path, put):
     ]
     with pytest.raises(DataError, match=r"wrong.jsonl, line 1, field 'prompt"):
         list(read_policy_prompts(put("wrong.jsonl", {"query": "One?"})))
-
-
-def test_conflicting_settings_are_refused(recipe):
-    with pytest.raises(ConfigError, match="simulated:0"):
-        of(recipe, reward_model="simulated:0")
-    with pytest.raises(ConfigError, match="prompts"):
-        of(recipe, **{"documents.format": "prompts"})
 
 
 def test_a_reward_model_behind_http_is_named_and_its_answers_are_counted(tmp_path, recipe, server):  # noqa: F811

@@ -6,7 +6,6 @@ import pytest
 
 from longrm.clients import Completion
 from longrm.data import read_demonstrations, write_rows
-from longrm.errors import RunError
 from longrm.reward_models import Baseline, RewardModel
 from longrm.synthesis.documents import PolicyPrompt
 from longrm.synthesis.pipeline import nested
@@ -46,16 +45,6 @@ class Reader(RewardModel):
             scores = tuple(float(bool(right) and right[1] in text_of(one)) for one in query.responses)
             found.append(Judgment(Outcome.ANSWERED, scores))
         return found
-
-
-class Silent(RewardModel):
-    name = "silent"
-
-    def __init__(self, outcome):
-        self.outcome = outcome
-
-    def judge(self, queries):
-        return [Judgment(self.outcome, detail="nothing said") for _ in queries]
 
 
 def task(number, depth=0.5, filler=200):
@@ -123,16 +112,6 @@ def best_of(policy, reward_model):
     return nested(found.steps)["best"]
 
 
-def test_ties_and_silence_of_the_reward_model():
-    policy = Policy("It is 1.", "It is 2.")
-    assert best_of(policy, Reader()) == {"tie": 1}
-    assert best_of(policy, Silent(Outcome.UNPARSED)) == {"unjudged": 1}
-    with pytest.raises(RunError, match="silent could not be asked .nothing said"):
-        best_of(policy, Silent(Outcome.ERROR))
-    with pytest.raises(RunError, match="policy could not be asked .gone"):
-        made(Policy("x", outcome=Outcome.ERROR), Reader(), task(7))
-
-
 def test_a_model_that_sees_the_order_is_asked_in_all():
     # A judge that always takes the first place prefers nothing, once it is asked in all orders.
     policy = Policy("one", "two", "three")
@@ -158,9 +137,3 @@ def test_a_short_context_model_reads_only_the_end(tokenizer):
     # Negative control: what reads enough is the model itself.
     (whole,) = ShortContextModel(Reader(), tokenizer, 10_000).judge([query])
     assert (whole.scores, whole.cut) == ((1.0, 1.0), None)
-
-
-def test_what_cannot_be_cut_is_too_long(tokenizer):
-    one = task(7, filler=20)
-    query = Query(one.id, one.messages, ((), ()), one.context, one.question)
-    assert ShortContextModel(Reader(), tokenizer, 2).judge([query])[0].outcome is Outcome.TOO_LONG

@@ -81,11 +81,6 @@ def test_a_faulty_reply_is_dropped_for_its_reason_and_nobody_is_asked_to_check_i
     assert len(model.seen) == 1
 
 
-def test_a_reply_that_was_cut_off_or_refused_is_counted_by_its_outcome():
-    for outcome in (Outcome.TRUNCATED, Outcome.REFUSED):
-        assert made(Scripted(GOOD, outcome=outcome))[1]["replies"] == {outcome.value: 1}
-
-
 def test_an_answer_that_the_evidence_does_not_lead_to_and_one_that_needs_no_text_are_dropped():
     assert made(Scripted(GOOD, supported="unknown"))[1]["support"] == {"unsupported": 1}
     rows, steps = made(Scripted(GOOD, guessed="Hm.\nIn the barn"))
@@ -100,13 +95,6 @@ def test_the_last_lines_count_and_a_text_cannot_close_its_block():
     model = Scripted(GOOD)
     made(model, text)
     assert message_text(model.seen[0].messages[0]).startswith(f"<passage-2>\n{text}\n</passage-2>")
-
-
-def test_questions_of_the_same_words_are_asked_once_and_evidence_has_all_its_places():
-    text = " ".join(f"Tale {at} is told here. The fox sleeps in the barn." for at in range(8))
-    (row,), steps = made(Scripted(GOOD), text, per_document=3, passage_size=24)
-    assert steps["replies"] == {"kept": 1, "repeated": 2}
-    assert len(row["evidence"]) == 8
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from longrm.clients import Completion
 from longrm.data.chunking import approximate_tokens
-from longrm.errors import ConfigError
 from longrm.rng import Draws
 from longrm.synthesis.documents import Document, candidate_from
 from longrm.synthesis.pipeline import nested
@@ -170,24 +169,6 @@ def test_every_model_answers_under_every_plan_and_what_is_lost_is_counted():
     assert len({candidate.metadata["prompt_hash"] for candidate in written}) == 2
 
 
-def test_a_document_gets_the_same_candidates_in_any_company():
-    documents = [Document(name, " ".join(TEXTS), f"Which {name}?", name) for name in "abc"]
-    settings = recipe()
-    assert made_by(documents, [Echo("m")], settings)[1:2] == made_by(documents[1:2], [Echo("m")], settings)
-
-
-def test_the_pool_is_an_even_draw_of_bounded_size(monkeypatch):
-    monkeypatch.setattr(responses, "PASSAGE_SIZE", 5)
-    monkeypatch.setattr(responses, "POOL_PASSAGES", 40)
-    texts = [" ".join(f"Tale {number} of {text}." for number in range(50)) for text in "abcd"]
-    documents = [Document(f"{at}", text, "q", "a") for text in texts for at in range(2)]
-    pool, total = gather_passages(documents, 0)
-    assert (len(pool), total) == (40, 8)
-    per_text = [sum(group == document.group for group, _ in pool) for document in documents[::2]]
-    assert min(per_text) >= 3
-    assert (pool, total) == gather_passages(iter(documents), 0)
-
-
 def test_distractors_come_from_other_documents_and_rows_are_read_back(monkeypatch):
     monkeypatch.setattr(responses, "PASSAGE_SIZE", 12)
     tales = {name: " ".join(f"Tale {at} is told here by {name}." for at in range(40)) for name in "abc"}
@@ -206,22 +187,6 @@ def test_distractors_come_from_other_documents_and_rows_are_read_back(monkeypatc
     again = [candidate_from(row, "here") for one in made for row in one.rows]
     assert [candidate.perturbation for candidate in again] == ["", "inject_distractors"] * 3
     assert again[1].metadata["perturbations"][0]["injected_tokens"] > 40
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "named"),
-    [
-        ("drop_clue", {}, "'drop_clue'"),
-        ("drop_clues", {"q": 1}, "'q'"),
-        ("truncate", {"low": 1.5}, "'low'"),
-        ("drop_clues", {"p": 2}, "'p'"),
-        ("cut_source", {}, "'share'"),
-        ("truncate", {"low": 9, "high": 3}, "low <= high"),
-    ],
-)
-def test_wrong_perturbations_are_refused(name, settings, named):
-    with pytest.raises(ConfigError, match=named):
-        recipe(plans=[{"perturbations": [{"name": name, **settings}]}])
 
 
 def test_passages_are_the_whole_text_and_clues_have_the_answer(monkeypatch):

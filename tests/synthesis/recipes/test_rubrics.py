@@ -9,20 +9,18 @@ from scipy.stats import binomtest
 
 from longrm.clients import Completion
 from longrm.data import ComparisonRow, read, write_rows
-from longrm.errors import ConfigError, DataError
 from longrm.reward_models.simulated import ErrorRates
 from longrm.synthesis.pipeline import nested
 from longrm.synthesis.recipes import rubrics
 from longrm.synthesis.recipes.rubrics import (
     RECIPE,
-    PreferenceSettings,
     best_and_worst,
     problem_of,
     read_criteria,
     writing_request,
 )
 from longrm.synthesis.simulated import GoldAnswers, SimulatedModel
-from longrm.types import Comparison, Criterion, Outcome, as_messages, message_text, text_of
+from longrm.types import Comparison, Outcome, as_messages, message_text, text_of
 
 from ..sources import completion_of, killed_and_resumed
 
@@ -125,20 +123,6 @@ def test_any_other_criterion_is_dropped_for_its_reason_and_the_others_stay(verdi
     assert steps["check"] == {reason: 1, "kept": 1}
 
 
-@pytest.mark.parametrize(
-    ("written", "reason"),
-    [
-        ("It is kind.", "no_criteria"),
-        (Completion(Outcome.TRUNCATED, lines(KIND)), "truncated"),
-        (Completion(Outcome.REFUSED), "refused"),
-    ],
-)
-def test_nobody_is_asked_to_check_a_reply_that_cannot_be_read(written, reason):
-    model = Scripted(written)
-    assert drafted(model) == ((), {"pairs": {"kept": 1}, "replies": {reason: 1}})
-    assert len(model.seen) == 1
-
-
 def test_drafts_that_are_no_use_are_counted_and_not_checked():
     reply = lines("", KIND, "it is KIND", "Response A is kind.", BRIEF, "It is true.")
     model = Scripted(reply, {KIND: (A, B), BRIEF: (A, B)})
@@ -153,20 +137,6 @@ def test_drafts_that_are_no_use_are_counted_and_not_checked():
     assert len(model.seen) == 5
     rows, steps = drafted(Scripted(lines("Response A is kind.")))
     assert (rows, steps["rubrics"]) == ((), {"no_criterion_left": 1})
-
-
-def test_without_a_preference_nobody_is_asked():
-    for ranks, reason in ((None, "order_unknown"), ((1, 1), "tied")):
-        model = Scripted("")
-        assert drafted(model, compared(ranks)) == ((), {"pairs": {reason: 1}})
-        assert model.seen == []
-
-
-def test_new_criteria_take_the_place_of_old_ones_and_of_what_was_known_by_them():
-    old = compared(rubrics=(Criterion("Old.", 3.0),), metadata={"criterion_ranks": [[1, 2]], "task": "t"})
-    ((row,), _) = drafted(Scripted(lines(KIND), {KIND: (A, B)}), old)
-    assert row["rubrics"] == [{"criterion": KIND, "weight": 1.0}]
-    assert row["metadata"] == {"task": "t"}
 
 
 @pytest.fixture
@@ -264,26 +234,6 @@ def test_the_best_response_is_compared_with_the_worst(ranks, found):
     assert best_and_worst(compared(ranks, [f"r{number}" for number in range(len(ranks))])) == found
 
 
-def test_preferences_can_be_renamed_and_limited_and_are_no_judgments(tmp_path):
-    path = tmp_path / "pairs.jsonl"
-    write_rows(path, [{"question": f"Who, {n}?", "good": "Ann.", "bad": "Bo."} for n in range(2)])
-    columns = {"prompt": "question", "chosen": "good", "rejected": "bad"}
-    given = PreferenceSettings(path=str(path), columns=columns, license="MIT", limit=1)
-    (row,) = given.read()
-    assert row.comparison.best_first() == (0, 1)
-    source = given.provenance([path])
-    assert (source["name"], source["license"], source["path"]) == ("pairs.jsonl", "MIT", str(path))
-    with pytest.raises(DataError, match="question, good, bad"):
-        list(PreferenceSettings(path=str(path)).read())
-    write_rows(
-        path, [{"prompt": "Judge.", "responses": ["[[1]]", "[[9]]"], "ranks": [1, 2], "role": "judgment"}]
-    )
-    with pytest.raises(DataError, match=r"pairs\.jsonl, line 1"):
-        list(PreferenceSettings(path=str(path)).read())
-    with pytest.raises(ConfigError, match="'chosn'.*'chosen'"):
-        PreferenceSettings.resolve(None, {"path": str(path), "columns": {"chosn": "good"}})
-
-
 TWO = ["It names Ann.", "It is kind."]
 
 
@@ -304,24 +254,6 @@ TWO = ["It names Ann.", "It is kind."]
 )
 def test_the_lines_that_a_reply_ends_with_are_its_criteria(reply):
     assert read_criteria(reply) == TWO
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "",
-        "It names Ann.\nIt is kind.",
-        "Criterion: It names Ann.\nI hope that helps.",
-        "Criterion: It names\nAnn.",
-        "Criteria: It names Ann.",
-        "My criterion: It names Ann.",
-        "Criterion It names Ann.",
-        "<think>Criterion: It names Ann.",
-        '{"criterion": "It names Ann."}',
-    ],
-)
-def test_what_is_in_another_form_is_not_guessed_at(reply):
-    assert read_criteria(reply) == []
 
 
 @pytest.mark.parametrize(

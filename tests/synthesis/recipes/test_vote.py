@@ -103,13 +103,6 @@ def test_a_run_killed_between_votes_and_ledger_logs_no_vote_twice(recipe, tmp_pa
     assert second["agreement"] == first["agreement"]
 
 
-def test_a_judge_that_would_say_the_same_twice_is_refused(recipe):
-    twice = [{"model": "openai:http://127.0.0.1:9/v1#m", "name": name} for name in "ab"]
-    with pytest.raises(ValueError, match="votes twice"):
-        recipe(judges=twice)
-    assert len(recipe(judges=twice, temperature=1.0).judges) == 2
-
-
 RUBRIC = "The text supports every claim, and they answer the question."
 
 
@@ -229,15 +222,6 @@ def test_every_judge_has_its_own_seeds():
     assert make(panel) == make(again)
     assert len(set.union(*(judge.seeds for judge in panel))) == 3 * 12
     assert [judge.seeds for judge in panel] == [judge.seeds for judge in again]
-
-
-def test_only_what_is_kept_is_lengthened():
-    rows, steps = make(judges(0, 0, 0))
-    assert rows == []
-    assert [one["contrast"] for one in steps] == [{"no_contrast": 3}] * 4
-    assert not any("padding" in one for one in steps)
-    rows, steps = make(judges(0, 1))
-    assert [one["consensus"] for one in steps] == [{"tie": 3}] * 4
 
 
 def test_pairs_follow_the_consensus_over_one_long_context(tmp_path):

@@ -74,7 +74,7 @@ def test_objectives(tmp_path):
 
 
 def test_kinds_of_models(tmp_path, monkeypatch):
-    monkeypatch.setattr("longrm.modeling.folders.kind_of", lambda path: OTHER)
+    monkeypatch.setattr("longrm.reward_models.kinds.kind_of", lambda path: OTHER)
     with UNKNOWN:
         load(str(tmp_path))
 

@@ -94,7 +94,7 @@ def test_one_prompt_can_be_explained_in_python():
     with pytest.raises(DataError, match="the context"):
         model.attribute(prompt, responses, context="other")
     for wrong in (([prompt], [responses]), (prompt, "text"), (prompt, ["alone"])):
-        with pytest.raises(DataError, match="attribute"):
+        with pytest.raises(DataError, match="responses"):
             model.attribute(*wrong)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, assert_never
+from typing import Annotated, Any, Literal, assert_never
 
 from pydantic import Field
 
@@ -12,11 +12,10 @@ from longrm.clients import Completion
 from longrm.clients.remote_settings import Remote
 from longrm.config import OPERATIONAL, Config
 from longrm.errors import ConfigError, importing, nearest
+from longrm.modeling.folders import find_model_folder, kind_of
 from longrm.reward_models.baselines import Baseline
 from longrm.reward_models.protocol import RewardModel
 from longrm.types import Comparison
-
-_Settings = TypeVar("_Settings", bound=Config)
 
 
 class JudgeSettings(Config):
@@ -90,12 +89,7 @@ class LoadRequest:
     def load(self, model: str) -> RewardModel:
         """Loads a model by its name."""
         kind, name = split_kind(model)
-        if kind is None:
-            return _load_local(model, self)
-        # Ensembles and compression pass the weights on to models that may have several labels.
-        if self.judge.weights and kind not in (KINDS["ensemble"], KINDS["compress"]):
-            raise _no_weights(model)
-        return kind.load(name, self)
+        return _load_local(model, self) if kind is None else kind.load(name, self)
 
 
 # The loaders import the implementations late: most of them need torch, bm25s or tokenizers, without which settings and
@@ -182,8 +176,6 @@ def _load_ensemble(name: str, request: LoadRequest) -> RewardModel:
 
 
 def _load_local(model: str, request: LoadRequest) -> RewardModel:
-    from longrm.modeling.folders import kind_of
-
     judge = request.judge
     match kind_of(model):
         case "discriminative":
@@ -194,20 +186,12 @@ def _load_local(model: str, request: LoadRequest) -> RewardModel:
             from longrm.modeling.local_writer import LocalWriter
             from longrm.reward_models.generative import GenerativeRewardModel
 
-            if judge.weights:
-                raise _no_weights(model)
             writer = LocalWriter.load(model, dtype=judge.dtype, device=judge.device)
             loaded = GenerativeRewardModel(writer, judge, tokenizer=writer.tokenizer)
             loaded.provenance = writer.provenance
             return loaded
         case unknown:
             assert_never(unknown)
-
-
-def _no_weights(model: str) -> ConfigError:
-    return ConfigError(
-        f"--weights (judge.weights) requires a model with more than one label, which {model} is not"
-    )
 
 
 Rename = Callable[[str], str]
@@ -290,29 +274,29 @@ def load(
         ModelError: A folder, Hub id or endpoint that cannot be used.
     """
     request = LoadRequest(
-        _resolved(JudgeSettings, judge),
-        _resolved(Remote, remote),
-        _resolved(Compress, compress),
+        judge if isinstance(judge, JudgeSettings) else JudgeSettings.resolve(overrides=judge),
+        remote if isinstance(remote, Remote) else Remote.resolve(overrides=remote),
+        compress if isinstance(compress, Compress) else Compress.resolve(overrides=compress),
         key,
         on_usage,
     )
-    if (request.judge.device, request.judge.dtype) != ("auto", "auto") and not local_models(model):
+    judge, local = request.judge, local_models(model)
+    if (judge.device, judge.dtype) != ("auto", "auto") and not local:
         raise ConfigError(
             f"{model} does not run on this machine, so --device and --dtype (judge.device, judge.dtype) do not apply"
         )
+    # A member of an ensemble may have several labels where others have none.
+    if judge.weights and not any(kind_of(name) == "discriminative" for name in local):
+        raise ConfigError(
+            f"--weights (judge.weights) requires a model with more than one label, which {model} is not"
+        )
     with importing(f"the model {model}"):
         loaded = request.load(model)
-    if request.judge.rubrics is None:
+    if judge.rubrics is None:
         return loaded
     from longrm.reward_models.wrappers import RubricRewardModel
 
-    return RubricRewardModel(loaded, request.judge.rubrics)
-
-
-def _resolved(kind: type[_Settings], given: _Settings | Mapping[str, Any] | None) -> _Settings:
-    if given is None or isinstance(given, Mapping):
-        return kind.resolve(overrides=given)
-    return given
+    return RubricRewardModel(loaded, judge.rubrics)
 
 
 def split_kind(model: str) -> tuple[RewardModelKind | None, str]:
@@ -355,8 +339,6 @@ def pinned(model: str) -> str:
         found = hub.split_revision(name)
         if found is None:
             return name
-        from longrm.modeling.folders import find_model_folder
-
         commit = hub.commit_of(find_model_folder(name))
         return name if commit is None else f"{found[0]}@{commit}"
 

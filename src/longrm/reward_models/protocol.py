@@ -11,11 +11,8 @@ from longrm.errors import DataError
 from longrm.reward_models.trials import latin_square, points, together, trial_of
 from longrm.types import Judgment, Message, Outcome, Query, Scale, Tool, Trial, as_messages
 
-Prompt = str | Sequence[Message]
-"""The text of a user's message, or messages."""
-
-Answer = str | Sequence[Message]
-"""The text of a response, or its messages."""
+Chat = str | Sequence[Message]
+"""A prompt or a response: its text, or its messages."""
 
 
 class RewardModel(ABC):
@@ -109,7 +106,7 @@ class RewardModel(ABC):
         return [ranked(one) for one in scores] if _are_prompts(prompt) else ranked(scores)
 
     def attribute(
-        self, prompt: Prompt, responses: Sequence[Answer], *, tools: Sequence[Tool] = (), **settings: Any
+        self, prompt: Chat, responses: Sequence[Chat], *, tools: Sequence[Tool] = (), **settings: Any
     ) -> Any:
         """Finds the sentences of a prompt that moved the lead of the best response, as `longrm attribute` does.
 
@@ -129,8 +126,6 @@ class RewardModel(ABC):
         """
         if _are_prompts(prompt):
             raise DataError("attribute takes one prompt: a text, or messages")
-        if isinstance(responses, str) or len(responses) < 2:
-            raise DataError("attribute needs a list of at least two responses")
         # Attribution is a layer above, which the import linter would refuse here.
         attribute_prompt = import_module("longrm.attribution.attribute").attribute_prompt
         return attribute_prompt(self, _query(0, prompt, responses, tools), **settings)
@@ -141,7 +136,7 @@ def _are_prompts(prompt: Any) -> bool:
     return not isinstance(prompt, str) and not all(isinstance(message, Mapping) for message in prompt)
 
 
-def _query(number: int, prompt: Prompt, responses: Sequence[Answer], tools: Sequence[Tool]) -> Query:
+def _query(number: int, prompt: Chat, responses: Sequence[Chat], tools: Sequence[Tool]) -> Query:
     if isinstance(responses, str) or not responses:
         raise DataError("responses must be a list of at least one response")
     answers = tuple(as_messages(text, "assistant") for text in responses)

@@ -201,17 +201,15 @@ def test_odd_rows_are_counted(put):
     rows = [
         comparison(1, text(1), ranks=[1, 1]),
         comparison(2, text(2), ranks=None, better="one", worse="other"),
-        comparison(3, text(3), "Why?", "right", "wrong", length=64_000),
     ]
-    assert counts(audit(put("a.jsonl", *rows))) == {"ties": 1, "unknown_order": 1, "lengths_off": 1}
-
-
-def test_a_stated_length_may_include_the_longest_response(put):
-    prompt, longest = " ".join(map(str, range(100))), " ".join(map(str, range(900)))
-    stated = (16, 64, 1024, 4096)
-    rows = [comparison(n, f"{n} {prompt}", f"Q {text(n, 9)}?", longest, "b", length=n) for n in stated]
-    off = audit(put("a.jsonl", *rows)).findings["lengths_off"]
-    assert [example.partition(":")[0] for example in off.examples] == ["row 16", "row 4096"]
+    # 120 tokens of prompt and 400 of response: a stated length may be that of the prompt, or include the response.
+    rows += [
+        comparison(n, text(n), f"Q {text(n + 99, 9)}", text(9, 400), "b", length=n)
+        for n in (16, 128, 512, 2048)
+    ]
+    found = audit(put("a.jsonl", *rows)).findings
+    assert (found["ties"].count, found["unknown_order"].count) == (1, 1)
+    assert [one.partition(":")[0] for one in found["lengths_off"].examples] == ["row 16", "row 2048"]
 
 
 def test_json_text_and_page_agree(put):

@@ -159,15 +159,6 @@ def test_the_kernel_of_a_cpu_computes_what_is_written_out(layout, queries, keys,
     assert deviation(partial(varlen_attention, CpuKernel()), heads, layout) < 1e-5
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_the_kernel_of_a_cpu_in_half_precision(dtype):
-    heads = AttentionHeads(CPU, dtype, 4, 2, 64)
-    for layout in LAYOUTS.values():
-        assert (
-            deviation(partial(varlen_attention, CpuKernel()), heads, layout) < attention_cuda.TOLERANCE[dtype]
-        )
-
-
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_where_only_ends_ask_they_get_what_all_get(layout):
     """Outputs at the ends, and the gradients of all that they see; elsewhere nothing."""

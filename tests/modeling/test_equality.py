@@ -163,15 +163,6 @@ def test_scores_do_not_depend_on_packing_or_order():
     assert together.std() > 100 * TOLERANCE
 
 
-def test_scoring_without_gradients_does_not_spoil_training_with_them():
-    _, ours = make_pair("llama", "scores")
-    packed = pack(make_trees([TreeShape(11, (3, 2))]))
-    with torch.inference_mode():
-        shared_prefix.scores(ours, packed)
-    shared_prefix.scores(ours, packed).sum().backward()
-    assert ours.score.weight.grad is not None
-
-
 def test_head_is_fp32_in_a_bf16_model():
     stock, ours = make_pair("llama", "scores")
     ours.model.bfloat16()

@@ -43,14 +43,6 @@ def test_no_name_or_value_that_the_documents_have_is_used(prose_bpe, prose_view,
     assert {*ANIMALS, *CITIES} & {*re.findall(r"\w+", said)}
 
 
-def test_contexts_of_other_groups_begin_elsewhere_and_repeat_no_paragraph(prose_bpe, prose_view, documents):
-    contexts = [prose_view(row).context for row in generate(plan(documents), 6, prose_bpe)]
-    assert len({context[:40] for context in contexts}) == 6
-    for context in contexts:
-        paragraphs = context.split("\n\n")
-        assert len({*paragraphs}) == len(paragraphs)
-
-
 def test_a_haystack_that_cannot_be_read_is_refused(tmp_path, documents):
     with pytest.raises(DataError, match="three.jsonl, line 1, field 'text'"):
         WorldPlan("single-fact", 500, haystack=str(documents))

@@ -29,13 +29,7 @@ from longrm.data.fields import length_and_depth
 from longrm.errors import ConfigError, DataError
 from longrm.evaluation.attention_table import AttentionTableRow, attention_table, write_attention_table
 from longrm.evaluation.estimates import RESAMPLES, ratio
-from longrm.evaluation.evaluation_run import (
-    Evaluation,
-    JudgedBenchmark,
-    load_benchmark,
-    load_judge,
-    own_tokenizer,
-)
+from longrm.evaluation.evaluation_run import JudgedBenchmark, load_benchmark, load_judge, own_tokenizer
 from longrm.evaluation.runner import example_of
 from longrm.evaluation.summaries import DEPTH_BINS, AttributionPart, AttributionSummary, DepthBin, depth_bin
 from longrm.modeling.attended_regions import AttendedComparison
@@ -87,15 +81,13 @@ def run_attribution(
         The attributions, their summary, and the comparisons by id.
     """
     with RunFolder(out, "attribution", settings) as folder:
-        shared = JudgedBenchmark.model_fields
-        evaluation = Evaluation(**{name: getattr(settings, name) for name in shared})
-        bench = load_benchmark(evaluation)
+        bench = load_benchmark(settings)
         chosen = [one for one in bench.comparisons if not settings.items or one.id in settings.items]
         if missing := {*settings.items} - {one.id for one in chosen}:
             hint = "drop --limit" if settings.source.limit else "see items.csv of a run"
             raise ConfigError(f"no comparison '{min(missing)}' in '{bench.name}': {hint}")
         _check_unchanged(out, bench.name, chosen)
-        judge = model or load_judge(evaluation, bench, out)
+        judge = model or load_judge(settings, bench, out)
         if PREFIX_CACHE_BYTES:
             judge.keep_prefixes(PREFIX_CACHE_BYTES)
         own = own_tokenizer(settings.model, settings.remote)
@@ -242,23 +234,25 @@ def summary_of(records: Sequence[AttributionRecord], model: str, bench: str) -> 
 
 
 def _part(records: Sequence[AttributionRecord]) -> AttributionPart:
-    def mean(values: Sequence[float | None]) -> Estimate:
-        known = [(value, one.group) for value, one in zip(values, records, strict=True) if value is not None]
-        if not known:
-            return UNDEFINED
-        numbers = np.array([value for value, _ in known])
-        groups = np.unique([group for _, group in known], return_inverse=True)[1]
-        span = (-1.0, 1.0) if numbers.min() < 0 else (0.0, 1.0)
-        return ratio(numbers, np.ones(len(known)), groups, span=span, seed=0, resamples=RESAMPLES)
-
-    trust, evidence = [one.trust for one in records], [one.evidence for one in records]
+    trusted = [(one.group, one.trust) for one in records if one.trust is not None]
+    found = [(one.group, one.evidence) for one in records if one.evidence is not None]
     return AttributionPart(
-        shown=mean([None if one is None else float(one.shown) for one in trust]),
-        lds=mean([None if one is None else one.lds for one in trust]),
-        evidence_auc=mean([None if one is None else one.auc for one in evidence]),
-        evidence_recall=mean([None if one is None else one.recall for one in evidence]),
-        evidence_share=mean([None if one is None else one.share for one in evidence]),
+        shown=_mean([(group, float(trust.shown)) for group, trust in trusted]),
+        lds=_mean([(group, trust.lds) for group, trust in trusted if trust.lds is not None]),
+        evidence_auc=_mean([(group, evidence.auc) for group, evidence in found]),
+        evidence_recall=_mean([(group, evidence.recall) for group, evidence in found]),
+        evidence_share=_mean([(group, evidence.share) for group, evidence in found]),
     )
+
+
+def _mean(values: Sequence[tuple[str, float]]) -> Estimate:
+    """The mean of values of comparisons, each with its group, and its interval."""
+    if not values:
+        return UNDEFINED
+    numbers = np.array([value for _, value in values])
+    groups = np.unique([group for group, _ in values], return_inverse=True)[1]
+    span = (-1.0, 1.0) if numbers.min() < 0 else (0.0, 1.0)
+    return ratio(numbers, np.ones(len(values)), groups, span=span, seed=0, resamples=RESAMPLES)
 
 
 def attended_by(model: RewardModel, comparison: Comparison) -> AttendedComparison:

@@ -106,7 +106,7 @@ def run_evaluation(
         )
 
 
-def load_benchmark(settings: Evaluation) -> LoadedBenchmark:
+def load_benchmark(settings: JudgedBenchmark) -> LoadedBenchmark:
     """The benchmark of an evaluation; a probe measures lengths in tokens of its model by default.
 
     Raises:
@@ -134,7 +134,7 @@ def load_benchmark(settings: Evaluation) -> LoadedBenchmark:
     )
 
 
-def tokens_read(settings: Evaluation) -> int | None:
+def tokens_read(settings: JudgedBenchmark) -> int | None:
     """The context window of the local models, by their configs and `judge.max_length`; None if unknown."""
     from longrm.modeling.folders import positions_of
 
@@ -158,9 +158,9 @@ def own_tokenizer(model: str | None, remote: Remote) -> OwnTokenizer | None:
     return None
 
 
-def load_judge(settings: Evaluation, bench: LoadedBenchmark, out: Path) -> RewardModel:
+def load_judge(settings: JudgedBenchmark, bench: LoadedBenchmark, out: Path) -> RewardModel:
     """The reward model of an evaluation; the answers of a model behind HTTP are cached in the run folder."""
-    if settings.recorded is not None:
+    if isinstance(settings, Evaluation) and settings.recorded is not None:
         from longrm.reward_models.recorded import RecordedRewardModel
 
         return RecordedRewardModel(Path(settings.recorded))

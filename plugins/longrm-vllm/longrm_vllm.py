@@ -1,7 +1,7 @@
 """The route `POST /v1/scores` on vLLM's engine: a prompt and its responses in, raw logits out.
 
 vLLM loads `ScoresPlugin` by its entry point in `vllm.endpoint_plugins` if VLLM_PLUGINS names it. The token ids are
-those that longrm reads: the whole conversation in the model's own chat template, with BOS where the template has it.
+those that longrm reads: the whole conversation in the model's own chat template, with BOS if the template has it.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class PromptScorer:
         return encoded
 
     async def _score_ids(self, ids: Sequence[int]) -> tuple[float | None, int]:
-        """The raw logit of a text, None where it is not finite, and how many of its tokens were cached."""
+        """The raw logit of a text, None if it is not finite, and the number of its tokens that were cached."""
         outputs = self._engine.encode(
             TokensPrompt(prompt_token_ids=list(ids)),
             PoolingParams(task="classify", use_activation=False),
@@ -146,7 +146,7 @@ async def _scores(body: ScoreBody, request: Request) -> Response:
 
 
 async def _together(works: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
-    """The results of all; where one fails, the others are cancelled."""
+    """The results of all; if one fails, the others are cancelled."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in works]

@@ -3,7 +3,6 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -131,31 +130,3 @@ def test_a_file_that_is_not_a_cache_is_refused_and_not_changed(server, tmp_path)
             client(server, path).write(requests(1))
     assert notes.read_text() == "my notes\n" * 1000
     assert server.seen == []
-
-
-@pytest.mark.full
-def test_answers_before_a_full_disk_are_kept(server, file):
-    """A bound on the size of files simulates a full disk: SQLite gets the error from the same system call."""
-    server.script = lambda seen, number: said("x" * 5000)
-    script = f"""
-import resource, signal
-from longrm.clients.openai import OpenAIClient
-from longrm.clients.remote_settings import Remote
-from longrm.errors import RunError
-from tests.clients.conftest import requests
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-try:
-    OpenAIClient({server.url!r}, "tiny", Remote(cache={str(file)!r}, concurrency=1)).write(requests(60))
-except RunError as error:
-    print(error)
-"""
-    root = Path(__file__).parents[2]
-    ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert str(file) in ended.stdout
-    asked = len(server.seen)
-    assert asked < 60
-    client(server, file, concurrency=1).write(requests(60))
-    assert len(server.seen) <= 61, "only the answer that was not stored is requested again"

@@ -140,16 +140,6 @@ def test_retries_are_limited_and_counted(server):
     assert len(server.seen) == asking.endpoint.requests == 3
 
 
-def test_an_answer_that_takes_too_long_is_an_error(server):
-    done = threading.Event()
-    server.script = lambda seen, number: (done.wait(10), echo(seen))[1]
-    (answer,) = client(server, timeout=0.05, retries=1).write(requests(1))
-    done.set()
-    assert answer.outcome is Outcome.ERROR
-    assert "0.05 seconds" in answer.detail
-    assert len(server.seen) == 2
-
-
 @pytest.mark.parametrize(
     ("reply", "words"),
     [

@@ -73,7 +73,9 @@ class _Commands(click.Group):
 )
 @click.version_option(__version__, prog_name="longrm")
 @click.option("--quiet", is_flag=True, help="Show no progress, and log warnings only.")
-@click.option("--verbose", is_flag=True, help="Log retried requests, and show the traceback of an error.")
+@click.option(
+    "--verbose", is_flag=True, help="Log retried and served requests, and show the traceback of an error."
+)
 def cli(quiet: bool, verbose: bool) -> None:
     """Reveals how far a reward model's judgment reaches into a long context, and extends it."""
     if quiet and verbose:

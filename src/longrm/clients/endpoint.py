@@ -136,7 +136,7 @@ class Endpoint(Generic[_Answer]):
 
             try:
                 async with _BoundedClient(self) as http, asyncio.TaskGroup() as group:
-                    # A key is required; `_BoundedClient` sends the real one, or none.
+                    # AsyncOpenAI requires a key; `_BoundedClient` sends the real one, or none.
                     client = AsyncOpenAI(
                         api_key="-",
                         base_url=self.url,
@@ -247,7 +247,7 @@ class _BoundedClient(httpx2.AsyncClient):
             async with asyncio.timeout(seconds):
                 response = await super().send(request, stream=True)
                 body = await _read_bounded(response)
-            # All that the openai client needs to know of the answer.
+            # The only header of the answer that the openai client needs.
             headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
             answer = None
             if response.is_success:

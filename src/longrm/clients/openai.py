@@ -182,15 +182,15 @@ class OpenAIClient(Writer):
         )
 
     def _rejected(self, rejection: RequestRejected) -> Completion:
-        text, said = rejection.text, self.endpoint.redact(rejection.text)
+        text, message = rejection.text, self.endpoint.redact(rejection.text)
         # Only the beginning is searched: the server may repeat the prompt after it.
         if rejection.status == 413 or _TOO_LONG.search(" ".join(text.split())[:300]):
             return Completion(
-                Outcome.TOO_LONG, detail=said or "the server answered that the request is too large"
+                Outcome.TOO_LONG, detail=message or "the server rejected the request as too large"
             )
         if "content_filter" in text or "content management policy" in text:
-            return Completion(Outcome.REFUSED, detail=said)
-        return Completion(Outcome.ERROR, detail=f"the server answered {rejection.status}: {said}")
+            return Completion(Outcome.REFUSED, detail=message)
+        return Completion(Outcome.ERROR, detail=f"the server answered {rejection.status}: {message}")
 
 
 def _parse(body: bytes) -> tuple[Any, Mapping[str, Any]]:
@@ -243,14 +243,14 @@ def _parse_echo(body: bytes) -> Completion:
 
 
 def _last_tokens(echoed: Completion, request: Echo) -> Completion:
-    """Keeps the requested tokens; an error if the server tokenized the text differently, for then they are others."""
+    """Keeps the requested tokens; an error if the server tokenized the text differently, so that they do not match."""
     if echoed.logprobs is None or echoed.prompt_tokens is None:
         return echoed
     read = echoed.prompt_tokens
     if read != request.tokens:
         detail = (
-            f"the server reads {read} tokens where remote.tokenizer has {request.tokens}; use the server's tokenizer, "
-            "and let neither of them add a token such as BOS"
+            f"the server counts {read} tokens and remote.tokenizer {request.tokens}; use the server's tokenizer, and "
+            "make sure that neither adds a token such as BOS"
         )
         return Completion(Outcome.ERROR, detail=detail, prompt_tokens=read)
     return replace(echoed, logprobs=echoed.logprobs[read - request.last : read])
@@ -264,8 +264,8 @@ def _token_count(value: object) -> int | None:
 def _logprob(value: Any) -> float:
     """A server's log-probability, which may be minus infinity; NaN if it is not plausible.
 
-    Positive beyond rounding is not, nor so negative that a sum of such numbers overflows: one bad answer must not end a
-    run.
+    Numbers that are positive beyond rounding, or so negative that their sum overflows, are not plausible: one bad
+    answer must not end a run.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
@@ -292,7 +292,7 @@ def _response_format(verdict: str) -> dict[str, Any]:
 def _from_schema(text: str) -> str:
     """An answer under that schema as plain text with the verdict on the last line.
 
-    Other answers stay as they are: some servers accept a schema and ignore it.
+    Other answers are not changed: some servers accept a schema and ignore it.
     """
     try:
         answer = json.loads(text)

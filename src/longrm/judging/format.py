@@ -248,7 +248,7 @@ class TokenFormat(JudgingFormat):
         return tuple(value - total for value in shown)
 
     def explain(self, row: Sequence[float]) -> str:
-        """The probabilities among all tokens: if they are small, the model would rather say something else."""
+        """The probabilities among all tokens: if they are small, the model prefers another answer."""
         return ", ".join(
             f"P({token}) = {math.exp(value):.4f}" for token, value in zip(self.tokens, row, strict=False)
         )

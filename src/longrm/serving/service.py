@@ -160,7 +160,7 @@ class ScoringService:
     async def _receive(self, request: Request) -> bytes:
         """The bytes of a body.
 
-        If all bodies that are arriving are too large together, the one that started first is given up, so that clients
+        If all bodies that are arriving are too large together, the one that started first is refused, so that clients
         that send slowly do not keep others out.
         """
         if self.draining:
@@ -178,7 +178,7 @@ class ScoringService:
                     raw += part
                     if len(raw) > self.body_bytes:
                         raise too_large
-                    if turn.when() is None:  # it has not been given up
+                    if turn.when() is None:  # it has not been refused
                         self._arriving[turn] = len(raw)
                     while sum(self._arriving.values()) > max(MAX_WAITING_BYTES, len(raw)):
                         oldest = next(iter(self._arriving))

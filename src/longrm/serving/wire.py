@@ -68,7 +68,7 @@ class ScoreRequest:
 class ScoreResult:
     """The scores of one `ScoreRequest`."""
 
-    scores: tuple[float | None, ...]  # one per response, higher is better; None where there is none
+    scores: tuple[float | None, ...]  # one per response, higher is better; None without a score
     explanation: str = ""  # what a generative judge wrote
     prompt_tokens: int = 0
     cached_tokens: int = 0  # tokens of the prompt that came from the prefix cache

@@ -91,7 +91,7 @@ def demonstrations(rows: Sequence[Comparison], template: Path) -> Iterator[dict[
             for at in range(PARTS)
             if (response, at) != (worse, broken)
         ]
-        for response, at in ((worse, broken), Draws("rated", row.id).one(intact)):
+        for response, at in ((worse, broken), Draws("rated", row.id).choice(intact)):
             query = replace(query_of(row, (response,)), criterion=row.rubrics[at].text)
             (prompt,) = shown.render(query)
             points = "0" if (response, at) == (worse, broken) else "10"

@@ -6,7 +6,7 @@ from longrm.rng import Draws, hash_fraction, key_hash, seed_of
 def test_draws_of_a_key_are_the_ones_that_earlier_versions_drew():
     draws = Draws("a", 1)
     items = [*range(8)]
-    drawn = draws.fraction(), draws.below(1000), draws.one("abcdef")
+    drawn = draws.fraction(), draws.below(1000), draws.choice("abcdef")
     draws.shuffle(items)
     assert (drawn, items, [*draws.order(range(8))]) == (
         (0.09193439942826953, 313, "c"),

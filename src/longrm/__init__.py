@@ -29,7 +29,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Imports what the package offers when it is asked for: the command line begins before that takes its time."""
+    """Imports a public name at its first use, because importing all of them would delay the command line."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,6 +1,5 @@
 """Columns of a user's file under the names that longrm reads, such as `prompt=question,chosen=good`."""
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -19,20 +18,16 @@ COLUMNS = (
 
 
 def check_columns(columns: Mapping[str, str]) -> Mapping[str, str]:
-    """Checks and returns a mapping from longrm's names to the names in a file.
-
-    Raises:
-        ConfigError: longrm reads no column of that name, or one column is mapped to two names.
-    """
+    """Checks and returns a mapping from longrm's names to the names in a file."""
+    ours: dict[str, str] = {}
     for name, own in columns.items():
         if name not in COLUMNS:
             raise ConfigError(f"longrm reads no column {short(name)}; {nearest(name, COLUMNS)}")
         if not own:
             raise ConfigError(f"the column for '{name}' has no name; write {name}=COLUMN")
-    duplicate = next((own for own, count in Counter(columns.values()).items() if count > 1), None)
-    if duplicate is not None:
-        names = " and ".join(f"'{name}'" for name, own in columns.items() if own == duplicate)
-        raise ConfigError(f"the column {short(duplicate)} cannot be both {names}")
+        if own in ours:
+            raise ConfigError(f"the column {short(own)} cannot be both '{ours[own]}' and '{name}'")
+        ours[own] = name
     return columns
 
 
@@ -41,11 +36,9 @@ ColumnNames = Annotated[Mapping[str, str], AfterValidator(check_columns)]
 
 
 def renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
-    """The row with its columns renamed, in their order. A column that the row lacks is passed over."""
+    """The row with its columns renamed, in their order. Columns that the row lacks are ignored."""
     ours = {own: name for name, own in columns.items()}
     for name, own in columns.items():
         if name in row and own in row and name not in ours:
-            raise FieldError(
-                name, f"already exists, and '{own}' is renamed to it; remove or rename one of them"
-            )
+            raise FieldError(name, f"already exists, and '{own}' is renamed to it; remove one of them")
     return {ours.get(name, name): value for name, value in row.items()}

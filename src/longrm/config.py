@@ -23,7 +23,7 @@ OPERATIONAL = "operational"
 
 @dataclass(frozen=True, slots=True)
 class IdentifiedBy:
-    """Marks, in a field's `Annotated`, a setting of whose value only one part may change results."""
+    """Marks, in a field's `Annotated`, a setting of which only one part may change results."""
 
     part: Callable[[Any], Any]
 
@@ -35,11 +35,7 @@ class Config(BaseModel):
 
     @classmethod
     def resolve(cls, file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Self:
-        """Merges defaults, an optional TOML file and overrides by dotted key; the last one wins.
-
-        Raises:
-            ConfigError: The file cannot be read, a key is unknown (the nearest one is named) or a value is wrong.
-        """
+        """Merges defaults, an optional TOML file and overrides by dotted key; the last one wins."""
         tree = read_toml(file, ConfigError) if file else {}
         for dotted, value in (overrides or {}).items():
             *parents, last = dotted.split(".")
@@ -58,7 +54,7 @@ class Config(BaseModel):
 
     @classmethod
     def defining(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The part of some plain settings that may change results, and so must stay when a run continues."""
+        """The part of plain settings that may change results, and so must stay when a run continues."""
         kept = {}
         for name, value in settings.items():
             field = cls.model_fields.get(name)
@@ -77,7 +73,7 @@ class Config(BaseModel):
 
 def _defining(groups: list[type[Config]], value: Any) -> Any:
     if isinstance(value, Mapping) and groups:
-        # Of several groups that a field may hold, the one that has all of these keys.
+        # The member of a union that has all of these keys.
         fitting = (group for group in groups if value.keys() <= group.model_fields.keys())
         return next(fitting, groups[0]).defining(value)
     if isinstance(value, list | tuple):
@@ -99,11 +95,7 @@ def to_toml(settings: Mapping[str, Any]) -> str:
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
-    """Parses `a.b=value` pairs. A value that is not TOML is a plain string, so that paths need no quotes.
-
-    Raises:
-        ConfigError: A pair has no `=`, or a part of its key is empty.
-    """
+    """Parses `a.b=value` pairs. A value that is not TOML is a plain string, so that paths need no quotes."""
     parsed = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")

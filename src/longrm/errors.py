@@ -1,4 +1,4 @@
-"""The errors that a user can cause, and what their messages share."""
+"""The errors that a user can cause."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager

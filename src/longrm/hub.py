@@ -1,44 +1,42 @@
-"""Models and data sets of the Hugging Face Hub, and of ModelScope: OWNER/NAME, and modelscope:OWNER/NAME.
+"""Models and data sets of the Hugging Face Hub (OWNER/NAME) and of ModelScope (modelscope:OWNER/NAME).
 
-OWNER/NAME@REVISION is that of a branch, a tag or a commit.
+OWNER/NAME@REVISION names a branch, a tag or a commit.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from longrm.errors import ConfigError, LongRMError, RunError, first_line, missing_package
 
-if TYPE_CHECKING:  # slow to import, and needed for the Hub only
-    import huggingface_hub
+# huggingface_hub is slow to import, and modelscope is optional: they are imported in the functions that need them.
 
 _MODELSCOPE = "modelscope:"
 _ID = re.compile(rf"([A-Za-z0-9][\w.-]*(?:/[\w.-]+)?|{_MODELSCOPE}[\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_REFUSED = {
-    401: "it does not know the token (hf auth login, or HF_TOKEN)",
-    403: "the token may not write there; take one with the right to write, and an owner that is yours",
-    404: "there is no such repository or owner, or the token does not see it",
+# The meanings of the Hub's statuses for an upload.
+_REJECTED = {
+    401: "the Hub rejected the token (hf auth login, or HF_TOKEN)",
+    403: "the token may not write there; use one with write access, and your own user or organization",
+    404: "no such repository or owner, or the token has no access",
 }
-"""What statuses of the Hub mean for an upload."""
 
 
 def split_revision(source: str) -> tuple[str, str | None] | None:
-    """The id and the revision, if one is named; None for what can be no id. Those of ModelScope keep their prefix."""
+    """The id and the revision, if one is named; None if it is not an id. Those of ModelScope keep their prefix."""
     found = _ID.fullmatch(source)
     return None if found is None else (found[1], found[2])
 
 
 def missing_part(source: str) -> str | None:
-    """What is missing from a name that is meant as an id, for it says ModelScope or has an @; None for any other."""
+    """What is missing from a name with `modelscope:` or `@` to be an id; None for any other name."""
     if split_revision(source) is not None:
         return None
     if on_modelscope(source):
         return f"needs an owner and a name: {_MODELSCOPE}OWNER/NAME, or {_MODELSCOPE}OWNER/NAME@REVISION"
     if source.endswith("@") and split_revision(source[:-1]) is not None:
-        return "the revision behind @ is missing: name a branch, a tag or a commit, or leave the @ out"
+        return "the revision behind @ is missing: name a branch, a tag or a commit, or omit the @"
     return None
 
 
@@ -50,92 +48,80 @@ def on_modelscope(source: str) -> bool:
 def fetch(
     source: str, patterns: Sequence[str], error_type: type[LongRMError], *, data_set: bool = False
 ) -> Path:
-    """Downloads files unless the cache has them; returns their folder, which is named by their commit.
+    """Downloads the files of an id unless the cache has them; returns their folder, which is named by their commit.
 
-    A folder of ModelScope is named by the revision that was asked for, which is a commit only where one was named.
-    Where there is no such model, or data set if that is meant, `error_type` is raised.
+    A folder of ModelScope is named by the requested revision, which is a commit only if one was named. `error_type` is
+    raised if the files cannot be downloaded.
     """
     found = split_revision(source)
-    assert found is not None, "callers know that it is an id"
+    assert found is not None, "callers pass ids"
     identity, revision = found
     kind = "dataset" if data_set else "model"
-    download, where, instead = (
-        (_from_modelscope, "ModelScope", "")
-        if on_modelscope(source)
-        else (_from_hugging_face, "the Hub", ", or set HF_ENDPOINT to a mirror")
-    )
+    where, instead = "the Hub", ", or set HF_ENDPOINT to a mirror"
     try:
-        return Path(download(identity, kind, revision, list(patterns)))
+        if on_modelscope(source):
+            where, instead = "ModelScope", ""
+            import modelscope
+
+            name = identity.removeprefix(_MODELSCOPE)
+            return Path(
+                modelscope.snapshot_download(
+                    name, revision=revision, repo_type=kind, allow_patterns=[*patterns]
+                )
+            )
+        import huggingface_hub
+
+        return Path(
+            huggingface_hub.snapshot_download(
+                identity, repo_type=kind, revision=revision, allow_patterns=[*patterns]
+            )
+        )
     except ImportError:
         raise missing_package("modelscope", source) from None
-    except Exception as error:  # of two clients, each with errors of its own and those of its HTTP library
+    except Exception as error:  # of two clients, each with errors of its own and of its HTTP library
         raise error_type(
-            f"{source}: there is no such file or folder, nor can it be had from {where}: "
-            f"{first_line(error).rstrip('.')}; check the name and the network, name a folder of this machine{instead}"
+            f"{source}: no such file or folder, and the download from {where} failed: "
+            f"{first_line(error).rstrip('.')}; check the name and the network, name a local folder{instead}"
         ) from None
 
 
-def _from_hugging_face(identity: str, kind: str, revision: str | None, patterns: list[str]) -> str:
-    import huggingface_hub  # slow to import, and needed for the Hub only
-
-    return huggingface_hub.snapshot_download(
-        identity, repo_type=kind, revision=revision, allow_patterns=patterns
-    )
-
-
-def _from_modelscope(identity: str, kind: str, revision: str | None, patterns: list[str]) -> str:
-    from modelscope import snapshot_download
-
-    name = identity.removeprefix(_MODELSCOPE)
-    return str(snapshot_download(name, revision=revision, repo_type=kind, allow_patterns=patterns))
-
-
-def is_cached(identity: str, file: str, revision: str | None = None) -> bool:
-    """Whether the Hub's cache holds a file of a model; False for what can be no id of the Hub."""
+def cached_file(identity: str, file: str, revision: str | None) -> Path | None:
+    """A file of a model at a revision; None unless the Hub's cache has it."""
     if split_revision(identity) is None or on_modelscope(identity):
-        return False
-    import huggingface_hub
-
-    return isinstance(huggingface_hub.try_to_load_from_cache(identity, file, revision=revision), str)
-
-
-def commit_of(folder: Path) -> str | None:
-    """The commit that a folder of the Hub's cache holds; None for any other folder."""
-    return folder.name if folder.parent.name == "snapshots" and _COMMIT.fullmatch(folder.name) else None
-
-
-def cached_file(identity: str, file: str, commit: str) -> Path | None:
-    """A file of a model at a commit, where the Hub's cache holds it."""
-    if on_modelscope(identity):
         return None
     import huggingface_hub
 
-    found = huggingface_hub.try_to_load_from_cache(identity, file, revision=commit)
+    found = huggingface_hub.try_to_load_from_cache(identity, file, revision=revision)
     return Path(found) if isinstance(found, str) else None
 
 
+def commit_of(folder: Path) -> str | None:
+    """The commit of a folder in the Hub's cache; None for any other folder."""
+    return folder.name if folder.parent.name == "snapshots" and _COMMIT.fullmatch(folder.name) else None
+
+
 def license_in(card: Path) -> dict[str, str]:
-    """What a model card on this machine says of the license, under the Hub's names; empty where it says nothing."""
+    """The license in a local model card, under the Hub's names; empty if it has none."""
     if not card.is_file():
         return {}
     import huggingface_hub
 
     try:
         data = huggingface_hub.ModelCard.load(card, ignore_metadata_errors=True).data.to_dict()
-    except Exception:  # a card of others may hold anything, and no license is known from it
+    except Exception:  # a third party's card may have any content
         return {}
     return {name: data[name] for name in ("license", "license_name", "license_link") if data.get(name)}
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """What an upload made.
+    """The result of an upload.
 
     Attributes:
         url: Where the model is.
-        commit: The commit that this made; None where the same files were there.
-        was_there: Whether the branch held files of a model before.
-        removed: Files of the model before that this one lacks, and that the commit removed.
+        commit: The new commit; None if the same files were there.
+        was_there: Whether the branch had files of a model before.
+        removed: Files of the earlier model that this one lacks, and that the commit removed.
     """
 
     url: str
@@ -145,21 +131,17 @@ class Upload:
 
 
 def check_new_id(identity: str) -> None:
-    """Refuses what can be no model's id.
-
-    Raises:
-        ConfigError: It is not OWNER/NAME as the Hub takes it.
-    """
+    """Raises `ConfigError` unless it is OWNER/NAME, as the Hub accepts it."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils._validators import validate_repo_id
 
     try:
         validate_repo_id(identity)
-        fault = "" if identity.count("/") == 1 else "it has an owner and a name"
+        problem = "" if identity.count("/") == 1 else "it needs an owner and a name"
     except HFValidationError as error:
-        fault = first_line(error)
-    if fault:
-        raise ConfigError(f"{identity!r} is no id of the Hub, which is OWNER/NAME: {fault}")
+        problem = first_line(error)
+    if problem:
+        raise ConfigError(f"{identity!r} is not an id of the Hub (OWNER/NAME): {problem}")
 
 
 def upload(
@@ -171,66 +153,51 @@ def upload(
     revision: str | None,
     message: str,
 ) -> Upload:
-    """Makes files a model of the Hub, in one commit; the repository and the branch are made where they are not there.
+    """Uploads the files of a model in one commit; creates the repository and the branch if necessary.
 
     Args:
         identity: OWNER/NAME.
-        files: What is uploaded, by its name there.
+        files: The files by their names there.
         stale: Whether a file that is there, and not among these, belongs to the model that they replace.
-        private: Whether nobody else may see the repository.
+        private: Whether the repository is private.
         revision: The branch; the main one by default.
-        message: Of the commit.
+        message: The message of the commit.
 
     Raises:
-        RunError: There is no token, the Hub cannot be reached or refuses, or a public repository is there which was
-            to be private.
+        RunError: There is no token, the Hub cannot be reached or rejects the upload, or a public repository exists
+            although it is to be private.
     """
     import huggingface_hub
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
     from huggingface_hub.errors import HfHubHTTPError
 
     if huggingface_hub.get_token() is None:
         raise RunError(f"{identity}: no token for the Hub: run hf auth login, or set HF_TOKEN")
+    api = huggingface_hub.HfApi()
     try:
-        return _upload(huggingface_hub.HfApi(), identity, files, stale, private, revision, message)
+        api.create_repo(identity, private=private or None, exist_ok=True)
+        if private and not api.model_info(identity).private:
+            raise RunError(f"{identity} exists and is public: make it private on the Hub, or omit --private")
+        if revision is not None:
+            api.create_branch(identity, branch=revision, exist_ok=True)
+        before = api.model_info(identity, revision=revision).sha
+        there = api.list_repo_files(identity, revision=revision)
+        removed = tuple(name for name in there if stale(name) and name not in files)
+        operations: list[CommitOperationAdd | CommitOperationDelete] = [
+            *(CommitOperationDelete(name) for name in removed),
+            *(CommitOperationAdd(name, content) for name, content in files.items()),
+        ]
+        done = api.create_commit(identity, operations, commit_message=message, revision=revision)
     except HfHubHTTPError as error:
         status = error.response.status_code
-        reason = _REFUSED.get(status, f"status {status}, {first_line(error)}")
-        raise RunError(f"{identity}: the Hub refused the upload: {reason}") from None
+        reason = _REJECTED.get(status, f"status {status}, {first_line(error)}")
+        raise RunError(f"{identity}: the upload was rejected: {reason}") from None
     except LongRMError:
         raise
-    except Exception as error:  # of its client's HTTP library, which is another one from version to version
-        why = first_line(error.__cause__ or error)
+    except Exception as error:  # of its client's HTTP library, which differs from version to version
+        reason = first_line(error.__cause__ or error)
         where = huggingface_hub.constants.ENDPOINT
-        raise RunError(f"{identity}: the upload to {where} failed, and can be repeated: {why}") from None
-
-
-def _upload(
-    api: "huggingface_hub.HfApi",
-    identity: str,
-    files: Mapping[str, Path | bytes],
-    stale: Callable[[str], bool],
-    private: bool,
-    revision: str | None,
-    message: str,
-) -> Upload:
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
-    api.create_repo(identity, private=private or None, exist_ok=True)
-    if private and not api.model_info(identity).private:
-        raise RunError(
-            f"{identity} is there already, and public: make it private on the Hub, or leave --private out"
-        )
-    if revision is not None:
-        api.create_branch(identity, branch=revision, exist_ok=True)
-    before = api.model_info(identity, revision=revision).sha
-    there = api.list_repo_files(identity, revision=revision)
-    removed = tuple(name for name in there if stale(name) and name not in files)
-    operations: list[CommitOperationAdd | CommitOperationDelete] = [
-        *(CommitOperationDelete(name) for name in removed),
-        *(CommitOperationAdd(name, content) for name, content in files.items()),
-    ]
-    done = api.create_commit(identity, operations, commit_message=message, revision=revision)
+        raise RunError(f"{identity}: the upload to {where} failed, and can be repeated: {reason}") from None
     tree = f"/tree/{revision}" if revision is not None else ""
-    was_there = any(stale(name) for name in there)
-    made = done.oid if done.oid != before else None
-    return Upload(f"{api.endpoint}/{identity}{tree}", made, was_there, removed)
+    commit = done.oid if done.oid != before else None
+    return Upload(f"{api.endpoint}/{identity}{tree}", commit, any(map(stale, there)), removed)

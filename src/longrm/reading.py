@@ -47,7 +47,7 @@ def located(place: object, problem: object) -> str:
 
 @contextmanager
 def reading(place: object, error_type: type[LongRMError]) -> Iterator[None]:
-    """Turns every error inside the block into `error_type` with the place in front; longrm's own errors pass."""
+    """Turns every error inside the block, except longrm's own, into `error_type` with the place in front."""
     try:
         yield
     except LongRMError:
@@ -102,11 +102,8 @@ def read_toml(path: Path, error_type: type[LongRMError]) -> dict[str, Any]:
 def parse_json(text: str | bytes) -> Any:
     """Parses one JSON value.
 
-    Lone surrogates, which models write when a text is cut within an emoji, become question marks: no file or tokenizer
-    can hold them.
-
-    Raises:
-        ValueError: It is not valid JSON.
+    Lone surrogates, which models write when a text is cut within an emoji, become question marks, because no tokenizer
+    and no UTF-8 file accepts them.
     """
     try:
         text = text if isinstance(text, str) else text.decode("utf-8-sig")
@@ -127,7 +124,7 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def typed(adapter: TypeAdapter[Value], value: Any, place: object, error_type: type[LongRMError]) -> Value:
-    """Validates a value; an error names the place and the first field that does not fit."""
+    """Validates a value; an error names the place and the first wrong field."""
     with reading(place, error_type):
         return adapter.validate_python(value)
 

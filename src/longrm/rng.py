@@ -1,7 +1,7 @@
-"""Random numbers that are the same on every machine and in every Python version: all are drawn from a hash of a key.
+"""Random numbers that are the same on every machine and in every Python version, drawn from a hash of a key.
 
-The standard library promises to keep `Random.random()` for a seed, and not `shuffle`, `choice` or `sample`;
-these are therefore spelled out here on top of it.
+The standard library keeps `Random.random()` for a seed over versions, but not `shuffle`, `choice` or `sample`, which
+are therefore implemented here.
 """
 
 import hashlib
@@ -13,12 +13,12 @@ DrawnItem = TypeVar("DrawnItem")
 
 
 def key_hash(*key: object) -> bytes:
-    """32 bytes that depend on the parts of a key, and on their order, alone."""
+    """32 bytes that depend only on the parts of a key and their order."""
     return hashlib.sha256("\x00".join(map(str, key)).encode()).digest()
 
 
 def seed_of(*key: object) -> int:
-    """A seed for a language model; servers take whole numbers below 2**31 at least."""
+    """A seed for a language model: a whole number below 2**31, which all servers accept."""
     return int.from_bytes(key_hash(*key)[:4], "big") >> 1
 
 
@@ -28,7 +28,7 @@ def hash_fraction(*key: object) -> float:
 
 
 class Draws:
-    """A stream of random numbers that depends on the parts of its key alone."""
+    """A stream of random numbers that depends only on its key."""
 
     __slots__ = ("_random",)
 
@@ -43,7 +43,7 @@ class Draws:
         """A whole number from 0 to `bound` - 1."""
         return int(self._random() * bound)
 
-    def one(self, items: Sequence[DrawnItem]) -> DrawnItem:
+    def choice(self, items: Sequence[DrawnItem]) -> DrawnItem:
         """One of the items."""
         return items[int(self._random() * len(items))]
 
@@ -55,7 +55,7 @@ class Draws:
             items[last], items[other] = items[other], items[last]
 
     def order(self, items: Sequence[DrawnItem]) -> Iterator[DrawnItem]:
-        """Yields the items in a random order, drawing no more than is asked for."""
+        """Yields the items in a random order, drawing a number only when an item is requested."""
         pool = list(items)
         for taken in range(len(pool)):
             other = taken + self.below(len(pool) - taken)

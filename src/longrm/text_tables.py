@@ -1,4 +1,4 @@
-"""Plain text for a terminal or a log: paragraphs, tables, and facts with their names."""
+"""Plain text for a terminal or a log: paragraphs, tables, and lists of facts."""
 
 from collections.abc import Iterable, Sequence
 from textwrap import wrap
@@ -11,13 +11,9 @@ _GAP = "  "
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:
-    """Lines of a text that is not empty; a word that is longer than a line stays whole.
+    """Wraps a text, but no word that is longer than a line.
 
-    Args:
-        text: Any white space in it may become a line break.
-        width: Characters of a line.
-        first: What the first line begins with.
-        rest: What the other lines begin with; spaces as long as `first` by default.
+    The first line begins with `first`, the others with `rest`, by default as many spaces.
     """
     following = " " * cell_len(first) if rest is None else rest
     return wrap(
@@ -38,14 +34,14 @@ def table_lines(
     indent: str = "",
     bars: Sequence[float] = (),
 ) -> list[str]:
-    """A table: names to the left, wrapped where the line is too narrow; numbers to the right, never broken.
+    """A table: names to the left, wrapped if the line is too narrow; numbers to the right.
 
     Args:
         columns: Heads of the columns, that of the names first.
         rows: A name, and the cells.
         width: Characters of a line.
-        indent: What every line begins with.
-        bars: One share from 0 to 1 a row, drawn in the room that is left.
+        indent: The beginning of every line.
+        bars: One share from 0 to 1 per row, drawn as a bar if there is room.
     """
     lines = [columns, *rows]
     sizes = [max(cell_len(line[column]) for line in lines) for column in range(1, len(columns))]
@@ -65,7 +61,7 @@ def table_lines(
 
 
 def fact_lines(facts: Sequence[tuple[str, str]], width: int, *, indent: str = "") -> list[str]:
-    """Names, and what is to be said of each beside it; a fact without a name continues the one above it."""
+    """Names with their texts in a second column; a fact without a name continues the one above it."""
     heads = max(cell_len(name) for name, _ in facts) + len(_GAP)
     lines = []
     for name, value in facts:

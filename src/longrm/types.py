@@ -1,13 +1,10 @@
-"""The types that all modules share: messages, comparisons, queries and judgments.
-
-Nothing here imports torch, reads a file or knows a format.
-"""
+"""The types that all modules share: messages, comparisons, queries and judgments."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, assert_never
+from typing import Any, Literal
 
 from longrm.rng import key_hash
 
@@ -15,26 +12,26 @@ Message = Mapping[str, Any]
 """One `{role, content}` turn. Unknown fields (`tool_calls`, `name`) and list content are kept untouched."""
 
 Response = tuple[Message, ...]
-"""What a policy answered to a prompt: usually one assistant message.
+"""A policy's answer to a prompt: usually one assistant message.
 
-A trajectory is a response of several: turns of the assistant with what its tools, or the user, answered in between.
+A trajectory has several: turns of the assistant, with answers of its tools or the user in between.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One thing that a rubric asks of a response, and what it counts; below 0 where a response should not have it."""
+    """One criterion of a rubric with its weight, which is negative if a response should not meet it."""
 
     text: str
     weight: float = 1.0
 
 
 Tool = Mapping[str, Any]
-"""A tool that a prompt offers: `{"type": "function", "function": {...}}`, where `function` holds its JSON schema."""
+"""A tool that a prompt offers: `{"type": "function", "function": {...}}`, where `function` is its JSON schema."""
 
 
 MAX_LENGTH = 1 << 40
-"""Tokens of the longest length bucket: more than any context has, and few enough for every table and figure."""
+"""Tokens of the longest length bucket: more than any context has, and few enough for every table and chart."""
 
 
 class Outcome(StrEnum):
@@ -77,7 +74,7 @@ class Comparison:
         evidence: Spans of the parts of the context that decide the order, if known.
         role: "judgment" marks training rows whose responses are judgments; evaluation refuses them.
         tools: The tools that the prompt offers.
-        rubrics: The criteria by which these responses are to be judged, if its data names some.
+        rubrics: The criteria by which the responses are to be judged, if known.
     """
 
     id: str
@@ -98,11 +95,8 @@ class Comparison:
             raise ValueError("the prompt has no message")
         if len(self.responses) < 2:
             raise ValueError(f"a comparison needs at least 2 responses, got {len(self.responses)}")
-        if self.ranks is not None:
-            if len(self.ranks) != len(self.responses):
-                raise ValueError(f"{len(self.ranks)} ranks for {len(self.responses)} responses")
-            if min(self.ranks) < 1:
-                raise ValueError(f"ranks count from 1 (the best), got {min(self.ranks)}")
+        if self.ranks is not None and (len(self.ranks) != len(self.responses) or min(self.ranks) < 1):
+            raise ValueError(f"a rank from 1 (the best) is needed for each response, got {self.ranks}")
 
     def best_first(self) -> tuple[int, ...]:
         """Indices of the responses from best to worst; ties keep their order. Needs known ranks."""
@@ -124,18 +118,18 @@ class Demonstration:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a reward model is given: no gold, no metadata, and no order that gives the gold away.
+    """The input of a reward model: no gold, no metadata, and no order that gives the gold away.
 
     Attributes:
         id: The comparison's id.
         prompt: The messages that every response answers.
         responses: In presented order.
-        context: Spans of the long context in the prompt, if known: what may be cut or compressed.
+        context: Spans of the long context in the prompt, if known; only they may be cut or compressed.
         question: Span of the question in the prompt, if known.
         trial: The number of this trial of the comparison, from 0: its orders, and the votes within an order.
         tools: The tools that the prompt offers.
-        rubrics: The criteria that its data names, of which a judge knows only if it is asked by them.
-        criterion: What alone a judge is asked about; by default all that matters.
+        rubrics: The criteria of the comparison, which a judge sees only if it judges by them.
+        criterion: The one criterion to judge by; by default all that matters.
     """
 
     id: str
@@ -151,11 +145,11 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What was cut out of a context that did not fit.
+    """The part that was cut out of a context that did not fit.
 
     Attributes:
-        policy: What was cut: "middle", "left" (the beginning), "right" (the end), or "compress" (what mattered least).
-        tokens: How many tokens were cut, as the model counts them; approximate tokens where it was compressed.
+        policy: Which part: "middle", "left" (the beginning), "right" (the end), or "compress" (the least relevant).
+        tokens: How many of the model's tokens; approximate tokens if it was compressed.
     """
 
     policy: str
@@ -164,21 +158,20 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Judgment:
-    """What a reward model answers to a query. Responses are counted in the order in which the query presents them.
+    """The answer of a reward model to a query, with responses in the order in which the query presents them.
 
     Attributes:
         outcome: How the query ended.
         scores: One number per response, higher is better; empty unless answered with scores.
         ranking: Indices of the responses from best to worst; empty unless answered with a ranking.
-        explanation: What a generative model wrote: the whole text of all attempts, thinking included.
-        detail: Why there is no verdict, in one line; empty when there is one.
-        prompt_tokens: Tokens of the prompt as the model counts them; None where it counts none.
-        cached_tokens: How many of them were read for an earlier query, and not again.
-        cut: What was cut out of the context to make it fit; None where nothing was.
-        attempts: How often the model was queried until there was a verdict, or it was given up.
-        contradicted: Whether the explanation argues for another verdict than the one given; None where that cannot be
-            decided.
-        criteria: What each criterion of a rubric adds to the scores, one row a criterion; empty where none was asked.
+        explanation: The text of a generative model, with its thinking, for all attempts.
+        detail: Why there is no verdict, in one line; empty if there is one.
+        prompt_tokens: Tokens of the prompt as the model counts them; None if it does not count.
+        cached_tokens: How many of them were computed for an earlier query.
+        cut: The part of the context that was cut to make it fit; None if nothing was.
+        attempts: How often the model was queried.
+        contradicted: Whether the explanation argues for another verdict; None if that cannot be decided.
+        criteria: The scores by each criterion of a rubric, one row per criterion; empty without a rubric.
     """
 
     outcome: Outcome
@@ -206,33 +199,25 @@ class Trial(Judgment):
 
 
 Scale = Literal["logit", "points", "verdict", "none"]
-"""What a difference of two scores means: log-odds; points of a rubric; shares of votes; nothing but an order."""
+"""The unit of a difference of two scores: log-odds, points of a rubric, shares of votes, or none (only an order)."""
 
 
 def are_ratings(scale: Scale) -> bool:
-    """Whether scores are given to responses, and not read from a verdict about them."""
-    match scale:
-        case "logit" | "points" | "none":
-            return True
-        case "verdict":
-            return False
-        case unknown:
-            assert_never(unknown)
+    """Whether scores rate single responses, and are not read from a verdict about several."""
+    return scale != "verdict"
 
 
 def presented_order(comparison: Comparison, seed: int) -> tuple[int, ...]:
-    """Draws the order in which the responses are shown, from a hash of the seed and the id alone.
+    """Draws the order in which the responses are shown, from a hash of the seed and the id.
 
-    Returns:
-        Entry k is the index, in the comparison, of the response that is shown at position k.
+    Entry k is the index, in the comparison, of the response that is shown at position k.
     """
-    return tuple(
-        sorted(range(len(comparison.responses)), key=lambda index: key_hash(seed, comparison.id, index))
-    )
+    indices = range(len(comparison.responses))
+    return tuple(sorted(indices, key=lambda index: key_hash(seed, comparison.id, index)))
 
 
 def query_of(comparison: Comparison, order: Sequence[int], trial: int = 0) -> Query:
-    """Turns a comparison into the query that a reward model may see."""
+    """The query of a comparison, with its responses in this order."""
     return Query(
         comparison.id,
         comparison.prompt,
@@ -246,17 +231,9 @@ def query_of(comparison: Comparison, order: Sequence[int], trial: int = 0) -> Qu
 
 
 def margin(values: Sequence[float], ranks: Sequence[int]) -> float | None:
-    """By how much a response that gold ranks best leads: the highest value of these minus the highest of the others.
+    """The highest value of a response that gold ranks best (the lowest rank), minus the highest of all others.
 
-    It is above 0 where the response judged best is a best one, 0 at a tie of one with another, and below 0 where it is
-    not.
-
-    Args:
-        values: One number a response, higher is better.
-        ranks: Gold ranks, 1 = best.
-
-    Returns:
-        None where all gold ranks tie.
+    It is positive if the response judged best is one of the best, and 0 at a tie. None if all gold ranks tie.
     """
     best, others = (
         [value for value, rank in zip(values, ranks, strict=True) if (rank == min(ranks)) is is_best]
@@ -266,14 +243,14 @@ def margin(values: Sequence[float], ranks: Sequence[int]) -> float | None:
 
 
 def text_of(messages: Sequence[Message]) -> str:
-    """The readable text of messages, calls of tools included, joined by blank lines."""
+    """The text of messages with their tool calls, joined by blank lines."""
     return "\n\n".join(
         "\n".join(filter(None, [message_text(message), *tool_calls_text(message)])) for message in messages
     )
 
 
 def tool_calls_text(message: Message) -> list[str]:
-    """The calls of tools in a message as readable JSON, one text each; arguments that are JSON texts are unpacked."""
+    """The tool calls of a message as JSON, one text each; arguments that are JSON texts are unpacked."""
     texts = []
     for call in message.get("tool_calls") or ():
         function = call.get("function", call) if isinstance(call, Mapping) else call
@@ -293,7 +270,7 @@ def _unpacked(arguments: Any) -> Any:
 
 
 def message_text(message: Message) -> str:
-    """The string content of a message, or the text parts of its list content; empty where it has neither."""
+    """The string content of a message, or the text parts of its list content; empty if it has neither."""
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -303,7 +280,7 @@ def message_text(message: Message) -> str:
 
 
 def as_messages(value: str | Sequence[Message], role: str) -> tuple[Message, ...]:
-    """Accepts what users pass as a prompt or a response: plain text, or messages."""
+    """A prompt or a response as messages: users may pass plain text."""
     if isinstance(value, str):
         return ({"role": role, "content": value},)
     return tuple(value)

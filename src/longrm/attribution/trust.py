@@ -122,7 +122,7 @@ def _top(scores: AblatedScores, top: Sequence[int], whole: float, k: int, draws:
         for one in top:  # another sentence, out of the eight whose length is nearest
             rest = [at for at in every if at not in top and at not in chosen]
             nearest = sorted(rest, key=lambda at: (abs(size(at) - size(one)), at))[:8]
-            chosen += [draws.one(nearest)] if nearest else []
+            chosen += [draws.choice(nearest)] if nearest else []
         random_sets.append(chosen)
     neighbors: list[int] = []
     for one in top:

@@ -376,7 +376,7 @@ def synthetic_candidates(document: Document, others: Sequence[str], seed: int) -
             )
     wrong = sorted({other.strip() for other in others if other.strip()} - {document.answer.strip()})
     if wrong:
-        candidates.append(Candidate(document.id, GOLD_MODEL, draws.one(wrong), "answer_another_question"))
+        candidates.append(Candidate(document.id, GOLD_MODEL, draws.choice(wrong), "answer_another_question"))
     return candidates
 
 

@@ -253,10 +253,10 @@ def rankings_of(document: Document, seed: int) -> Iterator[RankedComparison]:
     base = []
     for tier in sorted(by_tier):
         written = [at for at in by_tier[tier] if candidates[at].model != GOLD_MODEL]
-        base.append(draws.one(written or by_tier[tier]))
+        base.append(draws.choice(written or by_tier[tier]))
     for size, kind in enumerate(RANKINGS, start=2):
         if size <= len(base):
-            drawn = draws.one(list(combinations(base, size)))
+            drawn = draws.choice(list(combinations(base, size)))
             yield RankedComparison(document.id, kind, drawn, tuple(scores[at] for at in drawn))
 
 

@@ -159,7 +159,7 @@ class SimulatedModel:
         if score is None:
             score = draws.below(11)
         elif errs < error:
-            score = draws.one([other for other in range(11) if abs(other - score) >= _MIN_ERROR])
+            score = draws.choice([other for other in range(11) if abs(other - score) >= _MIN_ERROR])
         elif disagrees < self._rates.disagreement:
             score += 1 if score == 0 or (score < 10 and direction < 0.5) else -1
         lead, good, fair, poor = _ANALYSES[parts["language"]]
@@ -176,7 +176,7 @@ class SimulatedModel:
         if held and draws.fraction() >= error:
             return document.answer
         others = self._answers.before(document)
-        return draws.one(others) if others else "The passages do not tell."
+        return draws.choice(others) if others else "The passages do not tell."
 
 
 def write_question(passage: str, draws: Draws, *, wrong_evidence: bool, readable: bool) -> str:
@@ -187,7 +187,7 @@ def write_question(passage: str, draws: Draws, *, wrong_evidence: bool, readable
     found = [part for part in _SENTENCE.findall(passage) if len(words_of(part)) >= _MIN_SENTENCE]
     if not found:
         return "There is nothing to ask about."
-    sentence = draws.one(found)
+    sentence = draws.choice(found)
     last = _LAST_WORD.search(sentence)
     assert last is not None, "a sentence has words"
     beginning = " ".join(sentence[: last.start()].split())

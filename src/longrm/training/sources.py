@@ -51,7 +51,7 @@ class GeneratedSource:
             choices = [n for n in world.responses if n == 2 or length >= _MIN_BEST_OF_N_LENGTH] or [2]
             responses = choices[(step + index) % len(choices)]
             plan = WorldPlan(
-                world=Draws("world", world.seed, step, index).one(world.names),
+                world=Draws("world", world.seed, step, index).choice(world.names),
                 length=length,
                 responses=responses,
                 depth="uniform",

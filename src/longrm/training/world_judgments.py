@@ -59,7 +59,7 @@ class JudgmentWriter:
     def demonstration(self, row: Comparison) -> Encoded:
         """The prompt, and the right completion."""
         draws = Draws("written", row.id)
-        form = draws.one(self._forms)
+        form = draws.choice(self._forms)
         if form == "fact":
             fact = _record(row, row.best_first()[0])
             return encode(self._tokenizer, row.prompt, [({"role": "assistant", "content": fact},)])
@@ -73,7 +73,7 @@ class JudgmentWriter:
         cluster; the rejected ones are the most frequent of the others.
         """
         draws = Draws("written", row.id)
-        prompt, right, misread = self._query(row, draws.one(self._forms), draws)
+        prompt, right, misread = self._query(row, draws.choice(self._forms), draws)
         votes, verdicts = Counter[_Judgment](), Counter[str]()
         for _ in range(self._judges):
             drawn, vote = draws.fraction(), right

@@ -172,7 +172,7 @@ def partner_claim(unit: Unit, draws: Draws) -> Claim:
 
 
 def _record(holder: Holder, draws: Draws) -> str:
-    return draws.one(RECORDS).format(entity=holder.entity, value=holder.value)
+    return draws.choice(RECORDS).format(entity=holder.entity, value=holder.value)
 
 
 # Questions
@@ -478,7 +478,7 @@ class _Stream:
 
 def _filler_sentences(draws: Draws) -> Iterator[str]:
     while True:
-        yield draws.one(FILLERS).format(**{slot: draws.one(words) for slot, words in SLOTS.items()})
+        yield draws.choice(FILLERS).format(**{slot: draws.choice(words) for slot, words in SLOTS.items()})
 
 
 def _text_tokens(tokenizer: Tokenizer, text: str) -> int:

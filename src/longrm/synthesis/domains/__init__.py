@@ -134,7 +134,7 @@ def tag_hint(language: Language, tag: str) -> str:
 def draw_tag(texts: Sequence[str], draws: Draws) -> str:
     """Draws the name of a tag pair that occurs in none of these texts (paper, section 3)."""
     while True:
-        name = "".join(draws.one(_TAG_LETTERS) for _ in range(5))
+        name = "".join(draws.choice(_TAG_LETTERS) for _ in range(5))
         if not any(name in text for text in texts):
             return name
 

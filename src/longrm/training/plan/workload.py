@@ -56,7 +56,7 @@ def _config(path: str, *, local_only: bool) -> Any:
     """The config of a folder or of the Hub; None if `local_only` and it is not on this machine."""
     folder = Path(path).expanduser()
     name, revision = (None if folder.is_dir() else hub.split_revision(path)) or (str(folder), None)
-    if local_only and not folder.is_dir() and not hub.is_cached(name, "config.json", revision):
+    if local_only and not folder.is_dir() and hub.cached_file(name, "config.json", revision) is None:
         return None
     from transformers import AutoConfig  # slow to import; sizes that are stated need none of it
 

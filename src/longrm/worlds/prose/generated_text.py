@@ -69,9 +69,9 @@ class GeneratedText:
         """Yields passages without end, no two alike: a few sentences of a theme. Two in a row differ in theme."""
         seen: set[tuple[str, ...]] = set()
         titles = list(self.themes)
-        title, day = draws.one(titles), draws.below(365)
+        title, day = draws.choice(titles), draws.below(365)
         while True:
-            title = draws.one([other for other in titles if other != title])
+            title = draws.choice([other for other in titles if other != title])
             forms = self.themes[title]
             first = draws.below(2)
             others = list(draws.order(range(first + 1, len(forms))))
@@ -114,14 +114,14 @@ class GeneratedText:
 
 def _other(choices: Sequence[str], words: Mapping[str, str], draws: Draws) -> str:
     """Draws one of the choices that is not among the words."""
-    while (word := draws.one(choices)) in words.values():
+    while (word := draws.choice(choices)) in words.values():
         pass
     return word
 
 
 def _say(form: str, slots: Mapping[str, str], draws: Draws) -> str:
     """Writes a sentence of a form: one of the alternatives of each `[a|b]`, and the slots' words."""
-    parts = (part[0] if len(part) == 1 else draws.one(part) for part in _parts(form))
+    parts = (part[0] if len(part) == 1 else draws.choice(part) for part in _parts(form))
     text = "".join(parts).format_map(slots)
     return text[0].upper() + text[1:] if form.startswith("{") else text
 

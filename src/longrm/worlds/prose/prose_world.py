@@ -111,7 +111,7 @@ class _Scene:
         key: tuple[object, ...] = ("longrm prose worlds", PROSE_VERSION, *plan.key, index, *digests)
         self._plan, self._parts = plan, world.parts
         self._depth = None if plan.depth == "uniform" else float(plan.depth)  # None for any
-        self.kind = Draws(*key, "kind").one(kinds)
+        self.kind = Draws(*key, "kind").choice(kinds)
         if not reads_prose(tokenizer):
             raise ConfigError(
                 f"the world '{plan.world}' is plain prose, which this tokenizer does not know (words knows records and "

@@ -103,7 +103,7 @@ class Names:
 
     def person(self) -> str:
         """A first name and a family name that no other fact of the context has."""
-        return f"{self.draws.one(self._first_names)} {self.surname()}"
+        return f"{self.draws.choice(self._first_names)} {self.surname()}"
 
     def values(self, pool: Sequence[str], count: int) -> list[str]:
         """Different values, with equally many tokens if the pool has enough of them.
@@ -123,7 +123,7 @@ class Names:
 
     def family(self, size: int) -> Family:
         """A family with values for so many points."""
-        return self.draws.one([family for family in FAMILIES if len(family.values) >= size])
+        return self.draws.choice([family for family in FAMILIES if len(family.values) >= size])
 
     def sayings(self, family: Family, count: int) -> list[tuple[str, str]]:
         """So many things to say, each once before any repeats."""
@@ -132,7 +132,7 @@ class Names:
 
     def stated(self, clause: str) -> ProseFact:
         """A clause such as "the Larkin farm sells barley" as a sentence."""
-        return ProseFact(_capital(f"{self.draws.one(_OPENINGS)}{clause}."))
+        return ProseFact(_capital(f"{self.draws.choice(_OPENINGS)}{clause}."))
 
 
 @lru_cache(maxsize=256)
@@ -145,7 +145,7 @@ def equally_long(pool: tuple[str, ...], tokenizer: Tokenizer) -> tuple[str, ...]
 
 def reference(draws: Draws) -> str:
     """The number of an entry, such as K417, which reveals nothing of the entry's place."""
-    return f"{draws.one('ABCDEFGHJKLMNPQRSTUVWXYZ')}{100 + draws.below(900)}"
+    return f"{draws.choice('ABCDEFGHJKLMNPQRSTUVWXYZ')}{100 + draws.below(900)}"
 
 
 def _capital(text: str) -> str:
@@ -207,7 +207,7 @@ def two_hops(names: Names, size: int) -> Case:
     RULER.
     """
     family = names.family(size)
-    states, asks = names.draws.one(family.sayings)
+    states, asks = names.draws.choice(family.sayings)
     points = []
     for value in names.values(family.values, size):
         person, subject = names.person(), f"the {names.surname()} {family.noun}"
@@ -248,12 +248,14 @@ def latest_update(names: Names, size: int) -> Case:
     Similar to knowledge updates in LongMemEval (Wu et al. 2024) and to the order of turns in MRCR. The question says
     that the order is that of the text: comments of code, or documents of a haystack, have no order in time.
     """
-    draws, thing, order = names.draws, names.draws.one(_MOVED_THINGS), "going by the order of the text"
+    draws, thing, order = names.draws, names.draws.choice(_MOVED_THINGS), "going by the order of the text"
     points = []
     for _ in range(size):
         name = names.surname()
         values = names.values(CITIES, 2 + draws.below(2))
-        facts = tuple(ProseFact(_capital(draws.one(_MOVES).format(name, thing, value))) for value in values)
+        facts = tuple(
+            ProseFact(_capital(draws.choice(_MOVES).format(name, thing, value))) for value in values
+        )
         *before, value = values
         points.append(
             Point(
@@ -261,7 +263,7 @@ def latest_update(names: Names, size: int) -> Case:
                 f"{_capital(order)}, to which city was the {name} {thing} moved last?",
                 f"The {name} {thing} was moved last to {{}}.",
                 value,
-                draws.one(before),
+                draws.choice(before),
             )
         )
     many = (
@@ -317,7 +319,7 @@ def counting(names: Names, size: int) -> Case:
 
     Similar to aggregation in RULER, with small counts.
     """
-    noun, states, counts, asks, pool = names.draws.one(_COUNTED)
+    noun, states, counts, asks, pool = names.draws.choice(_COUNTED)
     points = []
     for _ in range(size):
         subject = f"the {names.surname()} {noun}"
@@ -360,7 +362,7 @@ def who_said_it(names: Names, size: int) -> Case:
     """Who made a quoted remark; the wrong speaker made another remark."""
     things, points = names.draws.order(_DISCUSSED), []
     for thing in islice(things, size):
-        remark = f"The {thing} {names.draws.one(_OPINIONS)}"
+        remark = f"The {thing} {names.draws.choice(_OPINIONS)}"
         answer = f'"{remark}," said {{}}.'
         speaker = names.person()
         points.append(Point((ProseFact(answer.format(speaker)),), f'Who said, "{remark}"?', answer, speaker))
@@ -387,7 +389,7 @@ def contradiction(names: Names, size: int) -> Case:
     claims.
     """
     draws = names.draws
-    noun, claims = draws.one(_CLAIMANTS), list(draws.order(_CLAIMS))
+    noun, claims = draws.choice(_CLAIMANTS), list(draws.order(_CLAIMS))
     turns = [draws.below(2) for _ in range(size)]
     # Of four names, two share a claim, one with each opposite. More points are drawn independently: if half of them
     # were known to be right, some would reveal others.
@@ -426,7 +428,7 @@ def instruction(names: Names, size: int) -> Case:
 
     Similar to instruction following at a distance (RealInstruct and IFEval, with the instruction in the context).
     """
-    noun = names.draws.one(_RULED)
+    noun = names.draws.choice(_RULED)
     order = list(names.draws.order(_RULES))
     points = []
     for number, word in enumerate(names.values(CODEWORDS, size)):

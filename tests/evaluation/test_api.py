@@ -1,52 +1,31 @@
 """An evaluation by one call in Python equals that of the command line."""
 
-import json
-
 import pytest
 from click.testing import CliRunner
 
 import longrm
 from longrm.cli.commands import cli
+from longrm.evaluation.run import Run
 
 SETTINGS = {"probe.cells": [{"lengths": [64, 128], "groups": 4, "per_group": 2}], "judging.resamples": 100}
-
-
-def test_a_call_leaves_the_run_of_the_command(tmp_path):
-    run = longrm.evaluate("baseline:overlap", "probe", tmp_path / "run", SETTINGS)
-    held = json.loads((tmp_path / "run/summary.json").read_text())
-    assert run.path == tmp_path / "run"
-    assert (
-        run.summary.metrics.overall["pair_accuracy"].value
-        == held["metrics"]["overall"]["pair_accuracy"]["value"]
-    )
-    rows = run.to_pandas()
-    assert len(rows) == held["counts"]["comparisons"] == 16
-    assert rows["correct"].mean() == pytest.approx(run.summary.metrics.overall["pair_accuracy"].value)
 
 
 def test_a_loaded_model_is_evaluated_like_a_named_one(tmp_path):
     named = longrm.evaluate("baseline:overlap", "probe", tmp_path / "named", SETTINGS)
     loaded = longrm.evaluate(longrm.load("baseline:overlap"), "probe", tmp_path / "loaded", SETTINGS)
-    assert loaded.summary == named.summary
+    assert loaded.summary == named.summary == Run(tmp_path / "named").summary
+    rows = named.to_pandas()
+    assert len(rows) == named.summary.counts.comparisons == 16
+    assert rows["correct"].mean() == pytest.approx(named.summary.metrics.overall["pair_accuracy"].value)
+    assert "pair_accuracy" in named._repr_html_()
 
 
 def test_a_probe_in_python_is_that_of_the_command(tmp_path):
     run = longrm.probe(
         "baseline:overlap", tmp_path / "python", lengths=[64, 128], depths=[0, 1], tasks=["records"], n=4
     )
-    words = [
-        "probe",
-        "baseline:overlap",
-        "--lengths",
-        "64,128",
-        "--depths",
-        "0,1",
-        "--tasks",
-        "records",
-        "--n",
-        "4",
-    ]
-    done = CliRunner().invoke(cli, [*words, "--out", str(tmp_path / "command")])
+    words = ["probe", "baseline:overlap", "--lengths", "64,128", "--depths", "0,1", "--tasks", "records"]
+    done = CliRunner().invoke(cli, [*words, "--n", "4", "--out", str(tmp_path / "command")])
     assert done.exit_code == 0, done.output
     for name in ("judgments.jsonl", "summary.json", "config.toml"):
         assert (tmp_path / "python" / name).read_bytes() == (tmp_path / "command" / name).read_bytes()

@@ -39,31 +39,20 @@ def test_crossing_by_hand():
     assert crossing(x, missed, np.array([9.0, 0, 9, 9, 9]), 0.75) == pytest.approx(8.0)
 
 
-def test_slope_equals_statsmodels():
+@pytest.mark.parametrize("pairs", [1, 6])
+def test_slope_equals_statsmodels(pairs):
     rng = np.random.default_rng(0)
     group = np.repeat(np.arange(60), 5)
     x = rng.integers(7, 13, 60).astype(float)[group]
-    y = (rng.random(300) < expit(8 - 0.8 * x + rng.normal(size=60)[group])).astype(float)
-    slope, error = logistic_slope(x, y, np.ones(300), group)
-    model = sm.GLM(y, sm.add_constant(x), family=sm.families.Binomial())
+    effect = 2 * rng.normal(size=60)[group]
+    trials = rng.integers(1, pairs + 1, 300).astype(float)
+    right = rng.binomial(trials.astype(int), expit(8 - 0.8 * x + effect)).astype(float)
+    outcomes = np.column_stack([right, trials - right])
+    model = sm.GLM(outcomes, sm.add_constant(x), family=sm.families.Binomial())
     clustered = model.fit(cov_type="cluster", cov_kwds={"groups": group})
-    assert slope == pytest.approx(clustered.params[1], rel=1e-6)
-    assert error == pytest.approx(clustered.bse[1], rel=1e-6)
+    slope, error = logistic_slope(x, right, trials, group)
+    assert (slope, error) == pytest.approx((clustered.params[1], clustered.bse[1]), rel=1e-6)
     assert error != pytest.approx(model.fit().bse[1], rel=0.1)  # negative control: not clustered
-
-
-def test_slope_of_several_pairs_a_row_equals_statsmodels():
-    rng = np.random.default_rng(1)
-    group = np.repeat(np.arange(50), 4)
-    x = rng.integers(7, 13, 200).astype(float)
-    trials = rng.integers(1, 7, 200).astype(float)
-    right = rng.binomial(trials.astype(int), expit(6 - 0.6 * x)).astype(float)
-    model = sm.GLM(
-        np.column_stack([right, trials - right]), sm.add_constant(x), family=sm.families.Binomial()
-    )
-    fitted = model.fit(cov_type="cluster", cov_kwds={"groups": group})
-    slope = logistic_slope(x, right, trials, group)
-    assert slope == pytest.approx((fitted.params[1], fitted.bse[1]), rel=1e-6)
 
 
 def test_no_finite_slope_is_none():
@@ -202,7 +191,6 @@ UNDEFINED = (None, "undefined") * 3
 
 
 def ends(boundary):
-    """What is said of where the curve crosses."""
     estimate = boundary.estimate
     return tuple(
         getattr(estimate, f"{end}{part}") for end in ("value", "low", "high") for part in ("", "_place")
@@ -218,7 +206,7 @@ def ends(boundary):
         ((95, 95, 60, 95), ("not_monotone", 256, 512)),
         ((95, 60, 95, 60), ("not_monotone", 128, 256)),
         ((50, 95, 50), ("not_monotone", None, 128)),
-        # Neighbors: a rise that does not pass the threshold, or that the intervals do not resolve, takes nothing away.
+        # Controls: a rise that does not pass the threshold, or that the intervals do not resolve.
         ((85, 95), ("beyond_range", 256, None)),
         ((50, 60), ("below_range", None, 128)),
         ((95, 50, 62), ("resolved", 128, 256)),

@@ -1,4 +1,4 @@
-"""What a probe asks by default, what its options mean, and its progress."""
+"""The grid of a probe, its defaults, and its progress."""
 
 import json
 
@@ -7,7 +7,6 @@ import pytest
 from longrm.benchmarks import Probe, ProbeCell
 from longrm.benchmarks.probe import comparisons, probe_parts
 from longrm.clients.remote_settings import Remote
-from longrm.errors import ConfigError
 from longrm.evaluation.evaluation_run import Evaluation, own_tokenizer
 from longrm.evaluation.probe_plan import contexts_of, default_lengths, probe_cells, token_progress
 from longrm.reward_models import JudgeSettings
@@ -23,15 +22,14 @@ def folder_of(path, **config):
     return str(path)
 
 
-@pytest.mark.parametrize("n", range(1, 700))
-def test_comparisons_are_split_into_many_contexts(n):
-    groups, per_group = contexts_of(n, 4095)
-    assert groups * per_group == n
-    allowed = [q for q in range(1, 9) if n % q == 0 and n / q >= 32] or [1]
-    assert per_group == max(allowed)
-    groups, shared = contexts_of(n, 4096)
-    assert groups * shared == n
-    assert shared == max([per_group, *(q for q in range(1, 5) if n % q == 0 and n / q >= 8)])
+def test_comparisons_are_split_into_many_contexts():
+    for n in range(1, 700):
+        groups, per_group = contexts_of(n, 4095)
+        assert groups * per_group == n
+        assert per_group == max([1, *(q for q in range(1, 9) if n % q == 0 and n / q >= 32)])
+        groups, shared = contexts_of(n, 4096)
+        assert groups * shared == n
+        assert shared == max([per_group, *(q for q in range(1, 5) if n % q == 0 and n / q >= 8)])
 
 
 def test_options_name_lengths_depths_and_tasks():
@@ -57,7 +55,7 @@ def test_options_name_lengths_depths_and_tasks():
         (1024, 64, (64, 128, 256)),
     ],
 )
-def test_default_lengths_are_what_the_model_reads_beside_its_answer(tmp_path, reads, answer, lengths):
+def test_default_lengths_leave_room_for_the_answer(tmp_path, reads, answer, lengths):
     model = folder_of(tmp_path / "model", max_position_embeddings=reads)
     judge = JudgeSettings(max_tokens=answer)
     found = default_lengths(evaluation(model, judge=judge), ["records"])
@@ -71,7 +69,7 @@ def test_default_lengths_are_what_the_model_reads_beside_its_answer(tmp_path, re
     assert max(default_lengths(shorter, ["records"])) == min(lengths[-1], 1024 if answer == 64 else 128)
 
 
-def test_every_kind_of_model_has_the_tokenizer_that_reads_for_it(tmp_path):
+def test_every_kind_of_model_has_its_tokenizer(tmp_path):
     one, two = (folder_of(tmp_path / name) for name in ("one", "two"))
     server = "openai:http://127.0.0.1:9/v1#m"
     known = Remote(tokenizer="a/tokenizer")
@@ -98,16 +96,9 @@ def test_every_kind_of_model_has_the_tokenizer_that_reads_for_it(tmp_path):
     (tmp_path / "adapter/adapter_model.safetensors").touch()
     adapter = own_tokenizer(str(tmp_path / "adapter"), Remote())
     assert (adapter.name, adapter.place) == (str(tmp_path / "adapter"), one)
-    for model, message in [
-        ("tokens:", "tokens:MODEL"),
-        ("likelyhood:x", "did you mean"),
-    ]:
-        with pytest.raises(ConfigError, match=message):
-            own_tokenizer(model, Remote())
 
 
 def test_progress_counts_the_tokens_of_contexts():
-    """Every comparison's context is counted by hand."""
     probe = Probe.model_validate(
         {"cells": [{"lengths": [128, 512], "depths": [0, 1], "groups": 6, "per_group": 4}]}
     )

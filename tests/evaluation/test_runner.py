@@ -12,7 +12,7 @@ from longrm.benchmarks import (
     load,
 )
 from longrm.data import write
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, DataError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.runner import evaluate, verdict
@@ -46,7 +46,7 @@ def best_first(comparisons):
 
 
 class Counting(RewardModel):
-    """Scores by a hash of the response; counts what it is asked, and can fail."""
+    """Scores by a hash of the response; lists its queries; can stop after some of them, or fail for some ids."""
 
     name = "counting"
 
@@ -82,8 +82,8 @@ def logs(path):
 
 
 @pytest.mark.parametrize("length", [64, 200])
-def test_a_query_tells_nothing_of_the_gold(tmp_path, length):
-    """On best-first data the first position is right always; the drawn order must hide it."""
+def test_a_query_does_not_reveal_the_gold(tmp_path, length):
+    """On best-first data the first position is always right; the random order must hide it."""
     data = best_first(rows(600, length, responses=2 if length == 64 else 4))
     first = judge(data, load_model("baseline:first"), tmp_path / "first", orders="one")
     accuracy = first["metrics"]["overall"]["pair_accuracy"]
@@ -93,7 +93,7 @@ def test_a_query_tells_nothing_of_the_gold(tmp_path, length):
 
 
 class Peeking(RewardModel):
-    """Negative control: is given the key by its constructor."""
+    """Negative control: it knows the gold."""
 
     name = "peeking"
 
@@ -108,7 +108,7 @@ class Peeking(RewardModel):
 
 
 @pytest.mark.parametrize("stop_after", [64, 130, 260])
-def test_a_stopped_run_continues_without_asking_again_and_ends_equal(tmp_path, stop_after):
+def test_a_stopped_run_continues_without_repeating_queries_and_ends_equal(tmp_path, stop_after):
     data = rows()
     whole = judge(data, Counting(), tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
@@ -129,7 +129,7 @@ def test_a_log_cut_anywhere_in_its_last_records_ends_equal(tmp_path):
         assert logs(tmp_path / "run") == (judgments, examples, gold)
 
 
-def test_errors_leave_the_run_incomplete_and_are_tried_again(tmp_path):
+def test_errors_leave_the_run_incomplete_and_are_retried(tmp_path):
     data = rows(30)
     broken = [data[3].id, data[20].id]
     summary = judge(data, Counting(broken=broken), tmp_path / "run")
@@ -138,6 +138,8 @@ def test_errors_leave_the_run_incomplete_and_are_tried_again(tmp_path):
     again = judge(data, Counting(), tmp_path / "run")
     assert again == judge(data, Counting(), tmp_path / "clean")
     assert logs(tmp_path / "run") == logs(tmp_path / "clean")
+    with pytest.raises(DataError, match=rf"'{data[0].id}': connection lost"):
+        judge(data, Counting(broken=[row.id for row in data]), tmp_path / "nothing judged")
 
 
 def test_permuting_the_gold_leaves_the_judgments_unchanged(tmp_path):
@@ -171,7 +173,7 @@ def not_right(path):
     return {record.id for record in read_judgments(path) if verdict(record) != "right"}
 
 
-def test_all_that_is_not_right_is_kept_and_of_the_rest_the_first_of_different_contexts(tmp_path):
+def test_all_misjudged_comparisons_are_kept_and_the_first_of_some_contexts_of_the_others(tmp_path):
     data = [*rows(30, 64), *rows(30, 100)]
     judge(data, Peeking(data), tmp_path / "right", examples=2)
     assert kept_in_full(tmp_path / "right") == [data[number].id for number in (0, 3, 30, 33)]
@@ -188,7 +190,7 @@ def test_all_that_is_not_right_is_kept_and_of_the_rest_the_first_of_different_co
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (0, 3), (3, 0)])
-def test_another_number_of_examples_judges_nothing_again(tmp_path, before, after):
+def test_another_number_of_examples_repeats_no_judgment(tmp_path, before, after):
     data = rows(200)
     whole = judge(data, Counting(), tmp_path / "run", examples=before)
     again = Counting()
@@ -215,6 +217,21 @@ def test_a_kill_between_two_logs_ends_equal(tmp_path):
         assert logs(tmp_path / "run") == (judgments, examples, gold)
 
 
+def test_invalid_or_changed_data_are_errors(tmp_path):
+    data = rows(6)
+    judge(data, Counting(), tmp_path / "run")
+    for comparisons, message in (
+        ([*data[:5], replace(data[5], ranks=data[5].ranks[::-1])], f"gold order of '{data[5].id}'"),
+        (data[:5], f"'{data[5].id}'"),
+        ([*data, data[0]], f"'{data[0].id}'"),
+        ([replace(data[0], role="judgment")], "judgments"),
+    ):
+        with pytest.raises(DataError, match=message):
+            judge(comparisons, Counting(), tmp_path / "run")
+    with pytest.raises(DataError, match="no row"):
+        judge([], Counting(), tmp_path / "empty")
+
+
 def test_a_file_and_a_probe_are_benchmarks_by_name(tmp_path):
     path = tmp_path / "rows.jsonl"
     write(path, rows(6))
@@ -233,22 +250,6 @@ def test_a_file_and_a_probe_are_benchmarks_by_name(tmp_path):
     for name in ("nothing", "file", "probe:x"):
         with pytest.raises(ConfigError, match="no benchmark"):
             load(name, source=BenchmarkSource(), probe=Probe(), leval=Leval())
-
-
-def test_the_summary_comes_last(tmp_path, monkeypatch):
-    """A run that is killed while its results are written does not look finished."""
-
-    def killed(summary, path):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("longrm.evaluation.runner.write_results", killed)
-        with pytest.raises(KeyboardInterrupt):
-            judge(rows(8, 64), load_model("baseline:random"), tmp_path)
-    assert (tmp_path / "items.csv").exists()
-    assert not (tmp_path / "summary.json").exists()
-    judge(rows(8, 64), load_model("baseline:random"), tmp_path)
-    assert (tmp_path / "summary.json").exists()
 
 
 def test_progress_is_reported_from_the_start_and_within_a_batch(tmp_path):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from longrm import reading
 from longrm.errors import RunError
 from longrm.evaluation.summaries import EvaluationSummary, RunSummary, load_summary
-from longrm.runs.folder import CONFIG, SUMMARY, folder_labels, read_manifest
+from longrm.runs.folder import CONFIG, SUMMARY, read_manifest
 from longrm.runs.logs import EXAMPLES, Log, read_gold, read_judgments
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
 
@@ -146,8 +146,11 @@ class Run:
 
 def open_runs(paths: Sequence[str | Path]) -> list[Run]:
     """Opens several runs, each named by its folder, or by its path as given where folders have the same name."""
-    folders = [Path(path) for path in paths]
-    return [Run(folder, name) for folder, name in zip(folders, folder_labels(folders), strict=True)]
+    names = [Path(path).resolve().name for path in paths]
+    return [
+        Run(path, name if names.count(name) == 1 else str(path))
+        for path, name in zip(paths, names, strict=True)
+    ]
 
 
 def read_run(path: str | Path) -> "pd.DataFrame":

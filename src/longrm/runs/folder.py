@@ -9,7 +9,7 @@ import os
 import platform
 import secrets
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +26,6 @@ SCHEMA_VERSION = 1
 CONFIG, MANIFEST, SUMMARY = "config.toml", "manifest.json", "summary.json"
 LOCK = ".lock"
 CACHE = "completions.sqlite"  # the answers of remote models, keyed by their requests
-_CLAIM = (LOCK, CONFIG, MANIFEST)
 _logger = logging.getLogger(__name__)
 _RECORDED_PACKAGES = ("longrm", "torch", "transformers", "accelerate", "peft", "tokenizers", "numpy", "scipy")
 
@@ -55,17 +54,17 @@ class RunFolder:
             self._is_new = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / LOCK).open("w")
-        except OSError as error:
-            raise RunError(f"cannot use {self.path} as a run folder: {error.strerror}") from None
-        try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            sweep(self.path)
-            self._claim()
         except BlockingIOError:
             self._lock.close()
             raise RunError(
                 f"{self.path} is in use by another process; wait for it or choose another --out"
             ) from None
+        except OSError as error:
+            raise RunError(f"cannot use {self.path} as a run folder: {error.strerror}") from None
+        try:
+            sweep(self.path)
+            self._claim()
         except BaseException:
             self._lock.close()
             raise
@@ -130,9 +129,14 @@ class RunFolder:
 
     def _results(self) -> list[str]:
         """The names of entries other than the claim and caches that are not empty; without any, a run may restart."""
-        return sorted(
-            entry.name for entry in self.path.iterdir() if entry.name not in _CLAIM and _is_result(entry)
-        )
+
+        def is_result(entry: Path) -> bool:
+            if entry.is_dir() and not entry.is_symlink():
+                return any(map(is_result, entry.iterdir()))
+            return entry.lstat().st_size > 0 and not entry.name.startswith(CACHE)
+
+        entries = [entry for entry in self.path.iterdir() if entry.name not in (LOCK, CONFIG, MANIFEST)]
+        return sorted(entry.name for entry in entries if is_result(entry))
 
     def record(self, **facts: Mapping[str, Any]) -> None:
         """Adds facts that are known only when the work begins to the manifest, such as a model's commit on the Hub.
@@ -168,31 +172,18 @@ def claimed_once(folder: RunFolder, workers: WorkerGroup) -> Iterator[RunFolder]
         yield folder
 
 
-def folder_labels(folders: Sequence[Path]) -> list[str]:
-    """The name of each folder, or its path as given where several have the same name."""
-    names = [str(folder.resolve().name) for folder in folders]
-    return [
-        name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)
-    ]
-
-
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a run folder; `RunError` if the folder is not a run."""
     manifest = read_json(folder / MANIFEST)
-    for field, kind in (("schema_version", int), ("kind", str), ("versions", dict)):
-        if not isinstance(manifest.get(field), kind):
-            raise RunError(f"{folder / MANIFEST}, field '{field}': missing or of the wrong type")
-    if manifest["schema_version"] != SCHEMA_VERSION:
+    if manifest.get("schema_version") != SCHEMA_VERSION:
         raise RunError(f"{folder / MANIFEST}, field 'schema_version': must be {SCHEMA_VERSION}")
     return manifest
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object that a run wrote; `RunError` if the file is missing or damaged."""
-    if not os.path.lexists(path.parent):
-        raise RunError(f"{path.parent} does not exist; pass the folder of a run")
-    if not os.path.lexists(path):
-        raise RunError(f"{path.parent} holds no {path.name}; is it a finished run folder?")
+    if not path.exists():
+        raise RunError(f"{path.parent} has no {path.name}; it must be the folder of a run")
     return reading.read_json(path, RunError)
 
 
@@ -217,13 +208,6 @@ def keep_umask(file: Path) -> None:
     probe.touch()
     file.chmod(stat.S_IMODE(probe.stat().st_mode))
     probe.unlink()
-
-
-def _is_result(entry: Path) -> bool:
-    """Whether a file, or any file in a folder, is not empty and not a cache of answers. A link is a result."""
-    if entry.is_dir() and not entry.is_symlink():
-        return any(map(_is_result, entry.iterdir()))
-    return entry.lstat().st_size > 0 and not entry.name.startswith(CACHE)
 
 
 def installed_versions(packages: Iterable[str]) -> dict[str, str]:

@@ -58,8 +58,6 @@ def check_removable(folder: Path) -> None:
     """Raises `RunError` unless the folder is a run (not a link to one) that no process uses, nor a run in it."""
     if folder.is_symlink():
         raise RunError(f"{folder} is a link; name the folder of the run itself")
-    if not folder.is_dir():
-        raise RunError(f"{folder} is not a folder")
     read_manifest(folder)
     if not (folder / CONFIG).is_file():
         raise RunError(f"{folder} has no {CONFIG}, so it is not a run of longrm and is not removed")

@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from longrm.evaluation.summarize import summarize
 from longrm.types import Outcome
 
 

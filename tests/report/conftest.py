@@ -1,4 +1,4 @@
-"""Synthetic run folders, written through the real classes: four stages, six lengths, plausible curves."""
+"""Synthetic run folders, written by the package's own classes: four stages, six lengths, plausible curves."""
 
 import random
 import re
@@ -50,14 +50,14 @@ HOSTILE = "</script><script>alert(1)</script><img src=https://evil.example/x one
 
 
 class Settings(Config):
-    """Stands for the settings of any run."""
+    """The settings of any run."""
 
     seed: int = 0
     model: str = "tiny"
 
 
 def example(name: str, length: int, responses: int, rng: random.Random) -> ExampleRecord:
-    """A comparison of about `length` words whose evidence stands somewhere in the middle."""
+    """A comparison of about `length` words with its evidence somewhere in the middle."""
     lines = [
         f"In the old ledger {rng.choice(PEOPLE)} holds item {rng.randrange(64)}." for _ in range(length // 8)
     ]
@@ -80,10 +80,16 @@ def example(name: str, length: int, responses: int, rng: random.Random) -> Examp
     )
 
 
+def answered(name: str, scores: tuple[float, ...] = (1.0, 0.0), **fields: Any) -> JudgmentRecord:
+    """A comparison that was answered with these scores; a pair whose first response is chosen by default."""
+    given = {"group": "g", "ranks": (1, 2), "order": tuple(range(len(scores)))} | fields
+    return JudgmentRecord(id=name, outcome=Outcome.ANSWERED, scores=scores, **given)
+
+
 def judgments(
     accuracies: tuple[float, ...], seed: int, *, responses: int = 2, groups: int = 40
 ) -> list[JudgmentRecord]:
-    """Scores of a model that tells the best response from the others at the given rates."""
+    """Scores of a model that recognizes the best response at the given rates, one for each length."""
     rng = random.Random(seed)
     records = []
     for length, accuracy in zip(LENGTHS, accuracies, strict=True):
@@ -93,13 +99,12 @@ def judgments(
             if knows:
                 scores = [score - 4 * index for index, score in enumerate(sorted(scores, reverse=True))]
             records.append(
-                JudgmentRecord(
-                    id=f"records-{length}-{responses}-{number:04}",
+                answered(
+                    f"records-{length}-{responses}-{number:04}",
+                    tuple(scores),
                     group=f"{length}-{number // 2}",
-                    outcome=Outcome.ANSWERED,
                     ranks=tuple(range(1, responses + 1)),
                     order=tuple(rng.sample(range(responses), responses)),
-                    scores=tuple(scores),
                     length=length,
                     depth=(number % 10) / 9,
                     task="records",
@@ -111,8 +116,8 @@ def judgments(
 def written(
     seed: int, *, votes: int = 2, groups: int = 24, lengths: tuple[int, ...] = (1024, 4096)
 ) -> list[JudgmentRecord]:
-    """A judge that writes, asked in both orders, with all that can go wrong: one comparison of many was cut, is
-    unparsed or truncated, was asked again, contradicts itself, or ignores the context."""
+    """A generative judge in both orders, with every failure: some comparisons were cut, unparsed, truncated or retried,
+    or the judge contradicts itself or ignores the context."""
     rng = random.Random(seed)
     records = []
     for number in range(groups * 2):
@@ -205,7 +210,7 @@ def write_evaluation(
 
 
 def explained(example: ExampleRecord, *, shown: bool = True, digest: str = "") -> AttributionRecord:
-    """Why a model has the first response of an example lead: its evidence, and against it the sentence that follows."""
+    """An attribution in which the evidence raises the lead of the first response, and the next sentence lowers it."""
     text, (fact,) = example.prompt[0]["content"], example.evidence
     ends = [found.end() for found in re.finditer(r"\. ?", text[: example.context[0].end])]
     spans = list(pairwise([0, *ends]))
@@ -235,7 +240,7 @@ def explained(example: ExampleRecord, *, shown: bool = True, digest: str = "") -
 def write_attribution(
     folder: Path, evaluation: Path, *, model: str = "tiny", **how: Any
 ) -> list[AttributionRecord]:
-    """An attribution of all that an evaluation keeps in full; `how` goes to `explained`."""
+    """An attribution of the comparisons that an evaluation keeps in full; `how` goes to `explained`."""
     examples = list(Log(evaluation / "examples.jsonl", ExampleRecord))
     records = [explained(example, **how) for example in examples]
     with RunFolder(folder, "attribution", Settings(model=model)) as run:
@@ -267,7 +272,7 @@ def write_training(
 
 
 def training_summary(steps: int) -> dict[str, Any]:
-    """What a training of so many steps says of itself."""
+    """The summary of a training."""
     return {
         "schema_version": 1,
         "kind": "training",
@@ -283,59 +288,48 @@ def training_summary(steps: int) -> dict[str, Any]:
     }
 
 
-def write_demo(folder: Path, curves: dict[str, tuple[float, ...]] = CURVES) -> dict[str, Any]:
+def write_demo(folder: Path, curves: dict[str, tuple[float, ...]] = CURVES) -> None:
     """A demo with four stages, best of 4, three training runs, the contrast and the control.
 
-    Stages of the generative road have scores for single responses in place of best of 4, and no training runs but
-    the one that they start from.
+    Generative stages have scores for single responses instead of best of 4, and only the training that they start from.
     """
     with RunFolder(folder, "demo", Settings()) as run:
-        summary = _demo_summary(folder, curves)
-        run.write_summary(summary)
-    return summary
-
-
-def _demo_summary(folder: Path, curves: dict[str, tuple[float, ...]]) -> dict[str, Any]:
-    stages, kept = {}, {}
-    for number, (name, accuracies) in enumerate(curves.items()):
-        kept[name] = judgments(accuracies, number)
-        stages[name] = write_evaluation(
-            folder / "stages" / name / "pairs", kept[name], model=name, scale="logit"
+        stages, records = {}, {}
+        for number, (name, accuracies) in enumerate(curves.items()):
+            stage, records[name] = folder / "stages" / name, judgments(accuracies, number)
+            stages[name] = write_evaluation(stage / "pairs", records[name], model=name, scale="logit")
+            exam, responses = ("pointwise", 2) if name.startswith("generative_") else ("best_of_4", 4)
+            listed = judgments(accuracies, 10 + number, responses=responses, groups=20)
+            stages[name][exam] = write_evaluation(stage / exam, listed, model=name, kept=1)
+        for name, end in (("short", 128), ("control", 128), ("long", 4096)):
+            write_training(folder / "training" / name, end=end)
+        if "generative_short" in curves:
+            write_training(folder / "training" / "generative_base")
+        contrast = {}
+        for length in LENGTHS:
+            sides = ([r for r in records[name] if r.length == length] for name in ("long", "control"))
+            contrast[str(length)] = asdict(paired_difference(*sides))
+        control = {"value": 0.506, "low": 0.471, "high": 0.54, "n": 1024, "groups": 128}
+        run.write_summary(
+            {
+                "schema_version": 1,
+                "kind": "demo",
+                "seed": 0,
+                "complete": True,
+                "stages": stages,
+                "contrasts": {"long_vs_control": {"by_length": contrast}},
+                "controls": {"unrelated_context": control},
+                "notes": {"start": "The tiny model starts with attention heads that are set to look back."},
+                "seconds": {"generate": 4.1, "train_short": 15.2, "train_long": 51.3, "total": 205.0},
+            }
         )
-        exam = "pointwise" if name.startswith("generative_") else "best_of_4"
-        listed = judgments(accuracies, 10 + number, responses=2 if exam == "pointwise" else 4, groups=20)
-        stages[name][exam] = write_evaluation(folder / "stages" / name / exam, listed, model=name, kept=1)
-    for name, end in (("short", 128), ("control", 128), ("long", 4096)):
-        write_training(folder / "training" / name, end=end)
-    if "generative_short" in curves:
-        write_training(folder / "training" / "generative_base")
-    by_length = {
-        str(length): asdict(
-            paired_difference(
-                *([r for r in kept[name] if r.length == length] for name in ("long", "control"))
-            )
-        )
-        for length in LENGTHS
-    }
-    return {
-        "schema_version": 1,
-        "kind": "demo",
-        "seed": 0,
-        "complete": True,
-        "stages": stages,
-        "contrasts": {"long_vs_control": {"by_length": by_length}},
-        "controls": {
-            "unrelated_context": {"value": 0.506, "low": 0.471, "high": 0.54, "n": 1024, "groups": 128}
-        },
-        "notes": {"start": "The tiny model starts with attention heads that are set to look back."},
-        "seconds": {"generate": 4.1, "train_short": 15.2, "train_long": 51.3, "total": 205.0},
-    }
 
 
 def boundary(status: Any, at_least: int | None, below: int | None, value: float | None) -> ContextBoundary:
     """A boundary between 128 and 4,096 tokens."""
     outside = {"beyond_range": "beyond_range", "rising": "undefined", "not_monotone": "undefined"}
     side: Any = "within_range" if value else outside.get(status, "below_range")
+    ends = {"value": value, "low": value and value - 30, "high": value and value + 40}
     return ContextBoundary(
         metric="pair_accuracy",
         chance=0.5,
@@ -343,14 +337,7 @@ def boundary(status: Any, at_least: int | None, below: int | None, value: float 
         status=status,
         at_least=at_least,
         below=below,
-        estimate=Crossing(
-            value=value,
-            low=value and value - 30,
-            high=value and value + 40,
-            value_place=side,
-            low_place=side,
-            high_place=side,
-        ),
+        estimate=Crossing(**ends, value_place=side, low_place=side, high_place=side),
         slope_per_doubling=UNDEFINED,
         above_chance_reach=AboveChanceReach(tokens=None, smallest_n=1, depends_on_n=True),
         effective_n={"128": 300.0, "4096": 300.0},
@@ -369,8 +356,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def two_families(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a demo that took the generative road too; read only."""
-    folder = tmp_path_factory.mktemp("roads") / "demo"
+    """The folder of a demo with generative stages too; read only."""
+    folder = tmp_path_factory.mktemp("families") / "demo"
     write_demo(folder, CURVES | JUDGES)
     return folder
 

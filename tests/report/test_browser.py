@@ -83,14 +83,6 @@ def test_it_fits_every_width_without_problems(page: Page, report: Path, width: i
     assert background == ("rgb(12, 15, 19)" if dark else "rgb(246, 247, 249)")
 
 
-def test_figures_change_color_with_the_theme(page: Page, report: Path) -> None:
-    color = "getComputedStyle(document.querySelector('.plot svg path[stroke=\"var(--stage-3)\"]')).stroke"
-    page.open(report)
-    light = page.value(color)
-    page.open(report, dark=True)
-    assert (light, page.value(color)) == ("rgb(0, 112, 176)", "rgb(91, 182, 236)")
-
-
 def test_the_list_filters_and_sorts_by_every_field(page: Page, report: Path) -> None:
     follow(page, report)
     assert page.value(STATUS) == "720 of 720 comparisons"
@@ -100,8 +92,8 @@ def test_the_list_filters_and_sorts_by_every_field(page: Page, report: Path) -> 
     }  # fmt: skip
     for (name, value), count in counts.items():
         choose(page, name, value)
-        told = page.value(STATUS)
-        assert told == (f"{count} of 720 comparisons" if count else "No comparison matches"), (name, value)
+        expected = f"{count} of 720 comparisons" if count else "No comparison matches"
+        assert page.value(STATUS) == expected, (name, value)
         choose(page, name, "")
     by_model = {}
     for verdict in ("right", "wrong"):
@@ -203,17 +195,13 @@ def test_models_are_shown_side_by_side_with_every_trial(
 ) -> None:
     records = synthetic.written(1, votes=2)
     synthetic.write_evaluation(tmp_path / "run", records, scale="verdict", kept=6)
-    other = [replace(record, id=record.id) for record in synthetic.written(2, votes=2)]
-    synthetic.write_evaluation(tmp_path / "other", other, scale="verdict", kept=0)
+    synthetic.write_evaluation(tmp_path / "other", synthetic.written(2, votes=2), scale="verdict", kept=0)
     build([tmp_path / "run", tmp_path / "other"], tmp_path / "report.html")
-    for width in (400, 1280):
-        follow(page, tmp_path / "report.html", f"#items?item={records[0].id}", width=width)
+    for record, width in zip(records[:6], (400, *[1280] * 5), strict=True):
+        follow(page, tmp_path / "report.html", f"#items?item={record.id}", width=width)
         page.until(SHOWN)
         assert page.problems == []
         assert page.value(OVERFLOW) <= width
-    for record in records[:6]:
-        follow(page, tmp_path / "report.html", f"#items?item={record.id}")
-        page.until(SHOWN)
         page.value(f"{ARTICLE}.querySelectorAll('details').forEach(d => d.open = true)")
         columns = page.value(
             f"[...{ARTICLE}.querySelectorAll('.model')]"
@@ -225,8 +213,6 @@ def test_models_are_shown_side_by_side_with_every_trial(
             assert trial.explanation.strip() in text
             assert ("2 attempts" in text) == (trial.attempts == 2)
             assert ("explanation contradicts verdict" in text) == bool(trial.contradicted)
-            if trial.scores:
-                assert f"verdict: response {trial.scores.index(1.0) + 1} " in text
         summary = page.value(f"{ARTICLE}.querySelector('.model').innerText")
         assert "in 2 orders" in summary
         assert ("tokens, middle" in summary) == (record.cut is not None)
@@ -234,7 +220,7 @@ def test_models_are_shown_side_by_side_with_every_trial(
 
 @pytest.fixture(scope="module")
 def why(synthetic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of two models of which one has a map of every comparison that is kept, and the other none to show."""
+    """A report of three models with attributions; the first one has no map to show."""
     runs = tmp_path_factory.mktemp("why")
     for name, shown in (("base", False), ("trained", True), ("last", True)):
         records = synthetic.judgments(synthetic.CURVES["long"], 1, groups=1)
@@ -314,20 +300,12 @@ def test_hostile_comparisons_are_inert(page: Page, synthetic: ModuleType, tmp_pa
     page.open(f"{address}#items?item={urllib.parse.quote(HOSTILE)}0&q=%3Cimg", width=400)
     page.until(SHOWN)
     assert page.problems == []
-    assert {request.partition("#")[0] for request in page.requests} == {"about:blank", address} - {
-        "about:blank"
-    }
+    assert {request.partition("#")[0] for request in page.requests} == {address}
     assert page.value("document.querySelectorAll('img').length") == 0
     shown = page.value("document.querySelector('#viewer').textContent")
-    for mark in (
-        "⟨U+0000⟩",
-        "⟨U+2028⟩",
-        "⟨U+202E⟩turned",
-        "⟨U+2066⟩",
-        "⟨U+001B⟩[31m",
-        "</script><script>alert(1)",
-    ):
-        assert mark in shown, mark
+    for code in ("0000", "2028", "202E", "2066", "001B"):
+        assert f"⟨U+{code}⟩" in shown
+    assert "</script><script>alert(1)" in shown
     assert not re.search("[\0\u2028\u202e\u2066\x1b]", shown)
     assert page.value(OVERFLOW) <= 400
     press(page, "button.gap")

@@ -1,5 +1,6 @@
-"""Numbers in words, against words written by hand."""
+"""Numbers as text."""
 
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from longrm.evaluation.summaries import MeasuredWith, parse_summary
 from longrm.evaluation.summarize import summarize
 from longrm.report import formatting
-from longrm.runs.records import Estimate, JudgmentRecord
+from longrm.runs.records import Estimate
 from longrm.types import Outcome
 
 
@@ -69,21 +70,11 @@ def test_the_boundary_of_a_headline(synthetic: ModuleType) -> None:
     assert [formatting.boundary_text(one) for one in expected.values()] == [*expected]
 
 
-def test_a_headline_has_accuracy_chance_boundary_and_missing_answers() -> None:
+def test_a_headline_has_accuracy_chance_and_missing_answers(synthetic: ModuleType) -> None:
     records = [
-        JudgmentRecord(
-            id=f"{n}",
-            group=f"{n}",
-            outcome=Outcome.ANSWERED,
-            ranks=(1, 2),
-            order=(0, 1),
-            scores=(1.0, 0.0) if n < 75 else (0.0, 1.0),
-        )
-        for n in range(119)
+        synthetic.answered(f"{n}", (1.0, 0.0) if n < 75 else (0.0, 1.0), group=f"{n}") for n in range(119)
     ]
-    records.append(
-        JudgmentRecord(id="119", group="119", outcome=Outcome.TOO_LONG, ranks=(1, 2), order=(0, 1))
-    )
+    records.append(replace(synthetic.answered("119", group="119"), outcome=Outcome.TOO_LONG, scores=()))
     summary = parse_summary(summarize(records, model="judge", bench="probe", resamples=100).to_dict())
     estimate = summary.accuracy.strict
     accuracy = f"{formatting.percent(estimate.value)} {formatting.interval(estimate)}"

@@ -1,8 +1,5 @@
-"""What the browser lists and opens, read back from its chunks: nothing lost, exact places, bounded size."""
+"""The browser of comparisons, read back from its chunks: nothing is lost, positions are exact, the size is bounded."""
 
-import base64
-import json
-import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,60 +12,23 @@ from longrm.report import items
 from longrm.report.items import browser
 from longrm.report.load import Model, load_report
 from longrm.runs.logs import Log
-from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
-from longrm.types import Outcome, Span
+from longrm.runs.records import ExampleRecord, GoldRecord
+from longrm.types import Span
 
-
-class Opened:
-    """A browser's chunks, inflated as the page does."""
-
-    def __init__(self, shown: dict[str, Any] | None) -> None:
-        assert shown is not None
-        self.shown = shown
-        self.index = json.loads(self.text(shown["index"]))
-        self.rows = {row["key"]: row for row in self.index["items"]}
-
-    def text(self, number: int) -> str:
-        return zlib.decompress(base64.b64decode(self.shown["chunks"][number], validate=True)).decode()
-
-    def detail(self, key: str) -> dict[str, Any]:
-        detail: dict[str, Any] = json.loads(self.text(self.rows[key]["chunk"]))
-        return detail
-
-    def prompt(self, message: dict[str, Any]) -> bytes:
-        """The whole text of a message in UTF-16, each part at the place that it names."""
-        units = bytearray(b"\0\0" * message["size"])
-        for start, part in message["parts"]:
-            text = (self.text(part) if isinstance(part, int) else part).encode("utf-16-le")
-            units[2 * start : 2 * start + len(text)] = text
-        return bytes(units)
+from .pages import Browser
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Any:
-    return lambda stages: Opened(browser(stages))
+def opened() -> Any:
+    return lambda models: Browser(browser(models))
 
 
 def stage_with(
     synthetic: ModuleType, folder: Path, *kept: ExampleRecord, scores: tuple[float, ...] = (1.0, 0.0)
 ) -> list[Model]:
-    """A run that judged these examples, with these scores for the better and the worse response."""
-    synthetic.write_evaluation(
-        folder,
-        [
-            JudgmentRecord(
-                id=one.id,
-                group="g",
-                outcome=Outcome.ANSWERED,
-                ranks=(1, 2),
-                order=(1, 0),
-                scores=scores,
-                length=128,
-            )
-            for one in kept
-        ],
-        kept=0,
-    )
+    """A run that judged these examples, with these scores for the chosen and the rejected response."""
+    records = [synthetic.answered(one.id, scores, order=(1, 0), length=128) for one in kept]
+    synthetic.write_evaluation(folder, records, kept=0)
     with Log(folder / "examples.jsonl", ExampleRecord) as log:
         log.append(*kept)
     return load_report([folder]).models
@@ -102,7 +62,7 @@ def test_texts_and_marks_survive_packing(
     assert any(isinstance(part, int) for _, part in message["parts"]), "the long part is a chunk of its own"
 
 
-def test_a_shared_context_is_held_once(synthetic: ModuleType, tmp_path: Path, opened: Any) -> None:
+def test_a_shared_context_is_packed_once(synthetic: ModuleType, tmp_path: Path, opened: Any) -> None:
     context = "word " * 4000
     kept = [
         example(str(number), f"{context}Question {number}?", context=(Span(0, 0, len(context)),))
@@ -134,21 +94,8 @@ def test_every_judged_comparison_is_listed_and_lost_ones_are_counted(
 
 
 def judged_by(synthetic: ModuleType, folder: Path, digests: Sequence[str]) -> None:
-    synthetic.write_evaluation(
-        folder,
-        [
-            JudgmentRecord(
-                id=str(number),
-                group="g",
-                outcome=Outcome.ANSWERED,
-                ranks=(1, 2),
-                order=(0, 1),
-                scores=(1.0, 0.0),
-            )
-            for number, _ in enumerate(digests)
-        ],
-        kept=0,
-    )
+    records = [synthetic.answered(str(number)) for number, _ in enumerate(digests)]
+    synthetic.write_evaluation(folder, records, kept=0)
     (folder / "gold.jsonl").unlink()
     with Log(folder / "gold.jsonl", GoldRecord) as log:
         log.append(*(GoldRecord(str(number), (1, 2), digest) for number, digest in enumerate(digests)))
@@ -164,7 +111,7 @@ def test_runs_share_comparisons_of_the_same_texts_alone(
     assert models == {"0": ["0", "1"], "1": ["0"], "2": ["0"], "1~2": ["1"], "2~2": ["1"]}
 
 
-def test_what_one_run_kept_shows_the_judgments_of_all(
+def test_texts_that_one_run_keeps_show_the_judgments_of_all_runs(
     synthetic: ModuleType, tmp_path: Path, opened: Any
 ) -> None:
     right = synthetic.judgments(synthetic.CURVES["long"], 1, groups=2)
@@ -188,22 +135,11 @@ def test_the_margin_is_that_of_the_best_response_that_gold_ranks_best(
         "ranking": ((1, 2, 3), (), (0, 1, 2), None),
         "no gold": ((1, 1, 1), (3.0, 2.0, 1.0), (), None),
     }
-    synthetic.write_evaluation(
-        tmp_path / "run",
-        [
-            JudgmentRecord(
-                id=name,
-                group="g",
-                outcome=Outcome.ANSWERED,
-                ranks=ranks,
-                order=(0, 1, 2),
-                scores=scores,
-                ranking=ranking,
-            )
-            for name, (ranks, scores, ranking, _) in cases.items()
-        ],
-        kept=0,
-    )
+    records = [
+        synthetic.answered(name, scores, ranks=ranks, order=(0, 1, 2), ranking=ranking)
+        for name, (ranks, scores, ranking, _) in cases.items()
+    ]
+    synthetic.write_evaluation(tmp_path / "run", records, kept=0)
     found = opened(load_report([tmp_path / "run"]).models)
     assert {key: row["judged"]["0"][2] for key, row in found.rows.items()} == {
         name: margin for name, (*_, margin) in cases.items()
@@ -233,9 +169,7 @@ def test_trajectories_are_shown_turn_by_turn_after_the_tools(
     ]
 
 
-def test_every_trial_is_there_with_its_text_and_cut(
-    synthetic: ModuleType, tmp_path: Path, opened: Any
-) -> None:
+def test_every_trial_has_its_text_and_its_cut(synthetic: ModuleType, tmp_path: Path, opened: Any) -> None:
     records = synthetic.written(1, votes=2, lengths=(128,))
     synthetic.write_evaluation(tmp_path / "run", records, scale="verdict", kept=10)
     found = opened(load_report([tmp_path / "run"]).models)
@@ -243,12 +177,11 @@ def test_every_trial_is_there_with_its_text_and_cut(
         entry = found.detail(record.id)["judged"]["0"]
         assert entry["cut"] == (["middle", record.cut.tokens] if record.cut else None)
         assert entry["check"] == record.context_check
-        for held, trial in zip(entry["trials"], record.trials, strict=True):
-            assert held["explanation"] == trial.explanation
-            assert (held["order"], held["outcome"]) == (list(trial.order), trial.outcome.value)
-            assert (held["scores"], held["ranking"]) == (list(trial.scores), list(trial.ranking))
-            assert (held["attempts"], held["detail"]) == (trial.attempts, trial.detail)
-            assert held["contradicted"] is bool(trial.contradicted)
+        for shown, trial in zip(entry["trials"], record.trials, strict=True):
+            assert (shown["order"], shown["outcome"]) == (list(trial.order), trial.outcome.value)
+            assert (shown["scores"], shown["ranking"]) == (list(trial.scores), list(trial.ranking))
+            for name in ("explanation", "attempts", "detail", "contradicted"):
+                assert shown[name] == getattr(trial, name) or not (shown[name] or getattr(trial, name))
     assert {row["judged"]["0"][0] for row in found.rows.values()} >= {"right", "no answer"}
 
 

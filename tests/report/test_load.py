@@ -1,4 +1,4 @@
-"""Run folders as the report sees them."""
+"""Run folders become the models and training runs of a report."""
 
 import json
 from pathlib import Path
@@ -10,15 +10,15 @@ from longrm.errors import RunError
 from longrm.report.load import load_report
 
 
-def test_material_of_a_demo_keeps_the_order_of_stages(demo: Path) -> None:
-    material = load_report([demo])
-    assert [stage.label for stage in material.models] == ["untrained", "short", "control", "long"]
-    assert [run.label for run in material.trained] == ["short", "control", "long"]
-    looks = {(stage.style.color, stage.style.dash, stage.style.shape) for stage in material.models}
+def test_a_demo_keeps_the_order_of_stages(demo: Path) -> None:
+    data = load_report([demo])
+    assert [stage.label for stage in data.models] == ["untrained", "short", "control", "long"]
+    assert [run.label for run in data.trained] == ["short", "control", "long"]
+    looks = {(stage.style.color, stage.style.dash, stage.style.shape) for stage in data.models}
     assert all(len({look[part] for look in looks}) == 4 for part in range(3))
     stored = json.loads((demo / "summary.json").read_text())
-    held = stored["stages"]["short"]["metrics"]["by_length"]["512"]["pair_accuracy"]["value"]
-    assert material.models[1].by_length("pair_accuracy")[512].value == held
+    value = stored["stages"]["short"]["metrics"]["by_length"]["512"]["pair_accuracy"]["value"]
+    assert data.models[1].by_length("pair_accuracy")[512].value == value
 
 
 def test_unfinished_runs_are_left_out_with_a_warning(
@@ -31,9 +31,9 @@ def test_unfinished_runs_are_left_out_with_a_warning(
     assert len(load_report(folders).models) == 3
     assert not caplog.messages
     (folders[1] / "summary.json").unlink()
-    material = load_report(folders)
-    assert [stage.label for stage in material.models] == ["one · m", "three · m"]
-    assert [run.path for run in material.runs] == [folders[0], folders[2]]
+    data = load_report(folders)
+    assert [stage.label for stage in data.models] == ["one · m", "three · m"]
+    assert [run.path for run in data.runs] == [folders[0], folders[2]]
     (message,) = caplog.messages
     assert message.startswith(
         f"left out of the report: {folders[1]} is not finished; continue it with: longrm "

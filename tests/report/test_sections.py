@@ -1,6 +1,5 @@
 """The optional sections: every number is the summary's, and sections without data are left out."""
 
-import html.parser
 import json
 import re
 from dataclasses import replace
@@ -14,6 +13,9 @@ from longrm.attribution.run import summary_of
 from longrm.report import build
 from longrm.report.sections import SECTIONS
 
+from . import pages
+from .pages import anchors
+
 RELEASE = {
     "overall_percent": 43.756,
     "by_task_percent": {"Cite": 50.0, "Code": None},
@@ -21,42 +23,6 @@ RELEASE = {
     "left_out": 0,
     "errs": [{"id": f"Cite-{n}", "why": "first_match"} for n in range(12)] + [{"id": "Code-1", "why": "tie"}],
 }
-
-
-class Tables(html.parser.HTMLParser):
-    """The tables of a page: caption -> row header -> column -> the cell's words."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: dict[str, dict[str, dict[str, str]]] = {}
-        self._rows: list[list[str]] = []
-        self._caption: str | None = None
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "table":
-            self._rows, self._caption = [], ""
-        elif tag == "tr":
-            self._rows.append([])
-        elif tag in ("th", "td"):
-            self._rows[-1].append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "table":
-            head, *rows = self._rows
-            found = {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
-            assert self._caption not in self.found
-            self.found[str(self._caption)] = found
-            self._caption = None
-
-    def handle_data(self, data: str) -> None:
-        words = " ".join(data.split())
-        if self._caption is None or not words:
-            return
-        if self._rows:
-            self._rows[-1][-1] = f"{self._rows[-1][-1]} {words}".strip()
-        else:
-            self._caption += words
 
 
 def sign(text: str) -> str:
@@ -79,10 +45,6 @@ def gap(metric: dict[str, Any]) -> str:
     return sign(f"{value:+.1f} [{low:+.1f}, {high:+.1f}]")
 
 
-def anchors(text: str) -> set[str]:
-    return set(re.findall(r'<h2 id="([\w-]+)">', text))
-
-
 @pytest.fixture(scope="module")
 def rich(synthetic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two judges that write and one that scores; read only."""
@@ -103,7 +65,7 @@ def rich(synthetic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 @pytest.fixture(scope="module")
 def tables(rich: dict[str, Path]) -> dict[str, dict[str, dict[str, str]]]:
-    return Tables(rich["page"].read_text()).found
+    return pages.tables(rich["page"].read_text())
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +123,8 @@ def test_baselines(tables: Any, summaries: Any) -> None:
     assert found.keys() == {"one · tiny", "two · tiny"}
     for label, row in found.items():
         held = summaries[label]
-        for name, beside in held["baselines"].items():
-            expected = f"{gap(beside['difference'])}; baseline {100 * beside['value']['value']:.1f}%"
+        for name, baseline in held["baselines"].items():
+            expected = f"{gap(baseline['difference'])}; baseline {100 * baseline['value']['value']:.1f}%"
             assert row[f"over {name}"] == expected
         assert row["beats all"] == ("yes" if held["beats_baselines"] else "no")
 
@@ -191,8 +153,8 @@ def test_calibration(tables: Any, summaries: Any, rich: dict[str, Path]) -> None
         assert found[label]["ECE"] == error(calibration["ece"])
         assert found[label]["confidence from"] == calibration["link"]
         fitted = calibration["ece_fitted"]
-        told = f"{error(fitted)}, at T = {calibration['temperature_fitted']:.2f}" if fitted else "–"
-        assert found[label]["ECE, temperature fitted"] == told
+        shown = f"{error(fitted)}, at T = {calibration['temperature_fitted']:.2f}" if fitted else "–"
+        assert found[label]["ECE, temperature fitted"] == shown
         bins = tables[f"{label}: by confidence"].values()
         assert [row["pairs"] for row in bins] == [str(one["n"]) for one in calibration["bins"]]
     assert found["scores · tiny"]["ECE, temperature fitted"] != "–"
@@ -240,7 +202,7 @@ def test_weight_on_the_evidence_and_accuracy(synthetic: ModuleType, tmp_path: Pa
     build([run, why], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert "evidence-weight" in anchors(text)
-    found = Tables(text).found
+    found = pages.tables(text)
     boundary = json.loads((run / "summary.json").read_text())["boundary"]
     reach = found["Context boundary and attribution boundary, in tokens"]["run · tiny"]
     assert reach["weight on evidence holds to"] == "512 fails at 1,024"

@@ -1,13 +1,17 @@
-"""What a user adds stands in a file of its own, which these tests write, and in one entry of a registry."""
+"""A user's addition is one file, which these tests write, and one entry in a registry."""
 
 import importlib.util
 
 import pytest
 
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.summaries import read_summary
+from longrm.report import build
+
 
 @pytest.fixture
 def plugin(tmp_path):
-    """Writes a plug-in file, and hands its module over."""
+    """Writes a plug-in file and returns its module."""
 
     def load(source):
         path = tmp_path / "plugin_file.py"
@@ -18,3 +22,17 @@ def plugin(tmp_path):
         return module
 
     return load
+
+
+@pytest.fixture
+def evaluated(tmp_path):
+    """Evaluates a baseline, and builds a report; returns the summary, checked against its schema, and the page."""
+
+    def run(model="baseline:overlap", bench="probe", judging=(), **probe):
+        judging = {"resamples": 100, **dict(judging)}
+        settings = {"model": model, "bench": bench, "judging": judging} | ({"probe": probe} if probe else {})
+        run_evaluation(Evaluation.model_validate(settings), tmp_path / "run")
+        build([tmp_path / "run"], tmp_path / "report.html")
+        return read_summary(tmp_path / "run"), (tmp_path / "report.html").read_text()
+
+    return run

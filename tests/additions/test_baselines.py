@@ -1,10 +1,7 @@
-"""A baseline that is added as one function and one entry is judged beside a model, and shown."""
+"""A baseline is added by one function and one entry: it judges, and a report compares models with it."""
 
 import pytest
 
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
-from longrm.evaluation.summaries import read_summary
-from longrm.report import build
 from longrm.reward_models import load
 from longrm.reward_models.baselines import BASELINES
 
@@ -30,14 +27,8 @@ def test_an_added_baseline_is_a_model_by_its_name():
     assert load("baseline:vowels").score("?", ["aerie", "sky"]) == [4.0, 0.0]
 
 
-def test_an_added_baseline_stands_in_summary_and_report(tmp_path):
-    told = {
-        "model": "baseline:longest",
-        "bench": "probe",
-        "probe": {"cells": [{"lengths": [64], "groups": 8, "per_group": 2}]},
-        "judging": {"baselines": ["vowels"], "resamples": 100},
-    }
-    run_evaluation(Evaluation.model_validate(told), tmp_path / "run")
-    assert [*read_summary(tmp_path / "run")["baselines"]] == ["vowels"]
-    build([tmp_path / "run"], tmp_path / "report.html")
-    assert "over vowels" in (tmp_path / "report.html").read_text()
+def test_an_added_baseline_is_in_summary_and_report(evaluated):
+    cells = [{"lengths": [64], "groups": 8, "per_group": 2}]
+    summary, page = evaluated("baseline:longest", judging={"baselines": ["vowels"]}, cells=cells)
+    assert [*summary["baselines"]] == ["vowels"]
+    assert "over vowels" in page

@@ -1,12 +1,9 @@
-"""A benchmark and its scoring rule, each added in one file and one entry, run to the summary and the report."""
+"""A benchmark and its scoring rule are added by one function and one entry each."""
 
 import pytest
 
 from longrm.benchmarks import BENCHMARKS, BenchmarkEntry
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.rules import RULES, ScoringRule
-from longrm.evaluation.summaries import read_summary
-from longrm.report import build
 
 RIDDLES = """
 from longrm.benchmarks.benchmark import UNREADABLE, Unrateable, load_rows, rateable_responses
@@ -54,18 +51,10 @@ def riddles(plugin, monkeypatch, put):
     return put("riddles.jsonl", *ROWS, {**ROWS[0], "stale": True})
 
 
-def settings(path):
-    told = {"model": "baseline:longest", "bench": f"riddles:{path}", "judging": {"resamples": 100}}
-    return Evaluation.model_validate(told)
-
-
-def test_an_added_benchmark_and_its_rule_stand_in_summary_and_report(riddles, tmp_path):
-    run_evaluation(settings(riddles), tmp_path / "run")
-    summary = read_summary(tmp_path / "run")
+def test_an_added_benchmark_and_its_rule_are_in_summary_and_report(riddles, evaluated):
+    summary, page = evaluated("baseline:longest", f"riddles:{riddles}")
     assert summary["riddles_rule"]["overall_percent"] == 100
     assert summary["audit"]["findings"]["stale_riddles"]["count"] == 1
-    build([tmp_path / "run"], tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
     assert "The riddlers&#39; own rule" in page
     assert "Solved riddles count one each." in page
     assert "well-known riddles; left out" in page

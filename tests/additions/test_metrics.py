@@ -1,16 +1,12 @@
-"""A metric is added by one file and one entry: summary, schema, results.csv, report and settings know it at once."""
+"""A metric is added by one file and one entry: it is in summary, schema, results.csv, report and settings."""
 
 import csv
 
 import jsonschema
 import pytest
 
-from longrm.benchmarks import Probe
-from longrm.evaluation.comparison_trials import JudgingSettings
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.metrics import METRICS
-from longrm.evaluation.summaries import read_summary, summary_schema
-from longrm.report import build
+from longrm.evaluation.summaries import summary_schema
 from longrm.training.settings import EvaluationSettings
 
 FILE = '''
@@ -38,34 +34,20 @@ BEATEN = EvaluationMetric(
 
 @pytest.fixture
 def beaten(plugin, monkeypatch):
-    """The metric of a file outside the package, entered into the registry."""
+    """The metric, registered."""
     monkeypatch.setitem(METRICS, "beaten", plugin(FILE).BEATEN)
 
 
-def evaluated(out):
-    cells = ({"lengths": (64, 128), "depths": (0.5,), "groups": 6, "per_group": 2},)
-    settings = Evaluation(
-        model="baseline:overlap",
-        bench="probe",
-        probe=Probe(cells=cells),
-        judging=JudgingSettings(resamples=100),
-    )
-    return run_evaluation(settings, out).to_dict()
-
-
-def test_a_metric_that_is_entered_runs_to_the_end(beaten, tmp_path):
-    summary = evaluated(tmp_path / "run")
+def test_an_added_metric_is_in_all_outputs(beaten, evaluated, tmp_path):
+    cells = [{"lengths": [64, 128], "depths": [0.5], "groups": 6, "per_group": 2}]
+    summary, page = evaluated(cells=cells)
     measured = summary["metrics"]["by_length"]["128"]["beaten"]
     assert measured["n"] == 12
     assert measured["low"] <= measured["value"] <= measured["high"]
     assert summary["chance"]["beaten"] == 0.5
     jsonschema.Draft202012Validator(summary_schema()).validate(summary)
-    assert read_summary(tmp_path / "run") == summary
-
     rows = list(csv.DictReader((tmp_path / "run" / "results.csv").read_text().splitlines()))
     assert [row["source"] for row in rows] == ["this run, pair_accuracy", "this run, beaten"]
     assert rows[1]["avg"] == f"{summary['metrics']['overall']['beaten']['value']:.1f}"
-
-    build([tmp_path / "run"], tmp_path / "report.html")
-    assert '<th scope="col">responses beaten</th>' in (tmp_path / "report.html").read_text()
+    assert '<th scope="col">responses beaten</th>' in page
     assert EvaluationSettings.resolve(None, {"metric": "beaten", "settings": {}}).metric == "beaten"

@@ -2,7 +2,6 @@
 
 import pytest
 
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.types import message_text
 from longrm.worlds import TEXTS, WORLDS, WorldPlan, generate
 
@@ -40,11 +39,6 @@ DIARY = GeneratedText(
 """
 
 
-@pytest.fixture(scope="module")
-def prose_bpe():
-    return prose_tokenizer()
-
-
 @pytest.fixture
 def hats(plugin, monkeypatch):
     """Both, registered as a user would."""
@@ -53,20 +47,17 @@ def hats(plugin, monkeypatch):
     monkeypatch.setitem(TEXTS, "diary", module.DIARY)
 
 
-@pytest.mark.parametrize("responses", [2, 4])
-def test_an_added_world_is_asked_in_an_added_kind_of_text(hats, prose_bpe, responses):
-    for row in generate(WorldPlan("hats", 900, responses, texts=("diary",)), 4, prose_bpe):
+def test_an_added_world_is_asked_in_an_added_kind_of_text(hats):
+    for row in generate(WorldPlan("hats", 900, 4, texts=("diary",)), 4, prose_tokenizer()):
         text = message_text(row.prompt[0])
         best = message_text(row.responses[row.best_first()[0]][0])
         assert all(f"{claim}." in text for claim in best.rstrip(".").split(". "))
         assert "near the" in text
 
 
-def test_an_evaluation_of_an_added_world_runs_beside_another(hats, prose_bpe, tmp_path):
-    prose_bpe.save(tmp_path / "tokenizer")
+def test_an_evaluation_mixes_an_added_world_with_another(hats, evaluated, tmp_path):
+    prose_tokenizer().save(tmp_path / "tokenizer")
     cells = [{"lengths": [256, 512], "groups": 8, "per_group": 2, "worlds": ["hats", "single-fact"]}]
-    probe = {"tokenizer": str(tmp_path / "tokenizer"), "texts": ["diary", "mail"], "cells": cells}
-    settings = Evaluation.model_validate({"model": "baseline:overlap", "bench": "probe", "probe": probe})
-    summary = run_evaluation(settings, tmp_path / "run").to_dict()
+    summary, _ = evaluated(tokenizer=str(tmp_path / "tokenizer"), texts=["diary", "mail"], cells=cells)
     assert summary["metrics"]["overall"]["pair_accuracy"]["n"] == 64
     assert {*summary["metrics"]["by_task"]} == {"hats", "single-fact"}

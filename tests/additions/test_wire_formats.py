@@ -1,4 +1,4 @@
-"""A wire format of a user's own: one file, one entry, and the server speaks it."""
+"""A wire format is added by one file and one entry: the server accepts it and documents it."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def client(tmp_path: Path, monkeypatch):
         yield client
 
 
-def test_a_format_of_ones_own_is_spoken_and_documented(client):
+def test_an_added_format_is_accepted_and_documented(client):
     sent = {"question": "Who?", "answers": ["They.", "We all."]}
     expected = longrm.load("baseline:longest").score("Who?", ["They.", "We all."])
     assert client.post("/grade", json=sent).json() == {"grades": expected, "by": "baseline:longest"}

@@ -2,9 +2,6 @@
 
 import pytest
 
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
-from longrm.evaluation.summaries import read_summary
-from longrm.report import build
 from longrm.worlds import WORLDS
 
 NICKNAMES = """
@@ -34,12 +31,10 @@ def nicknames(plugin, monkeypatch):
     return rules
 
 
-def test_an_evaluation_of_an_added_world_runs_to_its_summary(nicknames, tmp_path):
-    probe = {"cells": [{"worlds": ["nicknames"], "lengths": [128, 256], "groups": 8, "per_group": 2}]}
-    settings = Evaluation.model_validate({"model": "baseline:overlap", "bench": "probe", "probe": probe})
-    run_evaluation(settings, tmp_path / "run")
-    build([tmp_path / "run"], tmp_path / "report.html")
-    summary = read_summary(tmp_path / "run")  # checked against its schema
+def test_an_evaluation_of_an_added_world_runs_to_its_summary(nicknames, evaluated):
+    summary, _ = evaluated(
+        cells=[{"worlds": ["nicknames"], "lengths": [128, 256], "groups": 8, "per_group": 2}]
+    )
     assert summary["complete"]
     assert [*summary["metrics"]["by_length"]] == ["128", "256"]
     assert summary["metrics"]["overall"]["pair_accuracy"]["n"] == 32

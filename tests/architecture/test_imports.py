@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-import longrm
-
 PROGRAM = """
 import contextlib, io, sys
 import click
@@ -67,7 +65,3 @@ def test_importing_on_windows_is_an_error_that_names_wsl():
     done = subprocess.run([sys.executable, "-c", windows], capture_output=True, text=True)
     assert done.returncode == 1
     assert "WSL" in done.stderr.splitlines()[-1]
-
-
-def test_the_public_names_exist():
-    assert all(hasattr(longrm, name) for name in longrm.__all__)

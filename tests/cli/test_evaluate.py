@@ -1,6 +1,7 @@
 """What `longrm evaluate` prints and how it ends, for complete and incomplete runs."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -122,27 +123,14 @@ def test_everything_measured_is_printed_and_fits(capsys, monkeypatch, columns):
 
 
 def test_nothing_empty_is_printed(capsys, monkeypatch):
-    plain = [
-        JudgmentRecord(
-            id=f"{n}",
-            group=f"{n}",
-            outcome=Outcome.ANSWERED,
-            ranks=(1, 2),
-            order=(0, 1),
-            scores=(1.0, 0.0),
-            task="one",
-        )
-        for n in range(10)
-    ]
+    plain = [replace(one, length=None, trials=(), scores=(1.0, 0.0)) for one in records(tasks=("one",))]
     out = printed(capsys, monkeypatch, summed(plain))
-    assert out.endswith("outcomes 10 answered")
+    assert out.endswith("outcomes 24 answered")
     for absent in ("By task", "order", "baseline", "rule", "cut", "trials", "boundary", "None"):
         assert absent not in out, absent
 
 
 def test_without_gold_there_is_no_accuracy(capsys, monkeypatch):
-    record = JudgmentRecord(
-        id="a", group="a", outcome=Outcome.ANSWERED, ranks=None, order=(0, 1), scores=(1.0, 0.0)
-    )
+    record = replace(records()[1], ranks=None, length=None, task="", trials=())
     out = printed(capsys, monkeypatch, summed([record]))
     assert out == "judge on probe: accuracy undefined outcomes 1 answered"

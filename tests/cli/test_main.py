@@ -66,10 +66,8 @@ def test_invalid_settings_exit_with_1_before_any_work(longrm, tmp_path, pairs):
     for arguments, named in (
         (evaluate(tmp_path, bench, "--set", "judging.sede=1"), "'judging.seed'"),
         (evaluate(tmp_path, bench, "--set", "judging.seed=-1"), "judging.seed"),
-        (evaluate(tmp_path, bench, "--set", "judging.accuracy_threshold=2"), "judging.accuracy_threshold"),
         (evaluate(tmp_path, "prob"), "prob"),
         (evaluate(tmp_path, bench, model="baseline:frist"), "frist"),
-        (evaluate(tmp_path, bench, model="./nowhere"), "nowhere"),
         (evaluate(tmp_path, f"file:{tmp_path}/nothing.jsonl"), "nothing.jsonl"),
     ):
         done = longrm(*arguments)
@@ -121,8 +119,9 @@ def test_scoring_writes_the_same_rows_and_their_scores(longrm, tmp_path, pairs):
         assert new == old | added
     again = longrm("score", "--model", "baseline:longest", "--data", out, "--out", tmp_path / "twice.jsonl")
     assert "model_scores" in again.err
-    for target, named in ((pairs, "pairs.jsonl"), (tmp_path / "z.txt", "z.txt"), (tmp_path, str(tmp_path))):
-        assert named in longrm("score", "--model", "baseline:first", "--data", pairs, "--out", target).error
+    assert (
+        "pairs.jsonl" in longrm("score", "--model", "baseline:first", "--data", pairs, "--out", pairs).error
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+"""`longrm merge`."""
+
 import pytest
 import torch
 from click.testing import CliRunner
@@ -5,6 +7,7 @@ from transformers import AutoModelForSequenceClassification
 
 from longrm.cli.merge import command
 from longrm.data import write
+from longrm.errors import LongRMError
 from longrm.modeling.loading import load_scorer, new_language_model
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape, TokenTree
@@ -57,12 +60,26 @@ def test_a_run_is_merged_to_a_model_that_scores_the_same(trained, tmp_path):
     assert "library_name: peft" in (trained / "model" / "README.md").read_text()
 
 
+def test_a_folder_without_an_adapter_and_an_output_with_files_are_errors(trained, tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("")
+    for run, out, named in (
+        (trained.parent / "base", tmp_path / "merged", "base"),
+        (tmp_path / "gone", tmp_path / "merged", "gone"),
+        (trained, tmp_path / "precious", "precious"),
+    ):
+        done = merge(run, "--out", out)
+        assert isinstance(done.exception, LongRMError)
+        assert named in str(done.exception)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["precious"]
+
+
 def test_a_merge_that_was_killed_before_its_last_file_can_be_repeated(trained, tmp_path, monkeypatch):
     with monkeypatch.context() as patched, killed_after(10**9, tmp_path) as killer:
         patched.setattr(push, "save_card_context", lambda *_: killer.kill())
         with pytest.raises(Killed):
             command.main([str(trained), "--out", str(tmp_path / "merged")], standalone_mode=False)
-    assert [path.name for path in tmp_path.iterdir()] == [".merged.tmp"], "nothing has tidied up"
+    assert [path.name for path in tmp_path.iterdir()] == [".merged.tmp"]
     assert merge(trained, "--out", tmp_path / "merged").exit_code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["merged"]
     assert (tmp_path / "merged/card.json").is_file()

@@ -59,8 +59,10 @@ def test_lengths_count_in_the_models_own_tokens(models, tmp_path):
         assert 0.9 * lengths[name] < own <= lengths[name]
         assert words < 0.9 * lengths[name]  # control: another tokenizer counts otherwise
     assert "32 comparisons, 32 contexts of 512 and 1,024 tokens, 24,576 in all" in done.stderr
-    said = r"Lengths in tokens of \S+/prose; worlds single-fact and two-hops; evidence at\s+depth 0 and 1\."
-    assert len(re.findall(said, done.output)) == 2  # before and after
+    measured = (
+        r"Lengths in tokens of \S+/prose; worlds single-fact and two-hops; evidence at\s+depth 0 and 1\."
+    )
+    assert len(re.findall(measured, done.output)) == 2  # before and after
 
 
 def test_it_is_an_evaluation_that_continues_and_repeats(models, tmp_path):
@@ -84,7 +86,7 @@ def test_it_is_an_evaluation_that_continues_and_repeats(models, tmp_path):
         longrm("probe", models / "plain", *SMALL, "--seed", 3, "--out", out)
 
 
-def test_a_model_gets_what_it_reads_by_default(models, tmp_path):
+def test_defaults_fit_the_model(models, tmp_path):
     few = ("--n", 2, "--limit", 12, "--set", "judging.resamples=100")
     for name, worlds in (("prose", ["single-fact", "two-hops", "latest-update"]), ("plain", ["records"])):
         done = longrm("probe", models / name, *few, "--out", tmp_path / name, "--json")
@@ -97,16 +99,29 @@ def test_a_model_gets_what_it_reads_by_default(models, tmp_path):
         assert summary["counts"].get("sampled_from") == (18 if name == "prose" else None)
 
 
-def test_lengths_beyond_the_models_window_are_refused_before_any_work(models, tmp_path, monkeypatch):
+def test_invalid_settings_are_errors_before_any_work(tmp_path):
+    for arguments, named in (
+        ((), "--lengths"),
+        (("--lengths", "1k", "--tasks", "single-fakt"), "single-fakt"),
+        (("--lengths", "1m"), "--lengths"),
+        (("--lengths", "1k", "--shard", "3/2"), "shard"),
+        (("--lengths", "1k", "--tokenizer", "nowhere.json"), "nowhere.json"),
+    ):
+        with pytest.raises(LongRMError, match=named):
+            longrm("probe", "baseline:longest", *arguments, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_lengths_beyond_the_models_window_are_errors_before_any_work(models, tmp_path, monkeypatch):
     def no_model(*_):
         raise AssertionError("the model was loaded")
 
     monkeypatch.setattr("longrm.reward_models.kinds._load_local", no_model)
     out = tmp_path / "run"
     probe = ("probe", models / "plain", "--tasks", "records", "--n", 1, "--out", out)
-    with pytest.raises(ConfigError, match=r"plain reads 4,096 tokens.* lengths 4,096, 16,384 ") as refused:
+    with pytest.raises(ConfigError, match=r"plain reads 4,096 tokens.* lengths 4,096, 16,384 ") as caught:
         longrm(*probe, "--lengths", "2k,4k,16k")
-    assert "2,048" not in str(refused.value)
+    assert "2,048" not in str(caught.value)
     with pytest.raises(ConfigError, match=r"reads 1,000 tokens.* lengths 1,024 "):
         longrm(*probe, "--lengths", "512,1k", "--set", "judge.max_length=1000")
     grid = 'probe.cells=[{lengths=[8192], worlds=["records"], groups=1, per_group=1}]'

@@ -37,7 +37,7 @@ NAME = "acme/judge"
 
 
 class FakeHub:
-    """Stands for `huggingface_hub.HfApi`: the files of every branch, whether repositories are private, and commits."""
+    """In place of `huggingface_hub.HfApi`: the files of every branch, whether repositories are private, and commits."""
 
     endpoint = "https://hub.example"
 
@@ -87,29 +87,23 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(place / "private-rows.jsonl", generate(WorldPlan("records", 64, seed=3), 8, words_tokenizer()))
     save(new_language_model(SHAPE, words_tokenizer(), seed=0), place / "my-base")
     (place / "my-base/README.md").write_text("---\nlicense: llama3.1\n---\n# Base\n")
-    common = {
-        "data": {
-            "path": str(place / "private-rows.jsonl"),
-        },
-        "optimizer": {"steps": 2, "learning_rate": 1e-2},
-    }
+    data, optimizer = {"path": str(place / "private-rows.jsonl")}, {"steps": 2, "learning_rate": 1e-2}
     for name, lora in (("full", {}), ("adapter", {"lora": {"rank": 2}})):
         settings = {
-            **common,
+            "data": data,
+            "optimizer": optimizer,
             "model": {"path": str(place / "my-base"), **lora},
             "evaluation": {"every": 2, "settings": {"bench": "probe", "probe": {"cells": CELLS}}},
         }
         recipe = TrainingSettings.model_validate({"objective": "bradley_terry"} | settings)
         train(recipe, place / name, evaluator=evaluator_of(recipe.evaluation, no_progress))
-    assert (
-        CliRunner().invoke(merge_command, [str(place / "adapter"), "--out", str(place / "merged")]).exit_code
-        == 0
-    )
-    judged(place / "full/model", f"file:{place / 'private-rows.jsonl'}", place / "later")
+    merged = CliRunner().invoke(merge_command, [str(place / "adapter"), "--out", str(place / "merged")])
+    assert merged.exit_code == 0
+    evaluate(place / "full/model", f"file:{place / 'private-rows.jsonl'}", place / "later")
     return place
 
 
-def judged(model: Path | str, bench: str, out: Path, **settings: Any) -> None:
+def evaluate(model: Path | str, bench: str, out: Path, **settings: Any) -> None:
     run_evaluation(Evaluation.resolve(overrides={"model": str(model), "bench": bench, **settings}), out)
 
 
@@ -157,11 +151,8 @@ def test_the_card_has_the_results_of_the_evaluations(place: Path, hub: FakeHub):
     assert push(place / "full", NAME, "--results", place / "later").exit_code == 0
     text = hub.branches[NAME]["main"]["README.md"].decode()
     data = ModelCard(text).data
-    assert (data.library_name, data.pipeline_tag, data.license) == (
-        "transformers",
-        "text-classification",
-        "llama3.1",
-    )
+    kind = (data.library_name, data.pipeline_tag, data.license)
+    assert kind == ("transformers", "text-classification", "llama3.1")
     assert {"reward-model", "longrm"} <= set(data.tags)
     assert data.base_model is None, "the Hub knows no folder of ours"
     assert data.model_name == "judge"
@@ -206,15 +197,13 @@ def test_the_settings_on_the_card_repeat_the_evaluation(place: Path, tmp_path: P
     card = push(place / "full", NAME, "--dry-run").output
     settings = card.partition("repeats it</summary>\n\n```toml\n")[2].partition("```")[0]
     (tmp_path / "evaluation.toml").write_text(settings)
-    given = [
-        "--config",
-        tmp_path / "evaluation.toml",
-        "--model",
-        place / "full/model",
-        "--out",
-        tmp_path / "again",
-    ]
-    assert CliRunner().invoke(evaluate_command, list(map(str, given))).exit_code in (0, 1)
+    names = {
+        "--config": tmp_path / "evaluation.toml",
+        "--model": place / "full/model",
+        "--out": tmp_path / "again",
+    }
+    flags = [str(word) for pair in names.items() for word in pair]
+    assert CliRunner().invoke(evaluate_command, flags).exit_code in (0, 1)
     repeated, own = read_summary(tmp_path / "again"), read_summary(place / "full/evaluations/2")
     assert repeated["metrics"]["by_length"].keys() == own["metrics"]["by_length"].keys()
     ours, theirs = (one["metrics"]["overall"]["pair_accuracy"] for one in (own, repeated))
@@ -258,20 +247,15 @@ def test_an_adapter_is_uploaded_with_the_id_of_its_base(place: Path, tmp_path: P
     assert not any(b"secret-home" in content for content in held.values())
 
 
-def test_what_cannot_be_pushed_is_an_error(place: Path, tmp_path: Path, hub: FakeHub, monkeypatch: Any):
-    judged(place / "merged", f"file:{place / 'private-rows.jsonl'}", tmp_path / "other")
-    judged(place / "full/model", "probe", tmp_path / "shard", shard="1/2", **{"probe.cells": CELLS})
-    (tmp_path / "begun").mkdir()
-    shutil.copy(place / "full/manifest.json", tmp_path / "begun")
+def test_errors_name_what_cannot_be_pushed(place: Path, tmp_path: Path, hub: FakeHub, monkeypatch: Any):
+    evaluate(place / "merged", f"file:{place / 'private-rows.jsonl'}", tmp_path / "other")
+    evaluate(place / "full/model", "probe", tmp_path / "shard", shard="1/2", **{"probe.cells": CELLS})
     for arguments, named in (
         ((place / "full", "judge"), "OWNER/NAME"),
-        ((place / "full", "acme/.."), "OWNER/NAME"),
-        ((tmp_path / "begun", NAME), "begun"),
         ((place / "later", NAME), "'evaluation'"),
         ((place / "my-base", NAME), "my-base"),
         ((place / "full", NAME, "--results", tmp_path / "other"), str(place / "merged")),
         ((place / "full", NAME, "--results", tmp_path / "shard"), "shard"),
-        ((place / "full", NAME, "--results", place / "full"), "'training'"),
         ((place / "full", "others/judge"), "others/judge"),
     ):
         assert named in refusal(*arguments)

@@ -1,3 +1,5 @@
+"""`longrm runs`: lists, shows and removes runs, and prunes caches."""
+
 import fcntl
 import json
 from pathlib import Path
@@ -8,9 +10,11 @@ from click.testing import CliRunner
 from longrm.benchmarks import Probe, ProbeCell
 from longrm.cli.commands import cli
 from longrm.cli.runs import listed_runs
+from longrm.data import write
 from longrm.errors import RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 
 @pytest.fixture
@@ -47,7 +51,7 @@ def listed(*arguments):
     return {Path(one["path"]).name: one for one in json.loads(longrm("runs", *arguments, "--json"))["runs"]}
 
 
-def test_every_run_is_listed_with_what_its_files_say(runs):
+def test_every_run_is_listed_with_the_contents_of_its_files(runs):
     found = listed(runs)
     assert {name: one["state"] for name, one in found.items()} == {
         "a": "finished",
@@ -65,7 +69,7 @@ def test_every_run_is_listed_with_what_its_files_say(runs):
     assert "not valid JSON" in found["damaged"]["problem"]
 
 
-def test_a_run_at_work_is_running(runs):
+def test_a_locked_run_is_running(runs):
     with (runs / "stopped/.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert listed(runs)["stopped"]["state"] == "running"
@@ -88,14 +92,14 @@ def test_the_list_is_a_table_that_fits_its_terminal(runs, width):
     assert any(line.startswith("Not shown") for line in lines) == (width < 250)
 
 
-def test_runs_inside_a_run_are_counted_and_listed_when_asked_for(runs):
+def test_runs_inside_a_run_are_counted_and_listed_with_all(runs):
     (runs / "deep/b").rename(runs / "a/inner")
     assert (listed(runs).keys(), listed(runs)["a"]["inside"]) == ({"a", "damaged", "stopped"}, 1)
     assert listed(runs, "--all").keys() == {"a", "inner", "damaged", "stopped"}
     assert "Inside these: 1 run, listed with --all" in longrm("runs", runs)
 
 
-def test_removing_asks_and_takes_no_for_an_answer(runs):
+def test_removing_asks_for_confirmation(runs):
     for answer in ("n\n", ""):
         with pytest.raises(RunError, match="nothing was removed"):
             longrm("runs", "rm", runs / "a", answer=answer)
@@ -109,11 +113,10 @@ def test_removing_asks_and_takes_no_for_an_answer(runs):
     assert (runs / "notes").exists()
 
 
-def test_the_cache_is_shown_and_pruned_by_its_parts_alone(runs, tmp_path, monkeypatch):
+def test_each_part_of_the_cache_is_shown_and_pruned(runs, tmp_path, monkeypatch):
     monkeypatch.setenv("LONGRM_CACHE", str(tmp_path / "cache"))
-    for name in ("tokens/abc/rows",):
-        (tmp_path / "cache" / name).parent.mkdir(parents=True)
-        (tmp_path / "cache" / name).write_bytes(b"x" * 5000)
+    (tmp_path / "cache/tokens/abc").mkdir(parents=True)
+    (tmp_path / "cache/tokens/abc/rows").write_bytes(b"x" * 5000)
     (tmp_path / "cache/tokens/abc.lock").touch()
     for run in ("a", "stopped"):
         (runs / run / "completions.sqlite").write_bytes(b"x" * 7000)
@@ -127,3 +130,19 @@ def test_the_cache_is_shown_and_pruned_by_its_parts_alone(runs, tmp_path, monkey
     assert not (runs / "a/completions.sqlite").exists()
     assert (runs / "stopped/completions.sqlite").exists()
     assert (tmp_path / "cache/tokens/abc/rows").exists()
+
+
+def test_show_prints_questions_orders_verdicts_and_outcomes(tmp_path):
+    write(tmp_path / "pairs.jsonl", generate(WorldPlan("records", 64), 4, words_tokenizer()))
+    run = tmp_path / "run"
+    run_evaluation(Evaluation(model="simulated:0.2", bench=f"file:{tmp_path / 'pairs.jsonl'}"), run)
+    shown = longrm("runs", "show", run, "--limit", 2)
+    assert shown.count("\n  Question:") == 2
+    for part in ("answered", "access code", "Order", "best", "gold", "[[", "2 more"):
+        assert part in shown
+    name = "records-64-2-s0-000001-0"
+    one = longrm("runs", "show", run, "--id", name)
+    assert one.startswith(f"{name}: ")
+    assert "000002" not in one
+    with pytest.raises(RunError, match="other"):
+        longrm("runs", "show", run, "--id", "other")

@@ -1,3 +1,5 @@
+"""`longrm synthesize`: from documents to demonstrations."""
+
 import json
 
 import pytest
@@ -58,18 +60,18 @@ def test_from_documents_to_demonstrations(recipes):
     before = (recipes / "stage1" / "ledger.jsonl").read_bytes()
     assert run(*arguments).stdout == done.stdout
     assert (recipes / "stage1" / "ledger.jsonl").read_bytes() == before
-    told = json.loads(run(*arguments, "--json").stdout)
-    assert told["models"] == {"judge": "simulated:misformat=0.2"}
-    assert [source["name"] for source in told["sources"]] == ["w.jsonl", "candidates"]
+    manifest = json.loads(run(*arguments, "--json").stdout)
+    assert manifest["models"] == {"judge": "simulated:misformat=0.2"}
+    assert [source["name"] for source in manifest["sources"]] == ["w.jsonl", "candidates"]
 
 
 def test_a_run_without_a_row_fails_and_names_what_every_step_dropped(recipes):
     run("synthesize", "responses", "--config", "responses.toml", "--out", "responses")
     arguments = ("synthesize", "short-to-long", "--config", "stage1.toml", "--out", "none")
     nothing = ("--set", "judge.model=simulated:misformat=1")
-    told = r"^none: no row from 20 inputs; .*judgment dropped \d+ unparsed; unparsed: "
+    message = r"^none: no row from 20 inputs; .*judgment dropped \d+ unparsed; unparsed: "
     for _ in range(2):  # a finished run says so again
-        with pytest.raises(RunError, match=told):
+        with pytest.raises(RunError, match=message):
             run(*arguments, *nothing)
-    with pytest.raises(RunError, match=told):
+    with pytest.raises(RunError, match=message):
         run(*arguments, *nothing, "--json")

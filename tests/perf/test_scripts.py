@@ -1,4 +1,4 @@
-"""The scripts of perf/ with tiny models: each prints JSON that holds what it measured."""
+"""The scripts of perf/ with tiny models: each prints its measurements as JSON."""
 
 import importlib
 import json
@@ -36,7 +36,7 @@ def measuring():
     del sys.modules["measuring"]
 
 
-def test_a_result_is_handed_over_whatever_libraries_print(measuring, tmp_path, monkeypatch):
+def test_a_result_is_read_between_the_output_of_libraries(measuring, tmp_path, monkeypatch):
     script = tmp_path / "script.py"
     script.write_text("from measuring import hand_over\nprint('12')\nhand_over(7)\nprint('13')\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PERF), *sys.path]))

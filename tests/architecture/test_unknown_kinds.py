@@ -11,9 +11,7 @@ from longrm.errors import ConfigError
 from longrm.evaluation.calibration_error import calibration
 from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
 from longrm.evaluation.metrics import metric_of
-from longrm.evaluation.rules.rewardbench import rewardbench
 from longrm.reward_models import load
-from longrm.runs.records import JudgmentRecord
 from longrm.synthesis import long_context
 from longrm.synthesis.chunks import DistractorPool
 from longrm.synthesis.documents import Document
@@ -22,7 +20,7 @@ from longrm.training.model_card import CardContext, write_card
 from longrm.training.plan.plan import plan_training
 from longrm.training.settings import LossSettings, MemorySettings, ParallelSettings, TrainingSettings
 from longrm.training.train import train
-from longrm.types import Comparison, Outcome, Span
+from longrm.types import Comparison, Span
 
 OTHER = "no_such_kind"
 UNKNOWN = pytest.raises(AssertionError, match=OTHER)
@@ -34,11 +32,6 @@ PAIR = Comparison(
     (1, 2),
     context=(Span(0, 0, 13),),
 )
-
-
-def records(**fields):
-    pair = {"outcome": Outcome.ANSWERED, "ranks": (1, 2), "order": (0, 1), "scores": (1.0, 0.0)}
-    return [JudgmentRecord(id=str(n), group=str(n), **pair, **fields) for n in range(4)]
 
 
 def test_losses_and_metrics():
@@ -71,8 +64,6 @@ def test_scales():
     pairs = SimpleNamespace(margin=np.array([1.0, 2.0]))
     with UNKNOWN:
         calibration(None, pairs, OTHER, seed=0)
-    with UNKNOWN:
-        rewardbench(records(task="Chat", subtype="mt-bench-easy"), OTHER)
 
 
 @pytest.mark.parametrize("setting", ["context_check", "orders"])

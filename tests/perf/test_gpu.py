@@ -137,7 +137,7 @@ def test_operations_are_those_of_the_plan(perf, mode, tiled):
     model = perf.models.build("tiny", mode, "cpu", layers=None)
     work = perf.arms.Work(mode, 50, 6, 3)
     (packed,) = perf.arms.arms_of(work, 512, "cpu")["shared"].parts
-    sizes = ModelSizes("scorer", 3, 64, 4, 2, 16, 96, 512, tied=True)
+    sizes = ModelSizes(3, 64, 4, 2, 16, 96, 512, tied=True, kind="scorer")
     (shape,) = packed.layout.trees
     reading = Workload(1, 1, {shape: 1}, packed.layout, False, "")
     forward = forward_flops(sizes, reading)

@@ -179,7 +179,7 @@ def test_a_step_is_the_same_however_it_is_cut(case):
     for parts in (whole, some, single):
         assert sum(micro.weight for micro in parts) == pytest.approx(1.0)
         for micro in parts:
-            targets = sum(map(len, micro.response_targets()))
+            targets = sum(map(len, micro.packed.layout.written_tokens(micro.written)))
             assert micro.packed.input_ids.numel() == micro.packed.layout.tokens
             assert targets == sum(len(one) for own in micro.examples for one in own.tokens.responses)
     truth = summed(objective, model, whole)

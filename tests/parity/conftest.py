@@ -3,7 +3,6 @@
 import copy
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from longrm.modeling.shared_prefix import pack
 from longrm.rng import Draws
 from longrm.training.batches import Example, MicroBatch
 from longrm.training.objectives import Objective
+from longrm.types import Message
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # a notice that its interface may change, which we know
 
@@ -34,25 +34,19 @@ TOLERANCE = 1e-5  # fp32, relative to the largest value of a tensor
 SHAPES = [(101, 19, 7), (101, 5, 12), (67, 11, 30)]  # words of prompt, chosen, rejected: nothing aligned
 
 
-@dataclass(frozen=True)
-class Row:
-    """A preference as a user writes it; every text is a series of words."""
-
-    prompt: str
-    chosen: str
-    rejected: str
-
-
 @pytest.fixture(scope="session")
-def rows() -> list[Row]:
-    """Two questions about one document, and one prompt of its own."""
+def rows() -> list[dict[str, str]]:
+    """Preferences as a user writes them: two questions about one document, and another prompt; texts are of words."""
     draws = Draws("parity")
-    words = lambda n: " ".join(f"w{draws.below(VOCABULARY - 4)}" for _ in range(n))  # noqa: E731  # one line
+
+    def words(count: int) -> str:
+        return " ".join(f"w{draws.below(VOCABULARY - 4)}" for _ in range(count))
+
     document = words(80)
     prompts = [f"{document} {words(SHAPES[0][0] - 80)}", f"{document} {words(SHAPES[1][0] - 80)}"]
     prompts.append(words(SHAPES[2][0]))
     return [
-        Row(prompt, f" {words(chosen)}", f" {words(rejected)}")
+        {"prompt": prompt, "chosen": f" {words(chosen)}", "rejected": f" {words(rejected)}"}
         for prompt, (_, chosen, rejected) in zip(prompts, SHAPES, strict=True)
     ]
 
@@ -74,24 +68,24 @@ def stock_tokenizer(backend) -> PreTrainedTokenizerFast:
     )
 
 
+def say(role: str, text: str) -> tuple[Message, ...]:
+    return ({"role": role, "content": text},)
+
+
 @pytest.fixture(scope="session")
-def examples(rows, backend) -> list[Example]:
+def tokenizer(backend) -> Tokenizer:
+    return Tokenizer.from_backend(backend, eos="<eos>", pad="<pad>")
+
+
+@pytest.fixture(scope="session")
+def examples(rows, tokenizer) -> list[Example]:
     """The rows as we tokenize them."""
-    tokenizer = Tokenizer.from_backend(backend, eos="<eos>", pad="<pad>")
-    say = lambda role, text: ({"role": role, "content": text},)  # noqa: E731  # one line
-    return [
-        Example(
-            id=str(number),
-            tokens=encode(
-                tokenizer,
-                say("user", row.prompt),
-                [say("assistant", row.chosen), say("assistant", row.rejected)],
-            ),
-            ranks=(1, 2),
-            digest=str(number),
-        )
-        for number, row in enumerate(rows)
-    ]
+    examples = []
+    for number, row in enumerate(rows):
+        responses = [say("assistant", row[name]) for name in ("chosen", "rejected")]
+        tokens = encode(tokenizer, say("user", row["prompt"]), responses)
+        examples.append(Example(str(number), tokens, (1, 2), str(number)))
+    return examples
 
 
 def twins(kind: str, *, kv_heads: int = 4, seed: int = 0) -> tuple[Any, Any]:
@@ -140,3 +134,12 @@ def deviation(found: dict[str, Tensor], truth: dict[str, Tensor]) -> float:
     """The largest difference over the loss and all gradients, each relative to its largest element."""
     assert found.keys() == truth.keys()
     return max(float((found[k] - truth[k]).abs().max() / truth[k].abs().max()) for k in truth)
+
+
+def assert_equal_but_for_faults(
+    found: dict[str, Tensor], truth: dict[str, Tensor], faults: dict[str, dict[str, Tensor]]
+) -> None:
+    """The faults are negative controls: each must be seen."""
+    assert deviation(found, truth) < TOLERANCE
+    for name, other in faults.items():
+        assert deviation(other, truth) > 100 * TOLERANCE, name

@@ -1,7 +1,7 @@
 """Losses and all gradients equal those of TRL's trainers on the same weights and token ids, padded as they pad.
 
-TRL reads every response as a sequence of its own, we read them over shared prefixes. Both compute in fp32, and TRL cuts
-nothing. What TRL cannot be told (more than two responses) is tested against closed forms in `tests/training`.
+TRL reads every response as a separate sequence, we read them over shared prefixes. Both compute in fp32, and TRL cuts
+nothing. More than two responses, which TRL does not support, are tested against closed forms in `tests/training`.
 """
 
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ import trl
 from torch import Tensor
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 
-from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.loading import LanguageModel
-from longrm.modeling.shapes import build_trees
-from longrm.modeling.shared_prefix import Packed, pack, response_logprobs
+from longrm.modeling.shared_prefix import Packed
 from longrm.reward_models.packed import LikelihoodRewardModel
+from longrm.runs.progress import no_progress
 from longrm.training.batches import Example, MicroBatch
 from longrm.training.objectives import BradleyTerry, Preference
+from longrm.training.reference import reference_logprobs
 from longrm.training.settings import LossSettings
 from longrm.types import Query
 
-from .conftest import TOLERANCE, deviation, engine, gradients, twins
+from .conftest import TOLERANCE, assert_equal_but_for_faults, deviation, engine, gradients, say, twins
 
 PLAIN = {
     "bf16": False,
@@ -39,7 +39,7 @@ PLAIN = {
 
 @pytest.fixture
 def table(rows) -> datasets.Dataset:
-    return datasets.Dataset.from_list([vars(row) for row in rows])
+    return datasets.Dataset.from_list(rows)
 
 
 def ids_of(examples: Sequence[Example], response: int) -> list[list[int]]:
@@ -82,11 +82,11 @@ REWARD = {
 def test_bradley_terry_equals_the_reward_trainer(
     case, margins, kv_heads, table, examples, stock_tokenizer, tmp_path
 ):
-    ours_told, theirs_told = REWARD[case]
+    our_settings, their_settings = REWARD[case]
     stock, ours = twins("scores", kv_heads=kv_heads)
     trainer = trl.RewardTrainer(
         stock,
-        trl.RewardConfig(str(tmp_path), **PLAIN, **theirs_told),
+        trl.RewardConfig(str(tmp_path), **PLAIN, **their_settings),
         train_dataset=table.add_column("margin", margins) if margins else table,
         processing_class=stock_tokenizer,
     )
@@ -95,9 +95,7 @@ def test_bradley_terry_equals_the_reward_trainer(
     truth = computed(trainer, stock, [batch])
     if margins:
         examples = [replace(own, margin=margin) for own, margin in zip(examples, margins, strict=True)]
-    objective = BradleyTerry(LossSettings(**{"kind": "bradley_terry"} | ours_told))
-    assert deviation(engine(objective, ours, examples), truth) < TOLERANCE
-
+    objective = BradleyTerry(LossSettings(**{"kind": "bradley_terry"} | our_settings))
     bare = [replace(own, margin=0.1) for own in examples]
     faults = {
         "positions run on": engine(objective, ours, examples, positions_run_on),
@@ -106,8 +104,7 @@ def test_bradley_terry_equals_the_reward_trainer(
             BradleyTerry(LossSettings(kind="bradley_terry", centering=0.1)), ours, examples
         ),
     }
-    for fault, found in faults.items():
-        assert deviation(found, truth) > 100 * TOLERANCE, fault
+    assert_equal_but_for_faults(engine(objective, ours, examples), truth, faults)
 
 
 SIMPO = {
@@ -121,12 +118,12 @@ SIMPO = {
 @pytest.mark.parametrize("case", SIMPO)
 def test_simpo_equals_the_cpo_trainer(case, kind, table, examples, stock_tokenizer, tmp_path):
     """So does LOGO, of one rejected response. Row by row, because TRL's `cpo_alpha` lets long responses weigh more."""
-    ours_told, theirs_told = SIMPO[case]
+    our_settings, their_settings = SIMPO[case]
     stock, ours = twins("logprobs")
     plain = {**PLAIN, "max_length": 4096}  # None means 512 to this trainer; no row is as long as either
     trainer = CPOTrainer(
         stock,
-        CPOConfig(str(tmp_path), **plain, loss_type="simpo", beta=2.5, simpo_gamma=0.5, **theirs_told),
+        CPOConfig(str(tmp_path), **plain, loss_type="simpo", beta=2.5, simpo_gamma=0.5, **their_settings),
         train_dataset=table,
         processing_class=stock_tokenizer,
     )
@@ -136,21 +133,19 @@ def test_simpo_equals_the_cpo_trainer(case, kind, table, examples, stock_tokeniz
         assert unpadded(ids, batch[f"{name}_attention_mask"]) == ids_of(examples, response)
         assert unpadded(ids, labels != -100) == [list(own.tokens.responses[response]) for own in examples]
     truth = computed(trainer, stock, collated(trainer, apart=True))
-    told = LossSettings(kind=kind, **ours_told)
-    found = engine(Preference(told), ours, examples)
-    assert deviation(found, truth) < TOLERANCE
+    settings = LossSettings(kind=kind, **our_settings)
+    found = engine(Preference(settings), ours, examples)
     together = deviation(found, computed(trainer, stock, [batch]))
     assert together > 100 * TOLERANCE if case == "nll" else together < TOLERANCE
 
-    gamma = told.model_copy(update={"gamma": 0.5 * 2.5})
-    sums = told.model_copy(update={"kind": "dpo", "beta": 2.5})
+    gamma = settings.model_copy(update={"gamma": 0.5 * 2.5})
+    sums = settings.model_copy(update={"kind": "dpo", "beta": 2.5})
     faults = {
-        "positions run on": engine(Preference(told), ours, examples, positions_run_on),
+        "positions run on": engine(Preference(settings), ours, examples, positions_run_on),
         "a gamma that beta scales": engine(Preference(gamma), ours, examples),
         "sums for means": engine(Preference(sums, {own.id: [0.0, 0.0] for own in examples}), ours, examples),
     }
-    for fault, found in faults.items():
-        assert deviation(found, truth) > 100 * TOLERANCE, fault
+    assert_equal_but_for_faults(found, truth, faults)
 
 
 DPO = {
@@ -161,72 +156,56 @@ DPO = {
 }
 
 
+@pytest.fixture
+def dpo_trainer(table, stock_tokenizer, tmp_path):
+    def make(stock: Any, reference: Any, **settings: Any) -> Any:
+        config = trl.DPOConfig(str(tmp_path), **PLAIN, beta=0.3, **settings)
+        return trl.DPOTrainer(stock, reference, config, train_dataset=table, processing_class=stock_tokenizer)
+
+    return make
+
+
 # TRL 1.16 reads a property of transformers by its old name.
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 @pytest.mark.parametrize("case", DPO)
-def test_dpo_equals_the_dpo_trainer(case, table, examples, stock_tokenizer, tmp_path):
-    ours_told, theirs_told = DPO[case]
+def test_dpo_equals_the_dpo_trainer(case, dpo_trainer, examples, tmp_path):
+    our_settings, their_settings = DPO[case]
     stock, ours = twins("logprobs")
     stock_reference, our_reference = twins("logprobs", seed=1)
-    trainer = trl.DPOTrainer(
-        stock,
-        stock_reference,
-        trl.DPOConfig(str(tmp_path), **PLAIN, beta=0.3, **theirs_told),
-        train_dataset=table,
-        processing_class=stock_tokenizer,
-    )
+    trainer = dpo_trainer(stock, stock_reference, **their_settings)
     (batch,) = collated(trainer, apart=False)
     ids = batch["input_ids"]
     assert unpadded(ids, batch["attention_mask"]) == ids_of(examples, 0) + ids_of(examples, 1)
     responses = [list(own.tokens.responses[at]) for at in (0, 1) for own in examples]
     assert unpadded(ids, batch["completion_mask"]) == responses
     truth = computed(trainer, stock, collated(trainer, apart=True))
-    with torch.no_grad():
-        reference = {
-            own.id: [
-                one.sum().item() for one in response_logprobs(our_reference, pack(build_trees([own.tokens])))
-            ]
-            for own in examples
-        }
-    told = LossSettings(kind="dpo", beta=0.3, **ours_told)
-    assert deviation(engine(Preference(told, reference), ours, examples), truth) < TOLERANCE
-
-    means = told.model_copy(update={"kind": "simpo", "gamma": 0.0})
+    reference = reference_logprobs(our_reference, examples, tmp_path, budget=1000, progress=no_progress)
+    settings = LossSettings(kind="dpo", beta=0.3, **our_settings)
+    means = settings.model_copy(update={"kind": "simpo", "gamma": 0.0})
     no_reference = {own.id: [0.0, 0.0] for own in examples}
     faults = {
-        "positions run on": engine(Preference(told, reference), ours, examples, positions_run_on),
+        "positions run on": engine(Preference(settings, reference), ours, examples, positions_run_on),
         "means for sums": engine(Preference(means), ours, examples),
-        "no reference": engine(Preference(told, no_reference), ours, examples),
+        "no reference": engine(Preference(settings, no_reference), ours, examples),
     }
-    for fault, found in faults.items():
-        assert deviation(found, truth) > 100 * TOLERANCE, fault
+    assert_equal_but_for_faults(engine(Preference(settings, reference), ours, examples), truth, faults)
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-def test_likelihoods_and_implicit_rewards_are_those_of_the_dpo_trainer(
-    rows, table, backend, stock_tokenizer, tmp_path
-):
+def test_likelihoods_and_implicit_rewards_are_those_of_the_dpo_trainer(rows, tokenizer, dpo_trainer):
     stock, ours = twins("logprobs")
     stock_reference, our_reference = twins("logprobs", seed=1)
-    trainer = trl.DPOTrainer(
-        stock,
-        stock_reference,
-        trl.DPOConfig(str(tmp_path), **PLAIN, beta=0.3),
-        train_dataset=table,
-        processing_class=stock_tokenizer,
-    )
+    trainer = dpo_trainer(stock, stock_reference)
     (batch,) = collated(trainer, apart=False)
     trained, started = (
         torch.stack(list(trainer.compute_ref_log_probs(model, batch)), dim=1)
         for model in (stock, stock_reference)
     )
-    tokenizer = Tokenizer.from_backend(backend, eos="<eos>", pad="<pad>")
-    say = lambda role, text: ({"role": role, "content": text},)  # noqa: E731  # one line
     asked = [
         Query(
-            str(at), say("user", row.prompt), (say("assistant", row.chosen), say("assistant", row.rejected))
+            name, say("user", row["prompt"]), tuple(say("assistant", row[n]) for n in ("chosen", "rejected"))
         )
-        for at, row in enumerate(rows)
+        for name, row in zip("abc", rows, strict=True)
     ]
     judge, base = LanguageModel(ours, tokenizer), LanguageModel(our_reference, tokenizer)
     plain = torch.tensor([one.scores for one in LikelihoodRewardModel(judge, "x").judge(asked)])

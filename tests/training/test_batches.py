@@ -41,7 +41,7 @@ def prepared(examples, *, budget, objective=None, limit=10_000):
 def sequences(micro):
     """Of every response: what its last token sees, and which of these tokens are its own."""
     ids, found = micro.packed.input_ids[0].tolist(), []
-    start, branches = 0, iter(micro.response_targets())
+    start, branches = 0, iter(micro.packed.layout.written_tokens(micro.written))
     for tree in micro.packed.layout.trees:
         fork = begin = start + tree.prefix
         for length in tree.branches:

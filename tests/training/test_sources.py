@@ -260,15 +260,12 @@ WORLD = {"responses": [2, 4], "tokens_per_step": 512, "responses_per_step": 12}
 
 def test_a_world_gives_fresh_contexts_for_every_step(opened):
     source = opened(world=WORLD)
-    assert source.epoch_steps() is None
     batches = [source.batch(step, 160) for step in range(2)]
     assert batches == [opened(world=WORLD).batch(step, 160) for step in range(2)]
     digests = [{example.digest for example in batch} for batch in batches]
     assert [len(own) for own in digests] == [3, 3]
     assert not digests[0] & digests[1]
     assert {len(example.ranks) for example in batches[0]} == {2, 4}
-    with pytest.raises(ConfigError, match="has no end"):
-        source.examples()
 
 
 def test_the_best_responses_of_a_world_are_its_demonstrations(opened):

@@ -47,21 +47,19 @@ class MicroBatch:
     examples: Sequence[Example]
     weight: float  # its share of the step; the weights of a step sum to 1
 
-    def response_targets(self) -> list[list[int]]:
-        """For every response, the indices of its tokens in the packed sequence.
-
-        A branch may begin with the rest of a prompt, whose tokens are not part of the response; neither are tool
-        results and user turns within it.
-        """
-        return self.packed.layout.written_tokens(self._written())
-
     def response_logprobs(self, model: Any) -> "list[Tensor]":
         """The fp32 log-probabilities of every response's tokens, response by response, of all examples in order."""
         from longrm.modeling.shared_prefix import response_logprobs
 
-        return response_logprobs(model, self.packed.to(model.device), self._written())
+        return response_logprobs(model, self.packed.to(model.device), self.written)
 
-    def _written(self) -> list[Sequence[int]]:
+    @property
+    def written(self) -> list[Sequence[int]]:
+        """For every branch, the places of the tokens that the model wrote.
+
+        A branch may begin with the rest of a prompt, whose tokens are not part of the response; neither are tool
+        results and user turns within it.
+        """
         return [own for example in self.examples for own in example.tokens.written]
 
 

@@ -128,21 +128,15 @@ def load_checkpoint(
 def load_weights(checkpoint: Path, model: Any) -> None:
     """Loads the trained weights of a checkpoint into the initial model, before ZeRO shards them."""
     with _reading(checkpoint):
-        stored, trained = load_file(checkpoint / _WEIGHTS), trained_weights(model)
-        if _shapes(stored) != _shapes(trained):
+        # Missing are the frozen weights, which are those of the initial model.
+        missing, unexpected = model.load_state_dict(load_file(checkpoint / _WEIGHTS), strict=False)
+        if unexpected or trained_weights(model).keys() & {*missing}:
             raise ValueError(f"{_WEIGHTS} has the weights of another model")
-        with torch.no_grad():
-            for name, weight in trained.items():
-                weight.copy_(stored[name])
 
 
 def trained_weights(model: Any) -> dict[str, torch.Tensor]:
     """The weights of a model that are trained, by name."""
     return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-
-
-def _shapes(weights: dict[str, torch.Tensor]) -> dict[str, torch.Size]:
-    return {name: weight.shape for name, weight in weights.items()}
 
 
 @contextmanager

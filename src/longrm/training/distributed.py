@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from longrm.config import Config
-from longrm.errors import ConfigError, RunError, first_line
+from longrm.errors import ConfigError
 from longrm.modeling.process_group import extend_timeouts, join
 from longrm.runs.folder import RunFolder
 from longrm.runs.workers import check_seen, world_size
@@ -127,11 +127,8 @@ def process_folder(context: DistributedContext, out: Path, settings: Config) -> 
     check_seen(out)
     with TemporaryDirectory(prefix="longrm-process-") as scratch:
         copy = Path(scratch) / "run"
-        try:
-            # Checkpoints and models are large, and are read from the run folder itself.
-            shutil.copytree(out, copy, ignore=shutil.ignore_patterns("checkpoints", "best", "model", ".*"))
-        except OSError as error:  # shutil collects the errors of many files
-            raise RunError(f"cannot copy the records of {out} to {scratch}: {first_line(error)}") from None
+        # Checkpoints and models are large, and are read from the run folder itself.
+        shutil.copytree(out, copy, ignore=shutil.ignore_patterns("checkpoints", "best", "model", ".*"))
         context.wait()
         with RunFolder(copy, "training", settings) as folder:
             yield folder

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from longrm.errors import ConfigError, LongRMError, TrainingError
+from longrm.errors import LongRMError, TrainingError
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.loading import LanguageModel, Scorer
 from longrm.modeling.saving import save
@@ -81,10 +81,6 @@ class Evaluations:
                 "remove [evaluation] and use longrm evaluate after training"
             ) from None
         overall, metric = summary["metrics"]["overall"], self._settings.metric
-        if metric not in overall:
-            raise ConfigError(
-                f"evaluation.metric: the evaluation has no '{metric}'; it has {', '.join(overall)}"
-            )
         # Rounding may differ between processes, and all must agree on which model is the best.
         record = EvaluationRecord(step, metric, self._context.broadcast(overall[metric]["value"]))
         self.records.append(record)

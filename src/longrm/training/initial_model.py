@@ -41,11 +41,25 @@ def initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | Langu
             structure(model.model, seed=settings.seed)
         model.model.to(resolve_device("auto"))
     else:
-        model = _load(start, kind, settings.seed)
+        assert start.path is not None, "settings have either a path or a new model"
+        model = _load(start.path, start, kind, settings.seed)
         if start.rope_theta is not None:
             rescale_rope(model.model, start.rope_theta)
-    if start.lora is not None:
-        _add_adapters(model, start, settings.seed)
+        if start.lora is not None:
+            # PEFT takes two seconds to import, and most trainings have no adapter.
+            from longrm.modeling.adapters import adapt
+
+            local = Path(start.path).expanduser().exists()
+            on_hub = None if local else hub.split_revision(start.path)
+            adapt(
+                model.model,
+                base=start.path if on_hub is None else on_hub[0],
+                revision=model.origin.get("commit"),
+                rank=start.lora.rank,
+                alpha=start.lora.alpha,
+                targets=None,  # every linear layer but the heads
+                seed=settings.seed,
+            )
     set_precision(model.model, start.precision)
     if memory.gradient_checkpointing:
         checkpoint_activations(model.model, offload=memory.activation_offloading)
@@ -54,14 +68,10 @@ def initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | Langu
     return model
 
 
-def _load(start: ModelSettings, kind: ModelKind, seed: int) -> Scorer | LanguageModel:
-    path = start.path
-    assert path is not None, "settings have either a path or a new model"
+def _load(path: str, start: ModelSettings, kind: ModelKind, seed: int) -> Scorer | LanguageModel:
     folders = find_model_folders(path)
     if folders.adapter is not None:
-        raise ModelError(
-            f"{path} is an adapter: start from the model that longrm merge {path} --out DIR writes"
-        )
+        raise ModelError(f"{path} is an adapter: start from what longrm merge {path} --out DIR writes")
     check_trainable(read_config(folders.base, path), path)
     # Trained weights are fp32. Frozen ones are kept in the precision in which they are used.
     dtype = torch.bfloat16 if start.lora and start.precision == "bfloat16" else torch.float32
@@ -72,22 +82,3 @@ def _load(start: ModelSettings, kind: ModelKind, seed: int) -> Scorer | Language
     model = load_language_model(path, dtype=dtype, packed=True)
     check_savable(model.model, path)
     return model
-
-
-def _add_adapters(model: Scorer | LanguageModel, start: ModelSettings, seed: int) -> None:
-    # PEFT takes two seconds to import, and most trainings have no adapter.
-    from longrm.modeling.adapters import adapt
-
-    lora, base = start.lora, start.path
-    assert lora is not None
-    assert base is not None
-    on_hub = None if Path(base).expanduser().exists() else hub.split_revision(base)
-    adapt(
-        model.model,
-        base=base if on_hub is None else on_hub[0],
-        revision=model.origin.get("commit"),
-        rank=lora.rank,
-        alpha=lora.alpha,
-        targets=None,  # every linear layer but the heads
-        seed=seed,
-    )

@@ -91,13 +91,10 @@ def write_card(folder: Path, context: CardContext, *, figure: bytes | None = Non
 
 
 def card_text(folder: Path, context: CardContext, *, figure: bool, place: str = ".") -> str:
-    """The text of a model card, valid as a README of the Hub.
+    """The text of the card of a full model or an adapter, valid as a README of the Hub.
 
-    Args:
-        folder: A full model, or an adapter.
-        context: What the card says.
-        figure: Whether there is a figure next to the card.
-        place: Where the code on the card finds the model: this folder, or its id on the Hub.
+    `place` is where the code on the card finds the model: this folder, or its id on the Hub. With `figure` there is a
+    figure next to the card.
     """
     from huggingface_hub import ModelCardData  # slow to import
 
@@ -134,6 +131,12 @@ def card_text(folder: Path, context: CardContext, *, figure: bool, place: str = 
     if results:
         metadata |= {"model_name": name, "eval_results": results}
 
+    published = without_paths(settings.to_dict())
+    if base is not None:  # an initial model of the Hub keeps its id and revision
+        identity = hub.split_revision(settings.model.path or "")
+        on_hub = identity is not None and identity[0] == base
+        published["model"]["path"] = settings.model.path if on_hub else base
+
     environment = Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
     )
@@ -160,7 +163,7 @@ def card_text(folder: Path, context: CardContext, *, figure: bool, place: str = 
         figure=FIGURE if figure else None,
         # An adapter is loaded onto a base whose weights are as they were when it was evaluated.
         rounded=settings.model.precision == "bfloat16" and not adapter,
-        toml=to_toml(_published_settings(settings, base)).strip(),
+        toml=to_toml(published).strip(),
         versions=", ".join([f"Python {platform.python_version()}", *versions]),
         **_reading_context(folder),
     )
@@ -174,16 +177,6 @@ def _base(path: str | None, commit: str | None) -> str | None:
     if identity is not None and (commit or hub.on_modelscope(path)):
         return identity[0]
     return Path(path).expanduser().resolve().name
-
-
-def _published_settings(settings: TrainingSettings, base: str | None) -> dict[str, Any]:
-    """All settings without paths; an initial model of the Hub keeps its id and revision."""
-    published: dict[str, Any] = without_paths(settings.to_dict())
-    path = settings.model.path
-    if path is not None:
-        identity = hub.split_revision(path)
-        published["model"]["path"] = path if identity is not None and identity[0] == base else base
-    return published
 
 
 def _reading_context(folder: Path) -> dict[str, Any]:

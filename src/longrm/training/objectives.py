@@ -42,7 +42,10 @@ class Objective:
     ) -> None:
         self.settings = settings
         self.reference = reference
-        self.chance = settings.loss.chance
+        options = settings.options()
+        # Equal scores have the loss at chance only without margins, and without these terms.
+        terms = ("nll", "label_smoothing", "centering")
+        self.chance = None if graded or any(map(options.get, terms)) else settings.loss.chance
 
     def select(self, example: "Example") -> "Example":
         """The example with the responses that the loss reads."""
@@ -96,13 +99,6 @@ class Preference(Objective):
     """
     description = "preference between judgments"
 
-    def __init__(
-        self, settings: LossSettings, reference: ReferenceLogprobs | None = None, *, graded: bool = False
-    ) -> None:
-        super().__init__(settings, reference, graded=graded)
-        if settings.options().get("nll"):
-            self.chance = None  # the likelihood term has no known value
-
     def select(self, example: "Example") -> "Example":
         """The best response, then worse ones in their order, V at most."""
         best = example.ranks.index(min(example.ranks))
@@ -137,14 +133,6 @@ class BradleyTerry(Objective):
     longrm train bradley-terry --config mine.toml --out runs/other --set optimizer.learning_rate=1e-5
     """
     description = "a score for every response"
-
-    def __init__(
-        self, settings: LossSettings, reference: ReferenceLogprobs | None = None, *, graded: bool = False
-    ) -> None:
-        super().__init__(settings, reference, graded=graded)
-        # Equal scores have the loss at chance only without margins, smoothing and centering.
-        if graded or settings.options() != settings.loss.options:
-            self.chance = None
 
     def select(self, example: "Example") -> "Example":
         """All responses; raises `DataError` if the loss cannot read the example's margin or probability."""

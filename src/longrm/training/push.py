@@ -28,23 +28,11 @@ from longrm.training.settings import TrainingSettings
 CONTEXT = "card.json"
 """The `CardContext` of a merged model, which is stored next to its card and not uploaded."""
 
-_MODEL_FILES = (
-    "config.json",
-    "generation_config.json",
-    "model*.safetensors",
-    "model.safetensors.index.json",
-    ADAPTER,
-    ADAPTER_WEIGHTS,
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "chat_template.jinja",
-)
+_MODEL_FILES = [
+    *("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json"),
+    *(ADAPTER, ADAPTER_WEIGHTS, "chat_template.jinja", "tokenizer.json", "tokenizer_config.json"),
+    *("tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
+]
 """The files of a model; nothing else is uploaded but its card and the card's figure."""
 
 
@@ -105,12 +93,10 @@ def save_card_context(folder: Path, context: CardContext) -> None:
 
 
 def pushed_model(source: Path, identity: str, results: Sequence[Path] = ()) -> PushedModel:
-    """Collects what `longrm push` uploads.
+    """Collects what `longrm push` uploads to the Hub as the model `identity`.
 
-    Args:
-        source: The folder of a training run, of its model, or of one that `longrm merge` wrote.
-        identity: The id of the model on the Hub.
-        results: Run folders of finished evaluations of this model, for the card.
+    `source` is the folder of a training run, of its model, or of one that `longrm merge` wrote. `results` are run
+    folders of finished evaluations of this model, for the card.
 
     Raises:
         ModelError: The folder has no model, or an adapter of a base on this machine.

@@ -230,15 +230,10 @@ class LossSettings(Config):
     rejected: int | None = Field(None, ge=1)
     centering: float | None = Field(None, ge=0.0)
 
-    @field_validator("kind")
-    @classmethod
-    def _is_known(cls, kind: str) -> str:
-        if kind not in LOSSES:
-            raise ConfigError(f"unknown loss {kind!r}; {nearest(kind, LOSSES)}")
-        return kind
-
     @model_validator(mode="after")
     def _takes_its_options(self) -> "LossSettings":
+        if self.kind not in LOSSES:
+            raise ConfigError(f"unknown loss {self.kind!r}; {nearest(self.kind, LOSSES)}")
         for name in type(self).model_fields:
             if name != "kind" and getattr(self, name) is not None and name not in self.loss.options:
                 takes = ", ".join(self.loss.options) or "no options"

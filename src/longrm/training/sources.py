@@ -84,14 +84,6 @@ class GeneratedSource:
                 tokens, ranks = tokens.only(row.best_first()[:1]), (1,)
         return Example(row.id, tokens, ranks, context_digest(row), source=str(row.metadata["task"]))
 
-    def epoch_steps(self) -> int | None:
-        """None: generated data has no end."""
-        return None
-
-    def examples(self) -> Iterator[Example]:
-        """Not supported: generated data has no end."""
-        raise ConfigError("generated data has no end; train on a file (data.path)")
-
 
 @dataclass(frozen=True, slots=True)
 class _File:
@@ -159,15 +151,10 @@ def open_source(
     limit: int,
     progress: Progress = no_progress,
 ) -> GeneratedSource | FileSource:
-    """Opens the data that the settings name, and logs what is omitted.
+    """Opens the data that the settings name, for one kind of rows, and logs what is omitted.
 
-    Args:
-        data: Where the rows come from.
-        tokenizer: The model's.
-        seed: Seed of the order of the rows.
-        kind: What the objective reads. The best responses of a world are its demonstrations.
-        limit: The model's context window in tokens.
-        progress: Called while rows are tokenized.
+    The best responses of a world are its demonstrations. `limit` is the model's context window in tokens, `seed` that
+    of the order of the rows.
 
     Raises:
         ConfigError: A format of comparisons is named for demonstrations.

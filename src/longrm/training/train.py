@@ -3,7 +3,7 @@
 import logging
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from transformers.integrations.integration_utils import (
     get_available_reporting_integrations,
 )
 
-from longrm.errors import ConfigError, RunError, first_line, nearest
+from longrm.errors import ConfigError, RunError, nearest
 from longrm.evaluation.summaries import read_summary
 from longrm.modeling.device_memory import return_freed_memory
 from longrm.modeling.saving import save
@@ -34,7 +34,7 @@ from longrm.training.objectives import OBJECTIVES
 from longrm.training.reference import reference_logprobs
 from longrm.training.sampling import Curriculum
 from longrm.training.settings import TrainingSettings
-from longrm.training.sources import open_source
+from longrm.training.sources import FileSource, open_source
 from longrm.training.trainer import train_steps
 from longrm.training.zero import gather_weights
 
@@ -118,13 +118,17 @@ def train(
         )
         if source.digest:
             _check_same_data(folder.path, source.digest)
-        steps = settings.optimizer.steps or (settings.optimizer.epochs or 1) * (source.epoch_steps() or 0)
+        steps = settings.optimizer.steps
+        if steps is None:
+            assert isinstance(source, FileSource), "settings require steps for generated data"
+            steps = (settings.optimizer.epochs or 1) * source.epoch_steps()
 
         # The objective; the reference is the model before training.
         budget = settings.memory.tokens_per_forward
         graded = bool(source.counts.get("margin") or source.counts.get("probability"))
         objective = make_objective(settings.loss, graded=graded)
         if settings.loss.loss.needs_reference:
+            assert isinstance(source, FileSource), "settings require it"
             objective.reference = reference_logprobs(
                 model.model,
                 map(objective.select, source.examples()),
@@ -167,13 +171,29 @@ def train(
         model.model.eval()
 
         records = list(Log(folder.path / STEPS, StepRecord))
-        summary = _summary(settings.objective, records, source.counts, evaluations)
-        if evaluations is None or evaluations.kept is None:
+        last = records[-_WINDOW:]
+        accuracies = [record.accuracy for record in last if record.accuracy is not None]
+        kept = evaluations.kept if evaluations is not None else None
+        summary = {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "training",
+            "objective": settings.objective,
+            "steps": len(records),
+            "tokens": sum(record.tokens for record in records),
+            "window": len(last),
+            "loss": sum(record.loss for record in last) / len(last),
+            "accuracy": sum(accuracies) / len(accuracies) if accuracies else None,
+            "data": dict(source.counts),
+            "evaluations": evaluations.as_dict() if evaluations is not None else None,
+            "model_step": kept or len(records),
+        }
+        if kept is None:
             with gather_weights(model.model):
                 if context.is_main_process:
                     save(model, out / MODEL)
         elif context.is_main_process:
-            _copy(out / BEST, out / MODEL)
+            with new_folder(out / MODEL) as scratch:  # the model appears in one rename
+                shutil.copytree(out / BEST, scratch, dirs_exist_ok=True)
         if context.is_main_process:
             card = CardContext(settings, summary, evaluations_of(out, summary["model_step"]), model.origin)
             write_card(out / MODEL, card)
@@ -203,36 +223,3 @@ def _check_same_data(folder: Path, digest: str) -> None:
             f"{folder} was started with other data: a file, the tokenizer or the version of tokenizers has changed; "
             "choose another --out, or restore the data"
         )
-
-
-def _summary(
-    objective: str,
-    records: Sequence[StepRecord],
-    counts: Mapping[str, int],
-    evaluations: Evaluations | None,
-) -> dict[str, Any]:
-    last = records[-_WINDOW:]
-    accuracies = [record.accuracy for record in last if record.accuracy is not None]
-    kept = evaluations.kept if evaluations is not None else None
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "training",
-        "objective": objective,
-        "steps": len(records),
-        "tokens": sum(record.tokens for record in records),
-        "window": len(last),
-        "loss": sum(record.loss for record in last) / len(last),
-        "accuracy": sum(accuracies) / len(accuracies) if accuracies else None,
-        "data": dict(counts),
-        "evaluations": evaluations.as_dict() if evaluations is not None else None,
-        "model_step": kept or len(records),
-    }
-
-
-def _copy(model: Path, target: Path) -> None:
-    """Copies a model folder, which appears in one rename."""
-    try:
-        with new_folder(target) as scratch:
-            shutil.copytree(model, scratch, dirs_exist_ok=True)
-    except OSError as error:  # shutil collects the errors of many files
-        raise RunError(f"cannot copy {model} to {target}: {first_line(error)}") from None

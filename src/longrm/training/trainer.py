@@ -142,16 +142,10 @@ def train_steps(
                 step_log.append(record)
                 speed = record.tokens / max(seconds, 1e-9)
                 if trackers:
-                    tracked = {
-                        "loss": record.loss,
-                        "learning_rate": learning_rate,
-                        "grad_norm": grad_norm,
-                        "tokens": float(record.tokens),
-                        "tokens_per_second": speed,
-                    }
-                    if record.accuracy is not None:
-                        tracked["accuracy"] = record.accuracy
-                    trackers.log(done, tracked | record.losses)
+                    names = ("loss", "accuracy", "learning_rate", "grad_norm", "tokens")
+                    tracked = {name: getattr(record, name) for name in names} | record.losses
+                    tracked["tokens_per_second"] = speed
+                    trackers.log(done, {name: value for name, value in tracked.items() if value is not None})
                 accuracy = "" if record.accuracy is None else f"accuracy {record.accuracy:.2f}, "
                 rates = f"learning rate {learning_rate:.1e}, {speed:,.0f} tokens/s"
                 progress("training", done, steps, f"loss {record.loss:.3f}, {accuracy}{rates}")

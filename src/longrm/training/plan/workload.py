@@ -159,15 +159,22 @@ class Workload:
 def workload_of(settings: TrainingSettings, limit: int | None, progress: Progress) -> Workload:
     """What a recipe reads; `[plan.rows]` replaces data that is not on this machine."""
     stated = settings.plan.rows if settings.plan else ()
+    model = settings.model
+    tokenizer_name = model.new.tokenizer if model.new else model.path or ""
     if settings.data.world is not None:
-        return _generated(settings, limit or _UNLIMITED)
+        return _generated(settings, load_tokenizer(tokenizer_name), limit or _UNLIMITED)
     missing = [file.path for file in settings.data.files() if not Path(file.path).expanduser().exists()]
     if missing and not stated:
         raise ConfigError(
             f"{missing[0]} does not exist; create it, or state its rows in the recipe: "
             "plan.rows = [{rows = 1000, prompt = 30000, responses = 2, response = 500}]"
         )
-    tokenizer = None if missing else _tokenizer(settings, optional=bool(stated))
+    try:
+        tokenizer = None if missing else load_tokenizer(tokenizer_name)
+    except ModelError:
+        if not stated:
+            raise
+        tokenizer = None
     trees: Counter[TreeShape] = Counter()
     if tokenizer is None:
         most = 1 + (settings.loss.rejected or _UNLIMITED) if settings.objective != "sft" else 1
@@ -194,16 +201,6 @@ def workload_of(settings: TrainingSettings, limit: int | None, progress: Progres
         trees[shape] += 1
         weighted[shape] = weighted.get(shape, 0.0) + weights[example.source]
     return _of_rows(settings, trees, weighted, "the data, row by row", source.counts, source.epoch_steps())
-
-
-def _tokenizer(settings: TrainingSettings, *, optional: bool) -> Tokenizer | None:
-    model = settings.model
-    try:
-        return load_tokenizer(model.new.tokenizer if model.new else model.path or "")
-    except ModelError:
-        if not optional:
-            raise
-        return None
 
 
 def _of_rows(
@@ -241,15 +238,13 @@ def _of_rows(
     )
 
 
-def _generated(settings: TrainingSettings, limit: int) -> Workload:
+def _generated(settings: TrainingSettings, tokenizer: Tokenizer, limit: int) -> Workload:
     """Draws one step of every length, and assumes that all steps of a length are like it."""
     world, steps = settings.data.world, settings.optimizer.steps
-    assert world is not None, "the caller has checked"
-    assert settings.curriculum is not None, "settings require it"
-    assert steps is not None, "settings require it"
+    assert world is not None
+    assert settings.curriculum is not None
+    assert steps is not None
     curriculum = Curriculum(settings.curriculum, steps=steps, seed=settings.seed)
-    tokenizer = _tokenizer(settings, optional=False)
-    assert tokenizer is not None
     objective = OBJECTIVES[settings.objective]
     batches = Batches(
         open_source(settings.data, tokenizer, settings.seed, kind=objective.reads, limit=limit),
@@ -261,20 +256,19 @@ def _generated(settings: TrainingSettings, limit: int) -> Workload:
     lengths = [curriculum.length(step) for step in range(steps)]
     trees: Counter[TreeShape] = Counter()
     rows, several = 0, False
-    layouts: list[PackedLayout] = []
+    largest = PackedLayout(())
     for length, count in Counter(lengths).items():
         micro_batches = batches.layouts(lengths.index(length))
         several |= len(micro_batches) > 1
         for layout, examples in micro_batches:
-            layouts.append(layout)
+            largest = max(largest, layout, key=lambda one: one.tokens)
             rows += count * examples
-            for shape in layout.trees:
-                trees[shape] += count
+            trees.update({shape: count * number for shape, number in Counter(layout.trees).items()})
     return Workload(
         steps=steps,
         rows=rows,
         trees=trees,
-        largest=max(layouts, key=lambda layout: layout.tokens),
+        largest=largest,
         several=several,
         origin=f"data.world, one step of every length of {', '.join(world.names)}",
     )

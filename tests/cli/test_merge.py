@@ -12,7 +12,7 @@ from longrm.modeling.loading import load_scorer, new_language_model
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape, TokenTree
 from longrm.modeling.shared_prefix import pack, scores
-from longrm.training import push
+from longrm.training import model_card
 from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 from longrm.worlds import WorldPlan, generate, words_tokenizer
@@ -76,7 +76,7 @@ def test_a_folder_without_an_adapter_and_an_output_with_files_are_errors(trained
 
 def test_a_merge_that_was_killed_before_its_last_file_can_be_repeated(trained, tmp_path, monkeypatch):
     with monkeypatch.context() as patched, killed_after(10**9, tmp_path) as killer:
-        patched.setattr(push, "save_card_context", lambda *_: killer.kill())
+        patched.setattr(model_card, "save_card_context", lambda *_: killer.kill())
         with pytest.raises(Killed):
             command.main([str(trained), "--out", str(tmp_path / "merged")], standalone_mode=False)
     assert [path.name for path in tmp_path.iterdir()] == [".merged.tmp"]

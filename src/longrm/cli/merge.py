@@ -20,8 +20,7 @@ def command(run: Path, out: Path) -> None:
     longrm merge runs/lora --out runs/lora/merged
     """
     from longrm.modeling.saving import merge
-    from longrm.training.model_card import write_card
-    from longrm.training.push import card_context_of_run, save_card_context, training_run
+    from longrm.training.model_card import card_context_of_run, save_card_context, training_run, write_card
 
     trained = training_run(run)
 

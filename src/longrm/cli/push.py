@@ -37,7 +37,7 @@ def command(
     from longrm import hub
 
     hub.check_new_id(name)
-    from longrm.training.push import is_model_file, pushed_model
+    from longrm.training.model_card import is_model_file, pushed_model
 
     model = pushed_model(run, name, results)
     sizes = model.sizes()

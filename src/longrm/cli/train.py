@@ -175,8 +175,7 @@ def _add_figure(summary: dict[str, Any], out: Path) -> None:
     """Writes the model card again with the report's figure, if the packages that draw it are installed."""
     from longrm.evaluation.metrics import PAIR_ACCURACY
     from longrm.training.evaluations import EVALUATIONS
-    from longrm.training.model_card import write_card
-    from longrm.training.push import card_context_of_run
+    from longrm.training.model_card import card_context_of_run, write_card
 
     try:
         from longrm.report import charts

@@ -44,30 +44,21 @@ def sizes_of(settings: TrainingSettings, kind: ModelKind) -> ModelSizes:
         )
     if path is None:
         raise ConfigError("the recipe names no model: add --set model.path=FOLDER")
-    stated = settings.plan.model if settings.plan else None
-    config = _config(path, local_only=stated is not None)
-    if config is not None:
-        return _sizes_of_config(config, kind, path)
-    assert stated is not None, "without it the config comes from the Hub"
-    return replace(stated, kind=kind)
-
-
-def _config(path: str, *, local_only: bool) -> Any:
-    """The config of a folder or of the Hub; None if `local_only` and it is not on this machine."""
     folder = Path(path).expanduser()
     name, revision = (None if folder.is_dir() else hub.split_revision(path)) or (str(folder), None)
-    if local_only and not folder.is_dir() and hub.cached_file(name, "config.json", revision) is None:
-        return None
+    stated = settings.plan.model if settings.plan else None
+    if stated and not folder.is_dir() and hub.cached_file(name, "config.json", revision) is None:
+        return replace(stated, kind=kind)
     from transformers import AutoConfig  # slow to import; sizes that are stated need none of it
 
     try:
-        return AutoConfig.from_pretrained(name, revision=revision or "main", local_files_only=local_only)
+        local_only = stated is not None
+        config = AutoConfig.from_pretrained(name, revision=revision or "main", local_files_only=local_only)
     except (ValueError, KeyError, OSError) as error:
-        if local_only and not folder.is_dir():
-            return None
         raise ModelError(
             f"{path}: cannot read its config ({first_line(error)}); [plan.model] may state its sizes"
         ) from None
+    return _sizes_of_config(config, kind, path)
 
 
 def _sizes_of_config(config: Any, kind: ModelKind, path: str) -> ModelSizes:

@@ -34,7 +34,7 @@ def summaries():
     pairs = [judged(number) for number in range(24)]
     mixed = [judged(number, 2 + number % 2) for number in range(24)]
     told = {"model": "m", "bench": "b", "resamples": 100}
-    first = summarize(pairs, scale="points", rule="judgebench", release_rule=True, **told).to_dict()
+    first = summarize(pairs, scale="points", rule="judgebench", **told).to_dict()
     second = summarize(mixed, scale="logit", **told).to_dict()
     stage = first | {"best_of_4": second, "pointwise": first}
     metric = first["ties"]

@@ -16,14 +16,6 @@ from longrm.report.sections import SECTIONS
 from . import pages
 from .pages import anchors
 
-RELEASE = {
-    "overall_percent": 43.756,
-    "by_task_percent": {"Cite": 50.0, "Code": None},
-    "by_rank_percent": {"2": 37.3},
-    "left_out": 0,
-    "errs": [{"id": f"Cite-{n}", "why": "first_match"} for n in range(12)] + [{"id": "Code-1", "why": "tie"}],
-}
-
 
 def sign(text: str) -> str:
     return text.replace("-", "−")
@@ -49,13 +41,11 @@ def gap(metric: dict[str, Any]) -> str:
 def rich(synthetic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two judges that write and one that scores; read only."""
     folder = tmp_path_factory.mktemp("rich")
-    added = {"audit": synthetic.AUDIT, "release_rule": RELEASE}
+    added = {"audit": synthetic.AUDIT}
     synthetic.write_evaluation(
         folder / "one", synthetic.written(1, votes=3), scale="verdict", rule="judgebench", added=added
     )
-    synthetic.write_evaluation(
-        folder / "two", synthetic.written(2), scale="verdict", added={"audit": synthetic.AUDIT}
-    )
+    synthetic.write_evaluation(folder / "two", synthetic.written(2), scale="verdict", added=added)
     synthetic.write_evaluation(
         folder / "scores", synthetic.judgments(synthetic.CURVES["short"], 3), scale="logit"
     )

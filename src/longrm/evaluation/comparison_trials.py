@@ -40,7 +40,6 @@ class JudgingSettings(Config):
             the verdict stays the same; "none" saves this trial.
         baselines: Heuristics without a model, for comparison. Random and place are at chance by construction;
             compress:MODEL is a model, not a baseline.
-        release_rule: Also score as the LongRM release does, including its mistakes.
         examples: Number of comparisons that were judged right to keep in `examples.jsonl` for the report, per length,
             each from another group. All others are always kept, so the file can become as large as the data; 0 keeps
             none. It can be changed for a finished run, without judging again.
@@ -53,7 +52,6 @@ class JudgingSettings(Config):
     votes: int = Field(1, ge=1, le=10_000)
     context_check: Literal["none", "removed", "swapped"] = "none"
     baselines: tuple[str, ...] = ("longest", "shortest", "overlap")
-    release_rule: bool = False
     examples: Annotated[int, OPERATIONAL] = Field(3, ge=0)
     resamples: int = Field(2000, ge=100, le=100_000)
     accuracy_threshold: float | None = Field(None, gt=0.0, lt=1.0)

@@ -34,9 +34,8 @@ def write_results(summary: EvaluationSummary, path: Path) -> None:
 
     On Long-RewardBench, tasks, lengths and `macro` (the mean over lengths) are of the pairs alone; Rank2 to Rank4 are
     of the rankings, `avg` of everything. The first row has position matches (the paper's Eq. 2). Exact orders follow if
-    there are rankings, then the release's own scoring if requested, and a row for each metric that is not in the paper.
-    Below are the published rows with the known defects of each; `RewardBench` is the published average on short
-    contexts.
+    there are rankings, and a row for each metric that is not in the paper. Below are the published rows with the known
+    defects of each; `RewardBench` is the published average on short contexts.
 
     On another benchmark nothing of the paper is comparable: there the columns are its own tasks and lengths (in
     tokens), with main accuracy. A metric that is not a share is not in percent.
@@ -67,11 +66,6 @@ def _own(summary: EvaluationSummary) -> Iterator[CsvRow]:
         ranks = _part_columns(metrics.by_subtype, {f"Rank{n}": n for n in BEST_OF}, name)
         average = {"source": f"this run, {name}", "avg": _value(metrics.overall[name], name)}
         yield model | shared | ranks | average
-    if release := summary.rules.get("release"):
-        by_task, by_rank = (release.parts[key] for key in ("by_task_percent", "by_rank_percent"))
-        percents = {task: by_task.get(task) for task in TASKS} | {f"Rank{n}": by_rank.get(n) for n in BEST_OF}
-        numbers = {key: _number(value) for key, value in {**percents, "avg": release.overall_percent}.items()}
-        yield model | {"source": "this run, as the release scores it"} | numbers
 
 
 def _further(metrics: MetricBreakdown) -> list[str]:

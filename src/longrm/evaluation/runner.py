@@ -236,7 +236,6 @@ def conclude(
     """
     summary = summarize(
         records,
-        release_rule=judging.release_rule,
         seed=judging.seed,
         resamples=judging.resamples,
         accuracy_threshold=judging.accuracy_threshold,

@@ -311,13 +311,6 @@ class ContextBoundary(SummaryPart):
     groups: Count = 0  # the smallest number of groups of any length; 0 if unknown
 
 
-class RuleError(SummaryPart):
-    """A comparison that a published rule scores differently from its verdict."""
-
-    id: str
-    why: Literal["first_match", "partial", "tie", "gold_tie", "unparsed", "no_verdict"]
-
-
 class RuleScore(SummaryPart):
     """The result of a published rule, in percent; fields beyond these are the rule's own."""
 
@@ -325,7 +318,6 @@ class RuleScore(SummaryPart):
 
     overall_percent: Percent  # its overall score
     left_out: Count  # comparisons that ended in an error
-    errs: tuple[RuleError, ...] | None = None  # where the rule itself makes mistakes
     note: str | None = None  # why there is no overall score
 
     @property

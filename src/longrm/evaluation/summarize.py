@@ -19,7 +19,7 @@ from longrm.evaluation.judge_behavior import (
     vote_curve,
 )
 from longrm.evaluation.metrics import reported
-from longrm.evaluation.rules import scores_by_rule
+from longrm.evaluation.rules import RULES, rule_key
 from longrm.evaluation.summaries import (
     CONTEXT_CHECKS,
     CutCounts,
@@ -39,7 +39,6 @@ def summarize(
     bench: str,
     scale: Scale = "none",
     rule: str = "",
-    release_rule: bool = False,
     seed: int = 0,
     resamples: int = RESAMPLES,
     accuracy_threshold: float | None = None,
@@ -54,7 +53,6 @@ def summarize(
         bench: The benchmark's name.
         scale: What a difference of two scores means.
         rule: A published rule to score by as well, one of `rules.RULES`; empty for none.
-        release_rule: Whether to add how the LongRM release would score the same outputs.
         seed: Seed of the bootstrap.
         resamples: Number of bootstrap resamples.
         accuracy_threshold: Level that defines the context boundary; (1 + chance) / 2 if None.
@@ -76,6 +74,7 @@ def summarize(
     trials = [trial for record in records for trial in record.trials]
     cuts = [record.cut for record in records if record.cut is not None]
     checks = Counter(record.context_check for record in records if record.context_check)
+    rules = {rule_key(rule): RULES[rule].score(records, scale)} if rule else {}
     return EvaluationSummary(
         model=model,
         bench=bench,
@@ -108,7 +107,7 @@ def summarize(
         boundary=boundary_of(table, threshold=accuracy_threshold, **drawn),
         missing=missing,
         **(added or {}),
-        **scores_by_rule([rule] * bool(rule) + ["release"] * release_rule, records, scale),
+        **rules,
     )
 
 

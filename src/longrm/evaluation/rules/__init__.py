@@ -11,7 +11,6 @@ from longrm.evaluation.rules.benchmark_rules import (
     plan_rewardbench,
     rm_bench,
 )
-from longrm.evaluation.rules.release import release
 from longrm.evaluation.rules.rewardbench import rewardbench, rewardbench_2
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Scale
@@ -77,14 +76,6 @@ RULES: Mapping[str, ScoringRule] = {
         "Every trial counts by itself, a tie one half, and one without a verdict nothing; splits count alike.",
         ("by_split_percent",),
     ),
-    "release": ScoringRule(
-        release,
-        "The LongRM release's own scoring",
-        "With its mistakes, only to compare with its published numbers: [[A]] anywhere in a pair's text is A, and "
-        "the first ranking counts, in one order; a text without one earns 0; equal scores keep the order in which "
-        "they were shown.",
-        ("by_task_percent", "by_rank_percent"),
-    ),
 }
 """The registry of rules. The entry of a benchmark names its rule."""
 
@@ -92,10 +83,3 @@ RULES: Mapping[str, ScoringRule] = {
 def rule_key(name: str) -> str:
     """The key of a rule's result in a summary."""
     return f"{name.replace('-', '_')}_rule"
-
-
-def scores_by_rule(
-    names: Sequence[str], records: Sequence[JudgmentRecord], scale: Scale
-) -> dict[str, dict[str, Any]]:
-    """The results of some rules, by their keys in a summary."""
-    return {rule_key(name): RULES[name].score(records, scale) for name in names}

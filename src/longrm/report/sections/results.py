@@ -1,6 +1,5 @@
 """Accuracy by task, by published rules, by votes, and against simple baselines."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from longrm.evaluation.rules import RULES
@@ -139,7 +138,7 @@ def rules(models: Sequence[Model]) -> Section | None:
     names = [name for name in RULES if any(name in model.summary.rules for model in models)]
     if not names:
         return None
-    tables, errors = [], []
+    tables = []
     for name in names:
         scored = [(model, model.summary.rules[name]) for model in models if name in model.summary.rules]
         # Parts in the order of the scores: easy comes before normal and hard.
@@ -156,23 +155,12 @@ def rules(models: Sequence[Model]) -> Section | None:
             rows.append(
                 Row(model.label, [overall, *(Cell(published(value)) for value in values)], model.style)
             )
-        heads = [f"best of {part}" if key == "by_rank_percent" else part for key, part in parts]
+        heads = [part for _, part in parts]
         tables.append(Table(RULES[name].title, ["model", "overall", *heads], rows))
-    for model in models:
-        errs = [error for score in model.summary.rules.values() for error in score.errs or ()]
-        rows = []
-        for why, number in sorted(Counter(error.why for error in errs).items()):
-            first = ", ".join([error.id for error in errs if error.why == why][:10])
-            rows.append(Row(why.replace("_", " "), [Cell(count(number)), Cell(first)]))
-        if rows:
-            caption = f"{model.label}: comparisons that the release's scoring gets wrong"
-            errors.append(Table(caption, ["why", "comparisons", "first ids"], rows))
     explanations = " ".join(f"{RULES[name].title}: {RULES[name].explanation}" for name in names)
     return Section(
         "Published scoring rules",
         "Published rules",
         f"Compare these numbers with published ones only, not with others on this page. {explanations}",
         tables=tables,
-        folded=errors,
-        fold="Errors of the release's scoring",
     )

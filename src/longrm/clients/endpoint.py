@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 _LOG_INTERVAL = 10.0  # seconds between two lines about failed requests
 _CONNECT_TIMEOUT = 20.0
+_NO_QUOTA = "insufficient_quota"  # OpenAI's code of a 429 for which waiting does not help
 MAX_ANSWER_BYTES = 2**24  # a million tokens of text fit; a server must not be able to fill the memory
 
 _Answer = TypeVar("_Answer")
@@ -183,7 +184,7 @@ class Endpoint(Generic[_Answer]):
             message = f"the server answered {status}: {self.redact(text)}"
             if status in (400, 413, 422):
                 raise RequestRejected(status, error.response.content) from None
-            if (status in (408, 409, 429) or status >= 500) and not _is_permanent(text):
+            if (status in (408, 409, 429) or status >= 500) and _NO_QUOTA not in text:
                 raise RequestFailed(message) from None
             advice = "check your account" if status in (402, 429) else self._advice
             if status in (401, 403):
@@ -252,7 +253,7 @@ class _BoundedClient(httpx2.AsyncClient):
             answer = None
             if response.is_success:
                 answer = endpoint.parse(body)
-            elif _is_permanent(error_text(body)):
+            elif _NO_QUOTA in error_text(body):
                 headers["X-Should-Retry"] = "false"  # understood by the openai client
             elif response.status_code >= 500 or response.status_code in (408, 409, 429):
                 endpoint.log_failure(f"status {response.status_code}: {endpoint.redact(error_text(body))}")
@@ -295,11 +296,6 @@ async def _read_bounded(response: httpx2.Response) -> bytes:
     finally:
         await response.aclose()
     return bytes(body)
-
-
-def _is_permanent(text: str) -> bool:
-    """Whether a 429 does not go away by waiting."""
-    return "insufficient_quota" in text
 
 
 def error_text(body: bytes) -> str:

@@ -7,14 +7,13 @@ resolved settings are written into the run folder as a file that repeats the run
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self, get_args
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, nearest
 from longrm.reading import cut, error_message, read_toml, short
 
 OPERATIONAL = "operational"
@@ -133,17 +132,13 @@ def _message(cls: type[Config], error: ValidationError, where: str) -> str:
     wrong = ", ".join(cut(".".join(map(str, other["loc"]))) for other in others)
     more = f"; also wrong: {wrong}" if others else ""
     if first["type"] == "extra_forbidden":
-        *parents, last = (str(part) for part in first["loc"] if isinstance(part, str))
-        prefix = "".join(f"{parent}." for parent in parents)
-        known = list(_keys_of(cls))
-        names = [
-            one[len(prefix) :] for one in known if one.startswith(prefix) and one.count(".") == len(parents)
-        ]
-        # The same name in another group is a better guess than a similar name in this one.
-        near = [one for one in known if one.rpartition(".")[2] == last]
-        near = near or [prefix + one for one in get_close_matches(last, names, n=1)]
-        hint = f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(names)}"
-        return f"unknown key '{key}'{where}; {hint}{more}"
+        path = ".".join(part for part in first["loc"] if isinstance(part, str))  # without places in lists
+        group, _, last = path.rpartition(".")
+        known = [one.rpartition(".") for one in _keys_of(cls)]
+        # The same name in another group is a better guess than a similar key of this one.
+        same = next((f"did you mean '{other}.{last}'?" for other, _, name in known if name == last), "")
+        siblings = [f"{group}.{name}".lstrip(".") for other, _, name in known if other == group]
+        return f"unknown key '{key}'{where}; {same or nearest(path, siblings)}{more}"
     if first["type"] == "missing":
         return f"the setting '{key}' is required{where}{more}"
     message = error_message(first)

@@ -1,9 +1,11 @@
 """IF-RewardBench (arXiv 2603.04738): responses in a partial order, by the parts of an instruction that they follow."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from longrm.benchmarks.benchmark import (
     BenchmarkRequest,
@@ -12,7 +14,7 @@ from longrm.benchmarks.benchmark import (
     published_comparison,
 )
 from longrm.data.criteria import criteria_of
-from longrm.data.fields import FileRow, name_of, required, to_json_types
+from longrm.data.fields import FileRow, name_of, required, to_json_types, validated
 from longrm.reading import FieldError, short
 from longrm.types import Comparison
 
@@ -20,6 +22,27 @@ TYPES = ("Single_Turn", "Multi_Turn", "System_Prompt")
 """The types of instructions, over which the authors average."""
 
 _USED = {"id", "group", "messages", "checklist", "responses", "preference_graph", "chosen", "rejected"}
+
+
+class _Response(BaseModel):
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    response_id: str
+    response: Any = None
+    labels: Any = None
+
+
+class _Edge(BaseModel):
+    chosen: _Response
+    rejected: _Response
+
+
+class _Item(BaseModel):
+    responses: list[_Response] = Field(min_length=1)
+    preference_graph: list[_Edge] = Field(min_length=1)
+
+
+_ITEM = TypeAdapter(_Item)
 
 
 def load_if_rewardbench(request: BenchmarkRequest) -> LoadedBenchmark:
@@ -34,57 +57,31 @@ def load_if_rewardbench(request: BenchmarkRequest) -> LoadedBenchmark:
 def _pairs(row: FileRow) -> Iterator[dict[str, Any]]:
     """The edges of an item; an item whose graph is not a partial order is an error."""
     name = name_of(row, "id")
-    responses: dict[str, Mapping[str, Any]] = {}
-    for index, response in enumerate(_list(row, "responses")):
-        identity = _id_of(response, f"responses[{index}]")
-        if identity in responses:
-            raise FieldError(f"responses[{index}].response_id", f"{short(identity)} is not unique")
-        responses[identity] = response
-    edges: list[list[str]] = []
-    for index, edge in enumerate(_list(row, "preference_graph")):
-        ends = []
-        for end in ("chosen", "rejected"):
-            field = f"preference_graph[{index}].{end}"
-            identity = _id_of(edge.get(end) if isinstance(edge, Mapping) else None, field)
-            if identity not in responses:
-                raise FieldError(
-                    field, f"no response has the id {short(identity)}; known: {', '.join(responses)}"
-                )
-            ends.append(identity)
-        edges.append(ends)
+    item: _Item = validated(_ITEM, dict(row))
+    responses = {response.response_id: response for response in item.responses}
+    if len(responses) < len(item.responses):
+        raise FieldError("responses", "their response_id must be unique")
     graph: dict[str, list[str]] = {}
-    for better, worse in edges:
-        graph.setdefault(worse, []).append(better)
+    for index, edge in enumerate(item.preference_graph):
+        for side in (edge.chosen, edge.rejected):
+            if side.response_id not in responses:
+                field = f"preference_graph[{index}]"
+                raise FieldError(field, f"no response has the id {short(side.response_id)}")
+        graph.setdefault(edge.rejected.response_id, []).append(edge.chosen.response_id)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         raise FieldError("preference_graph", f"has a cycle: {' > '.join(error.args[1])}") from None
-    for better, worse in edges:
-        pair = responses[better], responses[worse]
+    for edge in item.preference_graph:
+        better, worse = responses[edge.chosen.response_id], responses[edge.rejected.response_id]
         yield {
             **row,
-            "id": f"{name}#{better}>{worse}",
+            "id": f"{name}#{better.response_id}>{worse.response_id}",
             "group": name,
-            "chosen": pair[0].get("response"),
-            "rejected": pair[1].get("response"),
-            "labels": [to_json_types(one.get("labels")) for one in pair],
+            "chosen": better.response,
+            "rejected": worse.response,
+            "labels": [to_json_types(better.labels), to_json_types(worse.labels)],
         }
-
-
-def _id_of(value: Any, field: str) -> str:
-    if not isinstance(value, Mapping):
-        raise FieldError(field, f"must be an object with a response_id, got {short(value)}")
-    try:
-        return name_of(value, "response_id")
-    except FieldError as error:
-        raise FieldError(f"{field}.response_id", error.problem) from None
-
-
-def _list(row: FileRow, field: str) -> list[Any]:
-    value = required(row, field)[1]
-    if not isinstance(value, list | tuple) or not value:
-        raise FieldError(field, f"must be a list that is not empty, got {short(value)}")
-    return list(value)
 
 
 def _comparison(row: FileRow, number: int, names: Counter[str]) -> Comparison:
@@ -100,5 +97,5 @@ def _comparison(row: FileRow, number: int, names: Counter[str]) -> Comparison:
         used=_USED,
         group=name_of(row, "group"),
         metadata={"task": kind},
-        rubrics=criteria_of(_list(row, "checklist"), "checklist"),
+        rubrics=criteria_of(required(row, "checklist")[1], "checklist"),
     )

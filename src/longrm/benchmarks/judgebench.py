@@ -35,7 +35,7 @@ def load_judgebench(request: BenchmarkRequest) -> LoadedBenchmark:
     """The pairs under their `pair_id`; the task is the category.
 
     A pair that several judges judged is taken once. The recorded judgments are not read. If both responses are
-    identical the gold ranks tie: nobody can be right, but the pair counts in JudgeBench's rule.
+    identical the gold ranks tie: no answer is right, but the pair counts in JudgeBench's rule.
     """
 
     def convert(row: FileRow, number: int, names: Counter[str]) -> Comparison:

@@ -29,7 +29,7 @@ def criteria_of(value: Any, field: str) -> tuple[Criterion, ...]:
     """Reads criteria: a list of texts, or of objects with `criterion` and `weight` (or `description` and `points`).
 
     A text is the JSON of such a list, or has one item per line after numbers or bullets, as OpenRubrics writes them
-    (arXiv 2510.07743; its tags in brackets are dropped); otherwise it is one criterion. The default weight is 1.
+    (arXiv 2510.07743; its tags in brackets are dropped), or is one criterion. The default weight is 1.
     """
     if isinstance(value, str):
         if not value.lstrip().startswith("["):

@@ -12,7 +12,7 @@ from longrm.reading import FieldError, error_message, is_number, parse_json, sho
 from longrm.types import MAX_LENGTH, Comparison, Message, Response, Span, Tool, message_text
 
 FileRow = Mapping[str, Any]
-"""A row as its file holds it."""
+"""A row of a file."""
 
 GROUPS = ("group", "context_id", "document_id")
 """The columns that may name the group."""
@@ -60,18 +60,20 @@ class _Message(BaseModel):
 _MESSAGES, _TOOLS = TypeAdapter(list[_Message]), TypeAdapter(list[_Call])
 
 
-def _check(adapter: TypeAdapter[Any], value: Any, field: str) -> None:
+def validated(adapter: TypeAdapter[Any], value: Any, field: str = "") -> Any:
+    """Validates a field, or a whole row if no field is given; a `FieldError` names the first wrong field."""
     try:
-        adapter.validate_python(value)
+        return adapter.validate_python(value)
     except ValidationError as error:
         first = error.errors()[0]
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-        raise FieldError(field + place, f"{error_message(first)}, got {short(first['input'])}") from None
+        problem = f"{error_message(first)}, got {short(first['input'])}"
+        raise FieldError((field + place).removeprefix("."), problem) from None
 
 
 def check_messages(value: Any, field: str) -> None:
     """Raises `FieldError` for a message without a role, or with content or tool calls that cannot be read."""
-    _check(_MESSAGES, value, field)
+    validated(_MESSAGES, value, field)
 
 
 def messages_of(value: Any, field: str, role: str) -> tuple[Message, ...]:
@@ -100,7 +102,7 @@ def tools_of(value: Any, field: str = "tools") -> tuple[Tool, ...]:
             raise FieldError(field, f"must be a list of tools as JSON: {error}") from None
     if value is None:
         return ()
-    _check(_TOOLS, value, field)
+    validated(_TOOLS, value, field)
     tools = map(to_json_types, value)
     return tuple(tool if "function" in tool else {"type": "function", "function": tool} for tool in tools)
 

@@ -52,15 +52,9 @@ def by_parts(
     describe: Callable[[Mask], Part | None],
     kinds: Sequence[str] = tuple(PARTS),
 ) -> dict[str, Any]:
-    """Describes every part of each kind, by its name, in ascending order.
+    """Describes every part of each kind, by its name, in ascending order; parts described by None are absent.
 
-    Args:
-        records: The records.
-        describe: The description of the records of a mask; a part is absent if it is None.
-        kinds: Keys of `PARTS`.
-
-    Returns:
-        {kind: {name: description}}, or {kind: {outer name: {inner name: description}}} for parts of two names.
+    Returns {kind: {name: description}}, or {kind: {outer name: {inner name: description}}} for parts of two names.
     """
     found: dict[str, Any] = {}
     for kind in kinds:
@@ -137,12 +131,6 @@ def _mean_of_parts(table: ScoreTable, rows: Mask, part: IntArray, bootstrap: Boo
     d of the P lower limits from their values and the correlation C of the parts' values, and likewise above. Resampling
     all groups at once instead would treat a part as certain if all of its groups agree, and would assume as many groups
     as all parts have together.
-
-    Args:
-        table: The judged comparisons.
-        rows: The rows that belong to some part.
-        part: The part of each row.
-        bootstrap: Seed and number of resamples.
     """
     names, ends = np.unique(part[rows]), list[tuple[float, float, float]]()
     if not names.size:

@@ -30,12 +30,6 @@ def calibration(table: ScoreTable, pairs: GoldPairs, scale: Scale, *, seed: int)
     reports the error that a perfectly calibrated judge has by chance, simulated with the same confidences: an error
     above its `high` is more than chance. Simulated pairs are independent; those of one group are not, which can raise
     the error further.
-
-    Args:
-        table: The judged comparisons.
-        pairs: Their gold pairs.
-        scale: What a margin means.
-        seed: Seed of the simulation.
     """
     margin = _vote_shares(table) if scale == "verdict" else pairs.margin
     judged = np.isfinite(margin)

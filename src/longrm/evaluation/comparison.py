@@ -359,12 +359,8 @@ def sign_flip_p(gains: FloatArray) -> float:
     their means, it holds asymptotically in the number of groups (Canay, Romano and Shaikh 2017, "Randomization tests
     under an approximate symmetry assumption").
 
-    Args:
-        gains: The second judge's credit minus the first's, summed over each group, [groups]. Rounded to sixtieths,
-            which keeps the symmetry and so the level.
-
-    Returns:
-        The p value, at least 1e-13.
+    `gains` are the second judge's credit minus the first's, summed over each group, [groups]. They are rounded to
+    sixtieths, which keeps the symmetry and so the level.
     """
     units = np.rint(gains * _UNITS).astype(np.int64)
     sizes = np.abs(units[units != 0])

@@ -62,12 +62,8 @@ def boundary_of(
 ) -> ContextBoundary | None:
     """Finds the context boundary; None if no answered comparison has a length.
 
-    Lengths without any answer are ignored: it is not known how well the model judges there.
-
-    Args:
-        table: The judged comparisons.
-        threshold: Accuracy that defines the boundary, above 0 and below 1; (1 + chance) / 2 if None.
-        drawn: Seed and number of resamples of the bootstrap.
+    Lengths without any answer are ignored: it is not known how well the model judges there. The threshold is
+    (1 + chance) / 2 by default.
     """
     if threshold is not None and not 0 < threshold < 1:
         raise ValueError(f"the accuracy threshold must be between 0 and 1, got {threshold}")
@@ -147,9 +143,7 @@ def holds_and_fails(
 ) -> tuple[int | None, int | None]:
     """The longest length up to which every lower limit reaches a threshold; the shortest with its upper limit below it.
 
-    Args:
-        intervals: Lengths in ascending order, each with the limits of its interval.
-        threshold: The threshold.
+    `intervals` are (length, low, high), in ascending order of length.
     """
     unbroken = [length for length, _, _ in takewhile(lambda one: one[1] >= threshold, intervals)]
     below = next((length for length, _, high in intervals if high < threshold), None)

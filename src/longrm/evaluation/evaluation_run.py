@@ -76,13 +76,6 @@ def run_evaluation(
         model: The reward model, if the caller has it in memory; the settings contain its name.
         place: This process among those that share the comparisons; alone by default.
         progress: Called after every batch.
-
-    Returns:
-        The summary, as in `summary.json`.
-
-    Raises:
-        ConfigError: Neither a model nor recorded judgments are given, or both, or several processes would use one
-            server.
     """
     place = place or WorkerGroup()
     if (settings.model is None) == (settings.recorded is None):

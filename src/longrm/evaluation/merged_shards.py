@@ -22,13 +22,6 @@ def merge_shards(folders: Sequence[Path], out: Path) -> EvaluationSummary:
 
     Judgments, gold, examples, summary, results and settings have the bytes of the whole run; the manifest records the
     merge's own machine and time. Nothing is written before the shards are known to be complete.
-
-    Returns:
-        The summary, as in `summary.json`.
-
-    Raises:
-        RunError: A folder is not a finished shard, a shard is missing or given twice, or the shards are of different
-            runs.
     """
     by_shard: dict[Shard, Run] = {}
     for path in folders:

@@ -52,9 +52,6 @@ def probe_cells(
         depths: Such as "0,0.5,1" or "uniform"; by default "uniform".
         tasks: Names of worlds; by default those that fit the model's tokenizer.
         n: Comparisons per length, depth and task.
-
-    Raises:
-        ConfigError: Invalid lengths or depths, or no lengths and a model with an unknown context window.
     """
     worlds = _listed(tasks, "--tasks", str) if tasks is not None else _tasks(settings)
     if lengths is not None:
@@ -134,11 +131,6 @@ def token_progress(parts: Sequence[ProbePart], shard: Shard | None, report: Prog
     """Turns progress in comparisons into progress in context tokens, which judging time depends on.
 
     Each context counts once, however many questions it has.
-
-    Args:
-        parts: The contexts and questions of the probe, in order.
-        shard: The shard to judge; None for all.
-        report: Receives the progress in tokens.
     """
     ends = list(accumulate(len(part.places) for part in parts))
     tokens = list(accumulate(part.tokens for part in parts))

@@ -17,8 +17,8 @@ from longrm.evaluation.items import write_items
 from longrm.evaluation.results_csv import write_results
 from longrm.evaluation.summaries import EvaluationSummary, load_summary
 from longrm.evaluation.summarize import summarize
-from longrm.evaluation.table import has_gold_order
 from longrm.reward_models import RewardModel
+from longrm.reward_models.trials import points
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import (
     EXAMPLES,
@@ -34,7 +34,7 @@ from longrm.runs.logs import (
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
 from longrm.runs.workers import WorkerGroup, check_seen
-from longrm.types import Comparison, Outcome, message_text
+from longrm.types import Comparison, Outcome, margin, message_text
 
 # A batch is judged between two writes to the log: large enough for the model to share prefixes, small enough that a
 # killed run loses minutes at most.
@@ -48,21 +48,14 @@ Verdict = Literal["right", "wrong", "tied", "no answer", "no gold"]
 
 
 def verdict(record: JudgmentRecord) -> Verdict:
-    """Whether the response judged best is a best one; `tied` if a best one and another have the same score.
-
-    Args:
-        record: A judgment with its gold ranks; if these do not distinguish responses, the verdict is `no gold`.
-    """
-    if record.outcome is not Outcome.ANSWERED:
+    """Whether the response judged best is a best one; `tied` if a best one and another have the same score."""
+    values = points(record)
+    if not values:
         return "no answer"
-    if record.ranks is None or not has_gold_order(record):
+    lead = None if record.ranks is None else margin(values, record.ranks)
+    if lead is None:
         return "no gold"
-    if record.scores:
-        top = [index for index, score in enumerate(record.scores) if score == max(record.scores)]
-    else:
-        top = list(record.ranking[:1])
-    best = [record.ranks[index] == min(record.ranks) for index in top]
-    return "right" if all(best) else "tied" if any(best) else "wrong"
+    return "right" if lead > 0 else "tied" if lead == 0 else "wrong"
 
 
 def example_of(comparison: Comparison) -> ExampleRecord:
@@ -83,10 +76,8 @@ class ExampleSample:
 
     Of comparisons that were judged right, or have no gold order, it takes the first of each of the first `per_length`
     groups at every length. From a part of the judgments, in the same order, it takes everything that it takes from all
-    of them, and perhaps more: processes and shards choose from what they know, and the main process thins it out.
-
-    Args:
-        per_length: Groups at every length; 0 keeps no example at all.
+    of them, and perhaps more: processes and shards choose from what they know, and the main process thins it out. With
+    0 groups it keeps nothing.
     """
 
     def __init__(self, per_length: int) -> None:
@@ -144,20 +135,13 @@ def evaluate(
     each at a time, and together write what one would have written. A shard judges complete batches, too.
 
     Args:
-        bench: Comparisons in an order that does not change between runs; ids are unique.
+        bench: Comparisons in an order that does not change between runs.
         model: Sees queries only: no gold, and the responses in a random order.
         folder: A run folder, opened by the main process.
         judging: Seed, orders, votes and statistics.
         shard: Which of the comparisons to judge and summarize; all by default.
         place: This process among those that share the comparisons; alone by default.
         progress: Called after every batch.
-
-    Returns:
-        The summary, as `summary.json` holds it.
-
-    Raises:
-        DataError: There is no comparison, an id is not unique, or responses are judgments.
-        ConfigError: The shard is empty, because there are fewer batches than shards.
     """
     place = place or WorkerGroup()
     if place.is_main_process:
@@ -263,9 +247,8 @@ def _judge(
 ) -> tuple[dict[str, tuple[int, ...] | None], dict[str, Any]]:
     """Reads all comparisons, and judges and logs those that this process takes and that have no answer yet.
 
-    Returns:
-        The gold ranks of the shard's comparisons, by id; and what every shard records about the whole run, so that a
-        merge can check it: the sizes of all batches, and a digest of all gold.
+    Returns the gold ranks of the shard's comparisons, by id; and what every shard records about the whole run, so that
+    a merge can check it: the sizes of all batches, and a digest of all gold.
     """
     judge, sample = TrialJudge(model, judging), ExampleSample(judging.examples)
     logged = Log(folder.path / JUDGMENTS, JudgmentRecord)

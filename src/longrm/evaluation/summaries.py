@@ -494,11 +494,7 @@ def parse_summary(values: Any) -> RunSummary:
 
 
 def load_summary(folder: Path) -> RunSummary:
-    """Reads the `summary.json` of a run folder.
-
-    Raises:
-        RunError: The run is not finished, or its summary is damaged or of another schema version.
-    """
+    """Reads the `summary.json` of a run folder; `RunError` if there is none, or it is damaged."""
     path = folder / SUMMARY
     values = read_json(path)
     if values.get("schema_version") != SCHEMA_VERSION:

@@ -47,20 +47,7 @@ def summarize(
 ) -> EvaluationSummary:
     """Counts, metrics with intervals, biases, and the context boundary of one model on one benchmark.
 
-    Args:
-        records: All judgments of the run.
-        model: The reward model's name.
-        bench: The benchmark's name.
-        scale: What a difference of two scores means.
-        rule: A published rule to score by as well, one of `rules.RULES`; empty for none.
-        seed: Seed of the bootstrap.
-        resamples: Number of bootstrap resamples.
-        accuracy_threshold: Level that defines the context boundary; (1 + chance) / 2 if None.
-        counted: Further fields of `counts`, such as skipped rows.
-        added: Further fields of the summary, such as the benchmark's audit.
-
-    Raises:
-        ValueError: A depth is outside [0, 1], the threshold outside (0, 1), or an answer does not fit its gold.
+    `rule` names one of `rules.RULES`; `counted` are further fields of `counts`, `added` of the summary.
     """
     drawn: Bootstrap = {"seed": seed, "resamples": resamples}
     table = ScoreTable(records)

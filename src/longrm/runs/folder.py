@@ -139,11 +139,7 @@ class RunFolder:
         return sorted(entry.name for entry in entries if is_result(entry))
 
     def record(self, **facts: Mapping[str, Any]) -> None:
-        """Adds facts that are known only when the work begins to the manifest, such as a model's commit on the Hub.
-
-        Raises:
-            RunError: The run was begun with other values.
-        """
+        """Adds facts to the manifest that must stay the same when the run continues, such as a model's commit."""
         manifest = read_manifest(self.path)
         merged = dict(manifest)
         for name, new in facts.items():

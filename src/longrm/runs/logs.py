@@ -136,11 +136,7 @@ def rearrange(path: Path, record_type: type[Any], wanted: Iterable[str]) -> None
 
 
 def read_judgments(folder: Path) -> list[JudgmentRecord]:
-    """The last judgment of every comparison with its gold ranks, in the order of first judgment.
-
-    Raises:
-        RunError: A line is damaged, or a judgment and its gold have different numbers of responses.
-    """
+    """The last judgment of every comparison with its gold ranks, in the order of first judgment."""
     ranks = {gold.id: gold.ranks for gold in read_gold(folder)}
     # A comparison that was judged again after an error has several records; its last one counts.
     records = {record.id: record for record in _all(folder / JUDGMENTS, JudgmentRecord)}

@@ -29,11 +29,7 @@ def size_of(place: Path) -> int:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Locks a run folder as the process of the run does.
-
-    Raises:
-        RunError: Another process uses the run.
-    """
+    """Locks a run folder as the process of the run does; `RunError` if another process uses it."""
     if not (folder / LOCK).is_file():
         yield
         return
@@ -70,9 +66,6 @@ def remove_runs(folders: Sequence[Path]) -> None:
     """Removes run folders with everything in them, but not the targets of links.
 
     All folders are checked and locked before the first is removed.
-
-    Raises:
-        RunError: See `check_removable`; or a file cannot be removed.
     """
     for folder in folders:
         check_removable(folder)

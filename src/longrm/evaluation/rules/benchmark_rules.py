@@ -15,7 +15,7 @@ import numpy as np
 from longrm.evaluation.table import FloatArray, is_scored, left_out
 from longrm.reward_models.trials import points
 from longrm.runs.records import JudgmentRecord
-from longrm.types import Outcome, Scale, Trial
+from longrm.types import Outcome, Scale, Trial, margin
 
 
 def judgebench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
@@ -150,12 +150,8 @@ def plan_rewardbench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[st
 
 def _lead(trial: Trial, record: JudgmentRecord) -> float | None:
     """By how much the better response of a pair leads; None if unanswered, 0 if gold ties."""
-    values, ranks = points(trial), record.ranks or ()
-    if not values:
-        return None
-    if ranks[0] == ranks[1]:
-        return 0.0
-    return values[0] - values[1] if ranks[0] < ranks[1] else values[1] - values[0]
+    values = points(trial)
+    return (margin(values, record.ranks or ()) or 0.0) if values else None
 
 
 def _sign(lead: float | None) -> int:

@@ -46,7 +46,7 @@ def test_objectives(tmp_path):
     for use in (
         lambda: train(settings, tmp_path / "run"),
         lambda: plan_training(fitting, "cpu"),
-        lambda: write_card(None, CardContext(settings, {})),
+        lambda: write_card(tmp_path, CardContext(settings, {})),
     ):
         with pytest.raises(KeyError, match=OTHER):
             use()

@@ -48,7 +48,7 @@ def test_a_run_without_all_answers_is_incomplete(longrm, tmp_path, monkeypatch, 
         return
     assert done.status == 1
     assert by_length["512"]["pair_accuracy"]["value"] is None
-    assert ("--cut" if outcome is Outcome.TOO_LONG else "6 of 12") in done.error
+    assert ("2,000 tokens" if outcome is Outcome.TOO_LONG else "6 of 12") in done.error
     assert "512" in done.error
 
 

@@ -92,13 +92,6 @@ def test_the_list_is_a_table_that_fits_its_terminal(runs, width):
     assert any(line.startswith("Not shown") for line in lines) == (width < 250)
 
 
-def test_runs_inside_a_run_are_counted_and_listed_with_all(runs):
-    (runs / "deep/b").rename(runs / "a/inner")
-    assert (listed(runs).keys(), listed(runs)["a"]["inside"]) == ({"a", "damaged", "stopped"}, 1)
-    assert listed(runs, "--all").keys() == {"a", "inner", "damaged", "stopped"}
-    assert "Inside these: 1 run, listed with --all" in longrm("runs", runs)
-
-
 def test_removing_asks_for_confirmation(runs):
     for answer in ("n\n", ""):
         with pytest.raises(RunError, match="nothing was removed"):
@@ -111,25 +104,6 @@ def test_removing_asks_for_confirmation(runs):
     with pytest.raises(RunError, match="manifest"):
         longrm("runs", "rm", runs, "--yes")
     assert (runs / "notes").exists()
-
-
-def test_each_part_of_the_cache_is_shown_and_pruned(runs, tmp_path, monkeypatch):
-    monkeypatch.setenv("LONGRM_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "cache/tokens/abc").mkdir(parents=True)
-    (tmp_path / "cache/tokens/abc/rows").write_bytes(b"x" * 5000)
-    (tmp_path / "cache/tokens/abc.lock").touch()
-    for run in ("a", "stopped"):
-        (runs / run / "completions.sqlite").write_bytes(b"x" * 7000)
-    shown = longrm("runs", "cache", runs)
-    assert [line.split()[-3:] for line in shown.splitlines()[1:3]] == [
-        ["1", "5.0", "kB"],
-        ["1", "7.0", "kB"],
-    ]
-    assert "answers of 1 unfinished run" in shown
-    longrm("runs", "cache", runs, "--prune", "answers")
-    assert not (runs / "a/completions.sqlite").exists()
-    assert (runs / "stopped/completions.sqlite").exists()
-    assert (tmp_path / "cache/tokens/abc/rows").exists()
 
 
 def test_show_prints_questions_orders_verdicts_and_outcomes(tmp_path):

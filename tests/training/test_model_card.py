@@ -69,11 +69,10 @@ def card(
     settings: Any,
     summary: Any,
     evaluation: Any = None,
-    figure: bytes | None = None,
     origin: Any = None,
 ) -> str:
     held = [] if evaluation is None else [CardEvaluation({"bench": "x"}, evaluation, in_training=True)]
-    write_card(folder, CardContext(settings, summary, held, {} if origin is None else origin), figure=figure)
+    write_card(folder, CardContext(settings, summary, held, {} if origin is None else origin))
     return (folder / "README.md").read_text()
 
 
@@ -167,7 +166,7 @@ def test_the_license_is_that_of_a_base_of_the_hub_where_its_card_is_here(
 
 
 def test_results_stand_by_length_with_what_was_not_answered(scorer: Path):
-    text = card(scorer, recipe(), SUMMARY, evaluation=EVALUATION, figure=b"\x89PNG")
+    text = card(scorer, recipe(), SUMMARY, evaluation=EVALUATION)
     results = sections(text)["Results by length"]
     rows = [line for line in results.splitlines() if line.startswith("|")][2:]
     assert rows == [
@@ -178,8 +177,6 @@ def test_results_stand_by_length_with_what_was_not_answered(scorer: Path):
     ]
     assert "at least 0.75 up to 4,096 tokens." in results
     assert "3 unparsed." in results
-    assert "(results.png)" in results
-    assert (scorer / "results.png").read_bytes() == b"\x89PNG"
     assert "on other data than `long-rewardbench`" in sections(text)["Limits"]
 
 

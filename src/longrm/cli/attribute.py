@@ -96,8 +96,9 @@ def _settings_of(run: Path) -> dict[str, Any]:
 
     kind = read_manifest(run)["kind"]
     if kind != "evaluation":
-        example = ", such as stages/STAGE/pairs in it" if kind == "demo" else ""
-        raise RunError(f"--run {run} is a run of kind {short(kind)}; name an evaluation{example}")
+        raise RunError(
+            f"--run {run} is a run of kind {short(kind)}; name an evaluation, such as a demo's stages/long/pairs"
+        )
     stored = Evaluation.resolve(run / CONFIG).model_dump(exclude_unset=True)
     names = ("model", "bench", "source", "probe", "leval", "judge", "remote", "compress")
     return {name: stored[name] for name in names if stored.get(name) is not None}

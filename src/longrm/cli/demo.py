@@ -1,17 +1,12 @@
 """`longrm demo`."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from longrm.cli.evaluate import percentage
 from longrm.cli.options import JSON, OUT_FOLDER
 from longrm.cli.terminal import echo, print_json, print_lines, print_table, progress
-
-if TYPE_CHECKING:
-    from longrm.evaluation.summaries import EvaluationSummary
 
 
 @click.command("demo", short_help="Reveal a context boundary and extend it, on a laptop.")
@@ -39,29 +34,16 @@ def command(out: Path, seed: int, generative: bool, as_json: bool) -> None:
         return
     summary = parse_summary(found)
     assert isinstance(summary, DemoSummary), "a demo has a demo's summary"
-    stages = summary.stages
-    _print_stages(stages, "Pair accuracy by context length in tokens, % (chance 50)")
-    best_of_4 = {name: stage.best_of_4 for name, stage in stages.items() if stage.best_of_4}
-    _print_stages(best_of_4, "Best of 4, top-1 accuracy by context length, % (chance 25)")
-    pointwise = {name: stage.pointwise for name, stage in stages.items() if stage.pointwise}
-    _print_stages(pointwise, "Pair accuracy of scores for single responses, % (chance 50)")
+    print_lines("Pair accuracy by context length in tokens, % (chance 50)")
+    lengths = list(next(iter(summary.stages.values())).metrics.by_length)
+    rows = []
+    for name, stage in summary.stages.items():
+        estimates = [stage.metrics.by_length[length][stage.main_metric] for length in lengths]
+        rows.append((name, *(percentage(estimate, interval=False) for estimate in estimates)))
+    print_table(("stage", *lengths), rows)
     contrast = summary.contrasts["long_vs_control"].by_length
     length = max(contrast, key=int)
     echo(f"long - control at {length} tokens: {percentage(contrast[length])} points")
     for name, control in summary.controls.items():
         echo(f"Control, {name.replace('_', ' ')}: {percentage(control)}% (chance 50)")
     echo(f"Took {summary.seconds['total']:.0f} s. The report is saved to {out / 'report.html'}")
-
-
-def _print_stages(stages: "Mapping[str, EvaluationSummary]", title: str) -> None:
-    """Prints one row per stage and one column per length."""
-    if not stages:
-        return
-    first = next(iter(stages.values()))
-    name, lengths = first.main_metric, list(first.metrics.by_length)
-    rows = [
-        (stage, *(percentage(summary.metrics.by_length[n][name], interval=False) for n in lengths))
-        for stage, summary in stages.items()
-    ]
-    print_lines(title)
-    print_table(("stage", *lengths), rows)

@@ -16,22 +16,6 @@ if TYPE_CHECKING:  # numpy is not loaded for the help
     from longrm.evaluation.summaries import EvaluationSummary, PartAnswers
     from longrm.runs.records import Estimate
 
-FAILURES = {
-    "format_missed": "no verdict in the text",
-    "context_ignored": "same verdict without the context",
-    "contradicted": "explanation contradicts verdict",
-    "criteria_against": "criteria contradict verdict",
-}
-"""What each failure of a summary means."""
-
-_ADVICE = {
-    Outcome.TOO_LONG: "too long: --cut, shorter lengths, or another model",
-    Outcome.TRUNCATED: "truncated: a larger judge.max_tokens",
-    Outcome.UNPARSED: "unparsed: --retries, --format or --template",
-    Outcome.REFUSED: "refused: another --template or model",
-}
-"""What may help against missing answers. Errors are retried by the same command."""
-
 _MODEL_HELP = (
     "Folder or Hub id (OWNER/NAME@REVISION), openai:URL#NAME, longrm:URL, likelihood:MODEL[#REFERENCE], tokens:MODEL, "
     "ensemble:mean-rank:MODEL+MODEL, baseline:NAME, compress:MODEL, simulated:RATE."
@@ -108,10 +92,7 @@ def print_result(summary: "EvaluationSummary", out: Path, *, as_json: bool) -> N
         where = [f"no answer {name} ({part.reason})" for name, part in [*empty.items()][:4]]
         if len(empty) > 4:
             where.append(f"{len(empty) - 4} more")
-        found = {outcome for part in empty.values() for outcome in part.outcomes}
-        advice = [text for outcome, text in _ADVICE.items() if outcome in found]
-        hint = f"; this may help: {'; '.join(advice)}" if advice else ""
-        problems.append(f"the run is incomplete: {', '.join(where)}{hint}")
+        problems.append(f"the run is incomplete: {', '.join(where)}")
     if problems:
         raise RunError("; ".join(problems))
 
@@ -174,20 +155,17 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
     if position is not None:
         facts.append(("same verdict in every order, %", percentage(position.consistency)))
         facts.append(("prefers the first shown, %", percentage(position.first_wins)))
-    for name, meaning in FAILURES.items():
-        rate = getattr(summary.failures, name)
+    for name, rate in summary.failures:
         if rate and rate.value:
-            facts.append((f"{meaning}, %", percentage(rate)))
+            facts.append((f"failure, {name.replace('_', ' ')}, %", percentage(rate)))
     if (checks := counts.context_check) and (checks["unanswered"] or checks["impossible"]):
         reasons = (
             f"{checks['unanswered']} not answered, {checks['impossible']} without a context to remove or swap"
         )
         facts.append(("context not checked", reasons))
     for name, one in summary.baselines.items():
-        reads = ", which reads the context" if one.reads_context else ""
-        beaten = "" if one.beaten else ": not beaten"
         gap = f"{points(one.difference.value)} {interval(one.difference, points)} points"
-        facts.append((f"over baseline {name}", f"{gap}{beaten}{reads}"))
+        facts.append((f"over baseline {name}", gap if one.beaten else f"{gap}: not beaten"))
     for name, score in summary.rules.items():
         note = f" ({score.note})" if score.note else ""
         facts.append((RULES[name].title, f"{published(score.overall_percent)}{note}"))

@@ -100,11 +100,10 @@ def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
     """Data, cost, and memory by part."""
     workload, sizes, memory, flops = plan.workload, plan.sizes, plan.memory, plan.flops
     read = workload.prompt_tokens + workload.response_tokens
-    prompts, responses = _scaled(workload.prompt_tokens), _scaled(workload.response_tokens)
-    tokens = f"{_scaled(read)} read: {prompts} of prompts, {responses} of responses"
-    operations = f"{_scaled(flops.total, 'FLOP')}, {flops.attention / flops.total:.0%} of it attention"
+    tokens = f"{read:,.0f} read: {workload.prompt_tokens:,.0f} of prompts, {workload.response_tokens:,.0f} of responses"
+    operations = f"{flops.total:.3g}, {flops.attention / flops.total:.0%} of them attention"
     if workload.separate_tokens > read:
-        tokens += f" ({_scaled(workload.separate_tokens)} if every response had a copy of its prompt)"
+        tokens += f" ({workload.separate_tokens:,.0f} if every response had a copy of its prompt)"
         operations += f" ({plan.separate.total / plan.forward.total:.2f}x with copies)"
     time = "unknown; time a few steps"
     if plan.seconds is not None:
@@ -121,7 +120,7 @@ def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
     dropped = {name: workload.counts.get(name) for name in ("bad", "too_long")}
     left_out = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in dropped.items() if count)
     facts = [
-        ("model", f"{_scaled(sizes.parameters)} parameters, from {sizes.origin}"),
+        ("model", f"{sizes.parameters:,} parameters, from {sizes.origin}"),
         ("data", f"{workload.rows:,.0f} rows read in {workload.steps:,} steps, from {workload.origin}"),
         *([("", f"left out: {left_out}")] if left_out else []),
         ("tokens", tokens),
@@ -138,13 +137,3 @@ def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
     if plan.offers.type == "cuda":
         facts.append(("", "Computed for this device, not yet measured on one."))
     return facts
-
-
-def _scaled(number: float, unit: str = "") -> str:
-    """A number in the largest unit that it reaches: a count in millions or billions, or operations."""
-    counts = ((1e9, " billion"), (1e6, " million"))
-    operations = ((1e18, " EFLOP"), (1e15, " PFLOP"), (1e12, " TFLOP"), (1e9, " GFLOP"))
-    for size, name in operations if unit == "FLOP" else counts:
-        if number >= size:
-            return f"{number / size:.2f}{name}"
-    return f"{number:,.0f}"

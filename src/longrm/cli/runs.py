@@ -1,4 +1,4 @@
-"""`longrm runs`: lists, shows, merges and removes runs, and prunes caches."""
+"""`longrm runs`: lists, shows, merges and removes runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from rich.filesize import decimal as file_size
 
 from longrm.cli.evaluate import percentage, print_result
 from longrm.cli.options import JSON, PATH
-from longrm.cli.terminal import echo, print_facts, print_json, print_lines, print_table, terminal_width
+from longrm.cli.terminal import echo, print_facts, print_json, print_lines, terminal_width
 from longrm.errors import RunError
 from longrm.reading import short, short_name, visible
 
@@ -24,7 +24,7 @@ class _DefaultToList(click.Group):
         return super().parse_args(ctx, ["list", *args] if bare else args)
 
 
-@click.group("runs", cls=_DefaultToList, short_help="List, show, merge and remove runs; prune caches.")
+@click.group("runs", cls=_DefaultToList, short_help="List, show, merge and remove runs.")
 def command() -> None:
     """Lists and manages the runs in a folder. Without a subcommand it runs longrm runs list.
 
@@ -33,7 +33,6 @@ def command() -> None:
     longrm runs runs/mine --json
     longrm runs show runs/judge --limit 3
     longrm runs rm runs/old
-    longrm runs cache --prune tokens
     """
 
 
@@ -42,21 +41,19 @@ def command() -> None:
 
 @command.command("list", short_help="List every run in a folder.")
 @click.argument("folder", default="runs", type=PATH)
-@click.option("--all", "every", is_flag=True, help="Also list runs inside other runs.")
 @JSON
-def list_runs(folder: Path, every: bool, as_json: bool) -> None:
+def list_runs(folder: Path, as_json: bool) -> None:
     """Lists every run in FOLDER (default `runs`): model, main metric, context boundary, state and size.
 
-    A run is finished, incomplete (the same command retries its errors), running, stopped (the same command continues
-    it) or damaged.
+    Runs inside another run, such as the stages of a demo, are not listed; name the folder that has them. A run is
+    finished, incomplete (the same command retries its errors), running, stopped (the same command continues it) or
+    damaged.
 
     \b
-    longrm runs list runs/mine
-    longrm runs list runs --all --json
+    longrm runs list runs/demo/stages
+    longrm runs list runs --json
     """
-    from longrm.report.formatting import plural
-
-    runs = listed_runs(folder, every=every)
+    runs = listed_runs(folder)
     if as_json:
         print_json({"folder": str(folder), "runs": runs})
         return
@@ -65,12 +62,10 @@ def list_runs(folder: Path, every: bool, as_json: bool) -> None:
         return
     _print_runs(folder, runs)
     print_lines(*(f"Damaged: {run['problem']}" for run in runs if run["problem"]))
-    if inside := sum(run["inside"] for run in runs if not every):
-        print_lines(f"Inside these: {plural(inside, 'run')}, listed with --all")
 
 
-def listed_runs(top: Path, *, every: bool = False) -> list[dict[str, Any]]:
-    """The runs in a folder by path, as `--json` prints them; runs inside other runs are only counted unless `every`.
+def listed_runs(top: Path) -> list[dict[str, Any]]:
+    """The runs in a folder by path, as `--json` prints them.
 
     `state` is "finished", "incomplete", "running", "stopped" (no summary yet) or "damaged" (with a `problem`).
     `result` is the main metric with its interval: main accuracy of an evaluation, the best evaluation of a training.
@@ -81,8 +76,7 @@ def listed_runs(top: Path, *, every: bool = False) -> list[dict[str, Any]]:
     if not top.is_dir():
         raise RunError(f"{top} is not a folder")
     folders = list(run_folders(top))
-    shown = [place for place in folders if every or not any(other in place.parents for other in folders)]
-    return [_row(place) | {"inside": sum(place in other.parents for other in folders)} for place in shown]
+    return [_row(folder) for folder in folders if not any(other in folder.parents for other in folders)]
 
 
 def _row(folder: Path) -> dict[str, Any]:
@@ -174,25 +168,13 @@ def _print_runs(folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:
     help="Number of comparisons to print.",
 )
 @click.option("--id", "only", help="Print only the comparison with this id.")
-@click.option("--verify", is_flag=True, help="Check the files of a training, merge or synthesis instead.")
-def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
+def show(run: Path, limit: int, only: str | None) -> None:
     """Prints the question, presented orders, verdict, answer and outcome of each comparison of an evaluation.
-
-    With --verify it compares the sizes and SHA-256 digests of model files or rows with those recorded when they were
-    written.
 
     \b
     longrm runs show runs/judge --limit 3
     longrm runs show runs/judge --id ID | less
-    longrm runs show runs/rm --verify
     """
-    if verify:
-        from longrm.runs.promised_files import FILES, check_files
-
-        folder = run / "model" if (run / "model" / FILES).is_file() else run
-        for name in check_files(folder, digests=True):
-            echo(f"{folder / name}: unchanged")
-        return
     from longrm.evaluation.run import Run
     from longrm.reward_models.trials import best
     from longrm.types import text_of
@@ -226,7 +208,7 @@ def _numbers(places: Iterable[int]) -> str:
     return " ".join(str(place + 1) for place in places)
 
 
-# --- merge, rm, cache ---
+# --- merge, rm ---
 
 
 @command.command("merge", short_help="Merge the shards of an evaluation into one run.")
@@ -275,50 +257,3 @@ def remove(runs: tuple[Path, ...], yes: bool) -> None:
             raise RunError("nothing was removed (--yes removes without asking)")
     remove_runs(runs)
     echo(f"Removed {', '.join(map(str, runs))}")
-
-
-@command.command("cache", short_help="Show the sizes of caches, or prune them.")
-@click.argument("folder", default="runs", type=PATH)
-@click.option(
-    "--prune", multiple=True, type=click.Choice(["tokens", "answers"]), help="Remove this part; repeatable."
-)
-def cache(folder: Path, prune: tuple[str, ...]) -> None:
-    """Shows the caches: tokenized data in the user's cache, and answers of endpoints in the runs of FOLDER.
-
-    The user's cache is ~/.cache/longrm, or LONGRM_CACHE. FOLDER is `runs` by default. Tokenized data are recreated
-    when needed. Answers of unfinished runs are never pruned.
-
-    \b
-    longrm runs cache
-    longrm runs cache --prune tokens --prune answers
-    """
-    from longrm.data.token_cache import user_cache
-    from longrm.report.formatting import plural
-    from longrm.runs.folder import CACHE
-    from longrm.runs.removal import remove_from_cache, size_of
-
-    folders = {"tokens": user_cache() / "tokens", "answers": folder}
-    parts: dict[str, list[Path]] = {
-        # A process may hold a lock.
-        "tokens": [entry for entry in sorted(folders["tokens"].glob("*")) if entry.suffix != ".lock"],
-        "answers": [],
-    }
-    unfinished = 0
-    for run in listed_runs(folder, every=True) if folder.is_dir() else ():
-        found = sorted(Path(run["path"]).glob(f"{CACHE}*"))
-        if run["state"] == "finished":
-            parts["answers"] += found
-        else:
-            unfinished += bool(found)
-    rows = [
-        (f"{name} in {folders[name]}", str(len(found)), file_size(sum(map(size_of, found))))
-        for name, found in parts.items()
-    ]
-    print_table(("part", "entries", "size"), rows)
-    if unfinished:
-        print_lines(
-            f"Kept: answers of {plural(unfinished, 'unfinished run')}, which continuing would request again"
-        )
-    for name in dict.fromkeys(prune):
-        remove_from_cache(parts[name])
-        echo(f"Removed {name}: {len(parts[name])} entries")

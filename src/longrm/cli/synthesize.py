@@ -76,23 +76,6 @@ _RECIPES = {
     ),
 }
 
-_HINTS = {
-    "unreadable": "replies must end with lines Question, Answer and Evidence; try another writer, or raise max_tokens",
-    "evidence_not_found": "the model did not copy sentences literally; try another writer",
-    "no_criteria": "replies must end with lines Criterion: ...; try another writer, or raise max_tokens",
-    "no_verdict": "replies must end with [[A]], [[B]] or [[C]]; try another checker, or raise max_tokens",
-    "truncated": "replies reached the token limit; raise max_tokens",
-    "order_unknown": "rows need gold: chosen and rejected, ranks, or scores",
-    "unparsed": "replies must end with a score such as [[7]]; try remote.json_schema = true, or another judge",
-    "insufficient": "the critical chunks do not contain the words of the gold answer; try sufficiency = 'judge', a "
-    "larger max_chunks, or evidence_from = 'given'",
-    "too_long": "the critical chunks fit no length; raise lengths, or lower chunk_size and max_chunks",
-    "padding_ran_out": "too few chunks for padding; add documents",
-    "nothing_found": "no critical chunk found; documents need evidence with evidence_from = 'given'",
-    "no_candidate": "no answers to judge; see candidates",
-}
-"""What helps if no row is left, by the reason of most drops."""
-
 
 @click.group("synthesize", short_help="Make training data and benchmarks from your documents.")
 def command() -> None:
@@ -122,8 +105,11 @@ def _subcommand(name: str, recipe: RecipeText) -> click.Command:
         else:
             next_step = _TRAIN_PAIRS if getattr(settings, "rows", "") == "pairs" else recipe.next_step
             _print(manifest, out, next_step.format(out=out))
-        if not manifest["counts"]["rows"]:
-            raise RunError(_no_rows(manifest["counts"], out))
+        counts = manifest["counts"]
+        if not counts["rows"]:
+            steps = counts["steps"].items()
+            drops = [f"{step} dropped {_listed(one['dropped'])}" for step, one in steps if one["dropped"]]
+            raise RunError("; ".join([f"{out}: no row from {counts['inputs']:,} inputs", *drops]))
 
     return synthesize
 
@@ -134,7 +120,8 @@ for _name, _recipe in _RECIPES.items():
 
 def _print(manifest: Mapping[str, Any], out: Path, next_step: str) -> None:
     """Prints what every step kept and dropped, the cost, the agreement of judges, and the next step."""
-    from longrm.report.formatting import few, few_note
+    from longrm.report.formatting import decimal, few_note, interval, percent
+    from longrm.runs.records import Estimate
     from longrm.synthesis.pipeline import ROWS
 
     counts = manifest["counts"]
@@ -146,39 +133,16 @@ def _print(manifest: Mapping[str, Any], out: Path, next_step: str) -> None:
         read, written = spent["prompt_tokens"], spent["completion_tokens"]
         echo(f"{model}: {spent['answers']:,} answers, {read:,} tokens read and {written:,} written{cost}")
     if "agreement" in manifest:
-        alpha, pairwise = manifest["agreement"]["krippendorff_alpha"], manifest["agreement"]["pairwise"]
-        parts = []
-        for name, value, form in (("alpha", alpha, ".2f"), ("pairwise agreement", pairwise, ".1%")):
-            if value["value"] is None:
-                continue
-            parts.append(f"{name} {value['value']:{form}}")
-            if value["low"] is not None:
-                limits = f"[{value['low']:{form}}, {value['high']:{form}}]"
-                parts[-1] += f" {limits}{few(value['groups'])}"
-        if alpha["low"] is not None and alpha["low"] <= 0:
-            parts.append("not shown to exceed chance")
-        echo(f"judges: {', '.join(parts) or 'agreement undefined'}")
-        print_lines(few_note(parts))
+        alpha, pairs = (
+            Estimate(**manifest["agreement"][name]) for name in ("krippendorff_alpha", "pairwise")
+        )
+        agreement = f"alpha {decimal(alpha.value)} {interval(alpha, decimal)}".rstrip()
+        agreement += f", pairwise agreement {percent(pairs.value)} {interval(pairs)}".rstrip()
+        print_lines(f"judges: {agreement}", few_note([agreement]))
     if counts["rows"]:
         where = out / ROWS if (out / ROWS).is_dir() else out
         echo(f"{counts['rows']:,} rows from {counts['inputs']:,} inputs, saved to {where}")
         echo(next_step)
-
-
-def _no_rows(counts: Mapping[str, Any], out: Path) -> str:
-    """The error of a run without rows: what every step dropped, a hint, and where the models' answers are."""
-    from longrm.runs.folder import CACHE
-
-    steps = counts["steps"]
-    drops = [f"{step} dropped {_listed(one['dropped'])}" for step, one in steps.items() if one["dropped"]]
-    last: Mapping[str, int] = next((one["dropped"] for one in steps.values() if not one["kept"]), {})
-    most = max(last, key=lambda reason: last[reason], default="")
-    parts = [f"{out}: no row from {counts['inputs']:,} inputs", *(drops or ["no input"])]
-    if most in _HINTS:
-        parts.append(f"{most}: {_HINTS[most]}")
-    if (out / CACHE).exists():
-        parts.append(f"{out / CACHE} has the models' answers")
-    return "; ".join(parts)
 
 
 def _listed(dropped: Mapping[str, int]) -> str:

@@ -79,8 +79,6 @@ def _command(objective: str) -> click.Command:
             summary = train(settings, out, progress=report, evaluator=evaluator)
         if not is_main_process():
             return
-        if evaluator is not None:
-            _add_figure(summary, out)
         if as_json:
             print_json(summary)
         else:
@@ -169,23 +167,6 @@ def _judge(
     with generation_mode(trained) as language_model:
         writer = LocalWriter(language_model, name)
         yield GenerativeRewardModel(writer, settings, tokenizer=trained.tokenizer)
-
-
-def _add_figure(summary: dict[str, Any], out: Path) -> None:
-    """Writes the model card again with the report's figure, if the packages that draw it are installed."""
-    from longrm.evaluation.metrics import PAIR_ACCURACY
-    from longrm.training.evaluations import EVALUATIONS
-    from longrm.training.model_card import card_context_of_run, write_card
-
-    try:
-        from longrm.report import charts
-        from longrm.report.load import load_report
-    except ModuleNotFoundError:
-        return
-    folder = out / EVALUATIONS / str(summary["model_step"])
-    figure = charts.accuracy(load_report([folder]).models, PAIR_ACCURACY.name, charts.WIDE)
-    if figure is not None:
-        write_card(out / "model", card_context_of_run(out), figure=figure.png())
 
 
 def _print(summary: dict[str, Any], out: Path, *, lora: bool) -> None:

@@ -1,16 +1,12 @@
 """`longrm world`."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from longrm.cli.options import OUTPUT_FILE
 from longrm.cli.terminal import echo, print_facts, print_lines
-
-if TYPE_CHECKING:
-    from longrm.types import Comparison
 
 _COUNT = click.IntRange(min=1)
 _LIST_HELP = "List worlds and kinds of text, and exit."
@@ -81,23 +77,10 @@ def command(n: int, tokenizer: str | None, out: Path, **settings: Any) -> None:
         --haystack FOLDER --out hops.jsonl
     """
     from longrm.data import write
-    from longrm.runs.logs import text_digest
     from longrm.worlds import WORLDS, WorldPlan, generate
     from longrm.worlds.words_tokenizer import load_tokenizer
 
-    plan, digests = WorldPlan(**settings), set[str]()
+    plan = WorldPlan(**settings)
     tokenizer = tokenizer or ("words" if WORLDS[plan.world].words else "approximate")
-
-    def rows() -> "Iterator[Comparison]":
-        for row in generate(plan, n, load_tokenizer(tokenizer)):
-            digests.add(text_digest(row.prompt, sorted(row.responses, key=str), row.tools))
-            yield row
-
-    write(out, rows())
+    write(out, generate(plan, n, load_tokenizer(tokenizer)))
     echo(f"Wrote {n} comparisons of the world '{plan.world}' at {plan.length} tokens to {out}")
-    if repeated := n - len(digests):
-        echo(
-            f"{repeated} of them repeat a question and its responses: the contexts have too few facts; lower "
-            "--per-group or raise --length",
-            err=True,
-        )

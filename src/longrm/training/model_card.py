@@ -30,7 +30,7 @@ from longrm.training.evaluations import EVALUATIONS
 from longrm.training.objectives import OBJECTIVES
 from longrm.training.settings import TrainingSettings
 
-CARD, FIGURE = "README.md", "results.png"
+CARD = "README.md"
 CONTEXT = "card.json"
 """The `CardContext` of a merged model, which is stored next to its card and not uploaded."""
 
@@ -89,19 +89,15 @@ def evaluations_of(run: Path, step: int) -> list[CardEvaluation]:
     return [read_evaluation(folder, in_training=True)] if (folder / SUMMARY).exists() else []
 
 
-def write_card(folder: Path, context: CardContext, *, figure: bytes | None = None) -> None:
-    """Writes the README.md of a model folder, and next to it the results of the first evaluation as a PNG."""
-    text = card_text(folder, context, figure=figure is not None)
-    if figure is not None:
-        write_file(folder / FIGURE, figure)
-    write_file(folder / CARD, text)
+def write_card(folder: Path, context: CardContext) -> None:
+    """Writes the README.md of a model folder."""
+    write_file(folder / CARD, card_text(folder, context))
 
 
-def card_text(folder: Path, context: CardContext, *, figure: bool, place: str = ".") -> str:
+def card_text(folder: Path, context: CardContext, *, place: str = ".") -> str:
     """The text of the card of a full model or an adapter, valid as a README of the Hub.
 
-    `place` is where the code on the card finds the model: this folder, or its id on the Hub. With `figure` there is a
-    figure next to the card.
+    `place` is where the code on the card finds the model: this folder, or its id on the Hub.
     """
     from huggingface_hub import ModelCardData  # slow to import
 
@@ -167,7 +163,6 @@ def card_text(folder: Path, context: CardContext, *, figure: bool, place: str = 
         summary={"accuracy": None, **context.summary},
         counts=_COUNTS,
         evaluations=[_evaluation_context(one) for one in context.evaluations],
-        figure=FIGURE if figure else None,
         # An adapter is loaded onto a base whose weights are as they were when it was evaluated.
         rounded=settings.model.precision == "bfloat16" and not adapter,
         toml=to_toml(published).strip(),
@@ -292,7 +287,7 @@ _MODEL_FILES = (
     "merges.txt",
     "chat_template.jinja",
 )
-"""The files of a model; nothing else is uploaded but its card and the card's figure."""
+"""The files of a model; nothing else is uploaded but its card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +309,7 @@ class PushedModel:
 
 def is_model_file(name: str) -> bool:
     """Whether a file of a repository belongs to a model, judged by its name."""
-    return name == FIGURE or any(fnmatch(name, pattern) for pattern in _MODEL_FILES)
+    return any(fnmatch(name, pattern) for pattern in _MODEL_FILES)
 
 
 def training_run(source: Path) -> Path | None:
@@ -381,7 +376,6 @@ def pushed_model(source: Path, identity: str, results: Sequence[Path] = ()) -> P
             f"{folder} is an adapter of a model on this machine, which others cannot load: push the folder that longrm "
             f"merge {source} --out MODEL writes"
         )
-    figure = (folder / FIGURE).is_file() and bool(context.evaluations)
     further = [_checked_evaluation(path, folder, weights) for path in results]
     context = replace(context, evaluations=[*context.evaluations, *further])
     if (folder / FILES).is_file():
@@ -389,9 +383,9 @@ def pushed_model(source: Path, identity: str, results: Sequence[Path] = ()) -> P
     files: dict[str, Path | bytes] = {
         entry.name: entry
         for entry in sorted(folder.iterdir())
-        if entry.is_file() and is_model_file(entry.name) and (entry.name != FIGURE or figure)
+        if entry.is_file() and is_model_file(entry.name)
     }
-    card = card_text(folder, context, figure=figure, place=identity)
+    card = card_text(folder, context, place=identity)
     files[CARD] = card.encode()
     left_out = sorted(entry.name for entry in folder.iterdir() if entry.name not in files)
     return PushedModel(files, tuple(left_out), len(context.evaluations), card)

@@ -13,6 +13,10 @@ COLUMNS = (
     *("responses", "ranks", "chat_template", "golden", "completion", "answer", "metric", "evidence", "tools"),
     *(
         "rubrics",
+        "instruction",
+        "response_a",
+        "response_b",
+        "winner",
         "id",
         "group",
         "metadata",

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, assert_never
+from typing import Any, Literal
 
 from longrm.rng import key_hash
 
@@ -204,13 +204,7 @@ Scale = Literal["logit", "points", "verdict", "none"]
 
 def are_ratings(scale: Scale) -> bool:
     """Whether scores rate single responses, and are not read from a verdict about several."""
-    match scale:
-        case "logit" | "points" | "none":
-            return True
-        case "verdict":
-            return False
-        case unknown:
-            assert_never(unknown)
+    return scale != "verdict"
 
 
 def presented_order(comparison: Comparison, seed: int) -> tuple[int, ...]:

@@ -12,6 +12,13 @@ from longrm.types import Criterion
 
 PAIR = {"prompt": "Who?", "chosen": "Ann.", "rejected": "Bo.", "id": "a"}
 TWO = (Criterion("Names Ann."), Criterion("Brief and plain.", -2.0))
+OPEN = {
+    "instruction": "Who?",
+    "response_a": "Bo.",
+    "response_b": "Ann.",
+    "winner": "Response B",
+    "rubric": "Rubric:\n1. Names Ann. [Hard Rule]\n2. Brief\n   and plain. [Principle]\n",
+}
 
 
 @pytest.mark.parametrize(
@@ -47,6 +54,15 @@ def test_a_text_is_one_criterion_or_has_one_per_line(text, found):
     assert [one.text for one in criteria_of(text, "rubric")] == found
 
 
+def test_rows_of_open_rubrics_are_pairs(put):
+    (row,) = read(put("rows.jsonl", OPEN))
+    assert row.comparison.ranks == (2, 1)
+    assert [one.text for one in row.comparison.rubrics] == ["Names Ann.", "Brief and plain."]
+    for winner, ranks in (("A", (1, 2)), ("response_a", (1, 2)), ("b", (2, 1))):
+        (row,) = read(put("rows.jsonl", OPEN | {"winner": winner}))
+        assert row.comparison.ranks == ranks
+
+
 @pytest.mark.parametrize(
     ("row", "field"),
     [
@@ -56,6 +72,7 @@ def test_a_text_is_one_criterion_or_has_one_per_line(text, found):
         (PAIR | {"rubrics": [{"criterion": "a", "weight": 0}]}, "rubrics[0].weight"),
         (PAIR | {"rubrics": [{"criterion": "a", "weight": "2"}]}, "rubrics[0].weight"),
         (PAIR | {"rubrics": [{"criterion": "a", "weight": float("nan")}]}, "rubrics[0].weight"),
+        (OPEN | {"winner": "Tie"}, "winner"),
     ],
 )
 def test_an_invalid_criterion_is_named(put, row, field):

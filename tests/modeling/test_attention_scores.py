@@ -45,6 +45,10 @@ def comparisons() -> list[Comparison]:
     return list(generate(WorldPlan("records", 96, responses=3), 4, words_tokenizer()))
 
 
+def first_sentence(comparison: Comparison) -> Span:
+    return Span(0, 0, message_text(comparison.prompt[0]).index(".") + 1)
+
+
 def query_of(comparison: Comparison) -> Query:
     return Query(comparison.id, comparison.prompt, comparison.responses)
 
@@ -101,7 +105,7 @@ def apart(found: RegionAttention, truth: RegionAttention) -> float:
 def test_regions_have_the_scores_of_the_equations(scorer, comparisons):
     stock = stock_of(scorer)
     for comparison in comparisons:
-        regions = context_regions(comparison)
+        regions = context_regions(comparison, [first_sentence(comparison)])
         found = region_scores(scorer, query_of(comparison), regions, k=K)
         encoded = encode(scorer.tokenizer, comparison.prompt, comparison.responses)
         for response, ids in zip(found, encoded.responses, strict=True):
@@ -194,7 +198,7 @@ def test_the_margin_is_that_of_the_best_over_the_highest_of_lower_rank(scorer, c
 
 def test_regions_share_no_character_and_leave_out_the_question(comparisons):
     comparison = comparisons[3]
-    regions = context_regions(comparison)
+    regions = context_regions(comparison, [first_sentence(comparison)])
     spans = [span for named in regions.values() for span in named]
     covered = sorted((span.start, span.end) for span in spans)
     assert all(one[1] <= other[0] for one, other in pairwise(covered))

@@ -111,7 +111,8 @@ def plain_causal(layout: PackedLayout) -> Tensor:
 
 def leaking(layout: PackedLayout) -> Tensor:
     """Every branch sees itself and the last token of the branch before it."""
-    sees = sees_of(layout, torch.device("cpu"))
+    tokens = torch.arange(layout.tokens)
+    sees = sees_of(layout, tokens.device)(tokens, tokens, tokens[:, None], tokens)
     (_, first, _), *later = layout.branches()
     for _, begin, end in later:
         sees[begin:end, begin - 1] = True

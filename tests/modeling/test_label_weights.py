@@ -10,6 +10,7 @@ from transformers import AutoModelForSequenceClassification, LlamaConfig
 import longrm
 from longrm.cli.commands import cli
 from longrm.errors import ModelError
+from longrm.modeling.folders import kind_of
 from longrm.modeling.loading import load_scorer
 from longrm.worlds import words_tokenizer
 
@@ -75,6 +76,19 @@ def test_what_labels_count_has_to_be_said(folder: Path, tmp_path: Path):
     words_tokenizer().save(tmp_path)
     with pytest.raises(ModelError, match="one label"):
         load_scorer(tmp_path, weights=WEIGHTS)
+
+
+def test_a_gate_that_reads_the_prompt_is_refused(folder: Path, tmp_path: Path):
+    from safetensors.torch import load_file, save_file
+
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = load_file(folder / "model.safetensors")
+    weights["regression_layer.weight"] = weights.pop("score.weight")
+    weights["gating.layers.0.weight"] = torch.zeros(2, 2)
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"a gate that reads the prompt \(gating\.layers\.0\.weight\)"):
+        kind_of(tmp_path)
 
 
 def test_the_command_line_takes_weights(folder: Path, tmp_path: Path):

@@ -55,14 +55,33 @@ def test_the_host_of_the_server_is_accepted(start):
     ("origin", "expected"),
     [
         ("http://127.0.0.1:8000", 200),
+        ("http://pages.example", 200),
         ("http://127.0.0.1:9", 403),
         ("http://localhost:8000", 403),
         ("https://foreign.example", 403),
         ("null", 403),
     ],
 )
-def test_origins(local, origin, expected):
-    assert status(local, Origin=origin) == expected
+def test_origins(start, origin, expected):
+    client = start("baseline", allow_origins=["http://pages.example"])
+    assert status(client, Origin=origin) == expected
+
+
+def test_a_star_allows_any_origin(start):
+    assert status(start("baseline", allow_origins=["*"]), Origin="https://foreign.example") == 200
+
+
+def test_browsers_may_ask_first_without_a_key(start):
+    client = start("baseline", allow_origins=["http://127.0.0.1:9"], api_key=KEY)
+    asking = {
+        "Origin": "http://127.0.0.1:9",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization",
+    }
+    assert client.options("/v1/scores", headers=asking).status_code == 200
+    assert status(client, Origin="http://127.0.0.1:9") == 401
+    other = client.get("/health", headers={"Origin": "http://elsewhere"})
+    assert "access-control-allow-origin" not in other.headers
 
 
 @pytest.mark.parametrize("kind", FORMS)

@@ -86,12 +86,13 @@ def until_open(nginx, port, log):
             return
 
 
-def test_scores_over_tls(behind):
+def test_scores_and_the_page_over_tls(behind):
     address, context, _ = behind
     with httpx.Client(base_url=address, verify=context) as client:
         for origin, status in ((address, 200), ("https://foreign.example", 403)):
             answer = client.post("/v1/scores", json=ONE, headers={"Origin": origin})
             assert answer.status_code == status
+        assert client.get("/").headers["content-type"].startswith("text/html")
         large = ONE | {"responses": ["w" * 2**21]}  # more than nginx keeps in memory
         assert client.post("/v1/scores", json=large).status_code == 200
         assert client.post("/v1/scores", content=b" " * (2**25 + 1)).status_code == 413

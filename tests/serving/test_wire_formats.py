@@ -67,6 +67,18 @@ def test_vllm_takes_texts_ids_and_messages(client, scores, ids, form):
     assert pooled["data"] == [{"index": 0, "object": "pooling", "data": [scores[1]]}]
 
 
+def test_vllm_ranks_responses_to_a_prompt(client, scores):
+    sent = {"model": "any", "query": PROMPT, "documents": [GOOD, BAD]}
+    for path in ("/rerank", "/v1/rerank"):
+        answer = ask(client, sent, path)
+        found = {one["index"]: one for one in answer["results"]}
+        assert [found[index]["relevance_score"] for index in (0, 1)] == scores
+        assert found[1]["document"] == {"text": BAD}
+        values = [one["relevance_score"] for one in answer["results"]]
+        assert values == sorted(values, reverse=True)
+    assert len(ask(client, sent | {"top_n": 1}, "/rerank")["results"]) == 1
+
+
 def test_use_activation_is_refused(client):
     response = client.post("/classify", json={"input": rendered(GOOD), "use_activation": True})
     assert response.status_code == 400

@@ -40,7 +40,9 @@ _IDENTITY = frozenset({*_IDS, *GROUPS})
 _PROMPTS = ("prompt", "prompt_template", "chat_template")
 _REJECTED = ("rejected", "rejects", "rejected_responses")
 _NATIVE = frozenset({"prompt", "responses", "ranks", "context", "question", "evidence", "role"})
+_OPEN_RUBRICS = frozenset({"instruction", "response_a", "response_b", "winner"})
 _TURN = re.compile(r"\n\n(Human|Assistant):")
+_WINNER = re.compile(r"\s*(?:response[\s_]*)?([ab])\s*", re.IGNORECASE)
 
 
 class _Prompt(NamedTuple):
@@ -249,6 +251,20 @@ def _from_candidates(row: FileRow, number: int) -> Comparison:
     return _comparison(row, number, prompt, candidates, ranks, used=used, field="candidates")
 
 
+def _from_open_rubrics(row: FileRow, number: int) -> Comparison:
+    """OpenRubrics (arXiv 2510.07743): two responses, the `winner` ("A" or "Response A"), and a rubric as text."""
+    winner = required(row, "winner")[1]
+    found = _WINNER.fullmatch(winner) if isinstance(winner, str) else None
+    if found is None:
+        raise FieldError("winner", f"must be 'A' or 'B', got {short(winner)}")
+    prompt = _prompt_of(row, "instruction")
+    names = ("response_a", "response_b")
+    responses = [messages_of(required(row, name)[1], name, "assistant") for name in names]
+    ranks = (1, 2) if found[1].lower() == "a" else (2, 1)
+    used = _OPEN_RUBRICS | _IDENTITY
+    return _comparison(row, number, prompt, responses, ranks, used=used, field="response_b")
+
+
 def to_native_row(comparison: Comparison) -> dict[str, Any]:
     """A comparison as a plain dict, without the fields at their defaults."""
     optional = {
@@ -339,6 +355,7 @@ FORMATS = {
     "chat_template": RowFormat("chat_template, chosen, rejects", _from_chat_template),
     "candidates": RowFormat("prompt, candidates", _from_candidates),
     "trl": RowFormat("prompt, chosen, rejected", _from_trl),
+    "open_rubrics": RowFormat("instruction, response_a, response_b, winner", _from_open_rubrics),
     "longrm": RowFormat("prompt, responses, ranks", from_native_row),
 }
 """The formats by name."""
@@ -352,6 +369,8 @@ def recognize(columns: Set[str]) -> str | None:
         return "candidates"
     if "chosen" in columns and "responses" not in columns:
         return "trl"
+    if columns >= _OPEN_RUBRICS:
+        return "open_rubrics"
     if "prompt" in columns and columns & {"responses", "ranks", "group"}:
         return "longrm"
     return "longrm" if columns >= {"context", "question", "responses"} else None

@@ -15,7 +15,7 @@ TOP_K = 200
 """Tokens that a head attends to, per row. The paper does not state its number; this is the one of its source's code,
 for contexts of 900 to 11,900 tokens."""
 
-SUPPORTING, IRRELEVANT = "supporting", "irrelevant"
+SUPPORTING, INTERFERING, IRRELEVANT = "supporting", "interfering", "irrelevant"
 
 Regions = Mapping[str, Sequence[Span]]
 """Spans of a prompt by the name of their region."""
@@ -75,9 +75,9 @@ class AttendedComparison:
     embedding_gradient: Mapping[str, float] | None = None
 
 
-def context_regions(comparison: Comparison) -> dict[str, list[Span]]:
-    """Returns a comparison's evidence and the irrelevant rest of its context."""
+def context_regions(comparison: Comparison, interfering: Sequence[Span] = ()) -> dict[str, list[Span]]:
+    """Returns a comparison's evidence, the interfering text that is given, and the irrelevant rest of its context."""
     rest = disjoint_spans(comparison.context, comparison.question)
-    for span in comparison.evidence:
+    for span in [*comparison.evidence, *interfering]:
         rest = disjoint_spans(rest, span)
-    return {SUPPORTING: list(comparison.evidence), IRRELEVANT: rest}
+    return {SUPPORTING: list(comparison.evidence), INTERFERING: list(interfering), IRRELEVANT: rest}

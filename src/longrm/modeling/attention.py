@@ -6,7 +6,7 @@ ways compute that, and none builds a mask over pairs of prefix tokens, so memory
 | device | way |
 |---|---|
 | CPU | two calls of torch's flash kernel, merged (`attention_varlen`) |
-| CUDA, in half precision | the same by a varlen flash kernel (`attention_cuda` tries it first) |
+| CUDA | the same by a varlen flash kernel, or FlexAttention (`attention_cuda` chooses) |
 | any other | one `scaled_dot_product_attention` per branch, over a copy of the prefix's keys and its own |
 
 Two names are registered with transformers. `longrm_shared_prefix` reads packed sequences without a cache.

@@ -1,28 +1,33 @@
-"""The kernel for attention over a shared prefix on CUDA, tried on a small tree before it is trusted.
+"""Kernels for attention over a shared prefix on CUDA, each tried on a small tree before it is trusted.
 
-It is torch's varlen flash kernel (that of the package flash-attn). It must be available and agree, forward and
-backward, with attention that is written out, for heads as the model has them. Otherwise `attention` falls back to
-`scaled_dot_product_attention`, which copies a prefix's keys and values once per branch. One log line names the choice
-and its reason.
+In order of preference: torch's varlen flash kernel (that of the package flash-attn), and FlexAttention with a block
+mask made from the layout. If none works, `attention` falls back to `scaled_dot_product_attention`, which copies a
+prefix's keys and values once per branch. A candidate must be available and agree, forward and backward, with
+attention that is written out, for heads as the model has them. One log line names the chosen kernel and why those
+before it were not taken.
 
-Kernels of the Hugging Face Hub are not tried: they are programs that the first attention would download and run, and
-torch ships the same flash kernel.
+Kernels of the Hugging Face Hub are no candidates: they are programs that the first attention would download and run,
+and torch ships the same flash kernel.
 
-Shapes: S tokens of the packed sequence, T query tokens of a call, H query heads, G key heads, D head size.
+Shapes: S tokens of the packed sequence, B blocks of them, T query tokens of a call, H query heads, G key heads, D
+head size.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from longrm.errors import first_line
-from longrm.modeling.attention_varlen import Attended, Keys, Queries, SequenceBounds, varlen_attention
+from longrm.modeling.attention_varlen import Attended, Keys, Output, Queries, SequenceBounds, varlen_attention
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.shapes import PackedLayout, TreeShape
 
@@ -56,23 +61,126 @@ class TorchKernel:
         return found
 
 
-def sees_of(layout: PackedLayout, device: torch.device) -> Bool[Tensor, "S S"]:
-    """Which tokens (rows) see which keys: those up to themselves, in their own segment or the prefix of their tree."""
-    rows = []  # for every segment: its first token, the first of its tree, one past its tree's prefix, and its length
+# FlexAttention
+
+BLOCK = 128
+
+MAX_COMPILED = 64
+"""How many kinds of calls may be compiled. A model has up to six: in training, without gradients and in inference mode,
+each for sequences of one block and of several. Lengths and trees are not compiled for."""
+
+IntArray = Int[np.ndarray, " S"]
+Sees = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Batch, head, query and key index to whether the query sees the key: a `mask_mod` of FlexAttention."""
+
+
+def flex_packed_attention(
+    query: Queries, key: Keys, value: Keys, layout: PackedLayout, scale: float
+) -> Output:
+    """Computes the attention of a packed sequence by FlexAttention, compiled once for any length."""
+    # The cached mask may serve training later, where tensors made in inference mode are refused.
+    with torch.inference_mode(False):
+        mask = block_mask(layout, query.device)
+    # Every stride of a view and every state of autocast would be compiled for. Autocast changes nothing here, as all
+    # dtypes are equal.
+    states = (part.contiguous() for part in (query, key, value))
+    plain = torch.autocast(query.device.type, torch.bfloat16, enabled=False, cache_enabled=False)
+    with plain, torch._dynamo.config.patch(recompile_limit=MAX_COMPILED):
+        output: Tensor = _compiled_flex()(
+            *states, block_mask=mask, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+        )
+    return output.transpose(1, 2)
+
+
+@lru_cache(maxsize=1)
+def _compiled_flex() -> Any:
+    # Without `fullgraph`, a call beyond dynamo's limit would run uncompiled, with the scores of all pairs in memory.
+    return torch.compile(flex_attention, dynamic=True, fullgraph=True)
+
+
+@lru_cache(maxsize=4)
+def block_mask(layout: PackedLayout, device: torch.device) -> BlockMask:
+    """Returns the mask of a layout, computed once for all layers of a forward pass.
+
+    torch's own `create_block_mask` looks at every pair of tokens, 16 GiB of them at 128K.
+    """
+    some, every = blocks_of(layout)
+    partial_blocks, full_blocks = _listed(some & ~every, device), _listed(every, device)
+    size = layout.tokens
+    return BlockMask.from_kv_blocks(
+        *partial_blocks,
+        *full_blocks,
+        BLOCK_SIZE=BLOCK,
+        mask_mod=sees_of(layout, device),
+        seq_lengths=(size, size),
+    )
+
+
+def sees_of(layout: PackedLayout, device: torch.device) -> Sees:
+    """Returns the mask function: a query sees keys up to itself, in its own segment or in the prefix of its tree."""
+    own, root, fork = (torch.from_numpy(part).to(device) for part in _segments(layout))
+
+    def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        in_prefix = (key >= root[query]) & (key < fork[query])
+        return (key <= query) & ((key >= own[query]) | in_prefix)
+
+    return sees
+
+
+def blocks_of(layout: PackedLayout) -> tuple[Bool[np.ndarray, "B B"], Bool[np.ndarray, "B B"]]:
+    """Returns for every block of queries and every block of keys whether some pair, and whether every pair, is seen.
+
+    Queries are cut at the bounds of blocks and of segments. All queries of such a piece see the same keys but for
+    causality: the last query of a piece sees most, the first least. So two comparisons per piece and block of keys
+    decide, whatever their size.
+    """
+    own, root, fork = _segments(layout)
+    size = layout.tokens
+    tokens = np.arange(size)
+    starts = np.flatnonzero((tokens % BLOCK == 0) | (tokens == own))  # first query of each piece
+    first, last = starts[:, None], np.append(starts[1:], size)[:, None] - 1
+    blocks = -(-size // BLOCK)
+    left = np.arange(blocks) * BLOCK  # first and last key of each block
+    right = left + BLOCK - 1  # beyond the sequence in an incomplete last block, which therefore is never full
+    own, root, fork = (part[starts][:, None] for part in (own, root, fork))
+    some = (left <= last) & ((right >= own) | (left < fork) & (right >= root))
+    # The prefix itself and the first branch follow directly on what they see of the prefix, as one stretch of keys.
+    reach = np.where((own == root) | (own == fork), root, own)
+    every = (right <= first) & (left >= reach) | (left >= root) & (right < fork) & (right <= first)
+    pieces = np.searchsorted(starts, left)  # the first piece of every block of queries
+    some, every = np.logical_or.reduceat(some, pieces), np.logical_and.reduceat(every, pieces)
+    if size % BLOCK:
+        every[-1] = False  # rows beyond the sequence see nothing
+    return some, every
+
+
+def _segments(layout: PackedLayout) -> tuple[IntArray, IntArray, IntArray]:
+    """Returns for every token the first of its segment, the first of its tree, and one past its tree's prefix."""
+    rows = []
     for root, tree in zip(layout.roots(), layout.trees, strict=True):
         begin, fork = root, root + tree.prefix
         for length in (tree.prefix, *tree.branches):
             rows.append((begin, root, fork, length))
             begin += length
-    *parts, lengths = torch.tensor(rows, device=device).T
-    own, root_of, fork_of = (part.repeat_interleave(lengths)[:, None] for part in parts)
-    key = torch.arange(layout.tokens, device=device)
-    seen: Tensor = (key <= key[:, None]) & ((key >= own) | (key >= root_of) & (key < fork_of))
-    return seen
+    *parts, lengths = np.array(rows, np.int32).T
+    own, root_of, fork_of = (np.repeat(part, lengths) for part in parts)
+    return own, root_of, fork_of
 
+
+def _listed(
+    dense: Bool[np.ndarray, "B B"], device: torch.device
+) -> tuple[Int[Tensor, "1 1 B"], Int[Tensor, "1 1 B B"]]:
+    """Counts and lists the marked key blocks of every query block, as BlockMask wants them: marked ones first."""
+    marked = torch.from_numpy(dense).to(device)
+    order = torch.argsort(marked, dim=-1, descending=True, stable=True)
+    counts = marked.sum(dim=-1)
+    return counts.to(torch.int32)[None, None], order.to(torch.int32)[None, None].contiguous()
+
+
+# The choice
 
 TRIAL = PackedLayout((TreeShape(150, (7, 33)), TreeShape(150, (7, 33)), TreeShape(41, (130,))))
-"""The layout that the kernel is tried on: twins, no length aligned to a block, segments that cross blocks."""
+"""The layout that a candidate is tried on: twins, no length aligned to a block, segments that cross blocks."""
 
 ONE_TOKEN = PackedLayout((TreeShape(301, (1,)), TreeShape(40, (1,))))
 """The second one: flash kernels compute single queries, here all branches, by another method."""
@@ -93,8 +201,12 @@ class AttentionHeads:
     size: int
 
 
+Candidate = Callable[[AttentionHeads], AttentionFunction | str]
+"""Returns a kernel for heads, or what it lacks for them."""
+
+
 def kernel_for(query: Queries, key: Keys) -> AttentionFunction | None:
-    """Returns the kernel for a model's heads; None on other devices than CUDA, and where it does not work."""
+    """Returns the kernel for a model's heads; None on other devices than CUDA, and where no kernel works."""
     if query.device.type != "cuda":
         return None
     _, queries, _, size = query.shape
@@ -103,35 +215,46 @@ def kernel_for(query: Queries, key: Keys) -> AttentionFunction | None:
 
 @lru_cache(maxsize=8)
 def _chosen(heads: AttentionHeads) -> AttentionFunction | None:
-    attend = partial(varlen_attention, TorchKernel())
-    if heads.dtype not in (torch.float16, torch.bfloat16):
-        problem = f"it computes in half precision, and this is {str(heads.dtype).removeprefix('torch.')}"
-    elif torch.cuda.get_device_capability(heads.device) < (8, 0):
-        problem = "it needs a GPU of compute capability 8.0 or later"
-    else:
-        problem = problem_of(attend, heads)
-    if not problem:
-        _log.info("attention over a shared prefix: the varlen kernel of torch")
-        return attend
+    return choose_kernel(heads, CANDIDATES)
+
+
+def choose_kernel(heads: AttentionHeads, candidates: Mapping[str, Candidate]) -> AttentionFunction | None:
+    """Returns the first candidate that is available and computes the right values; logs the choice and its reasons."""
+    rejected: list[str] = []
+    for name, candidate in candidates.items():
+        attend = _try_candidate(candidate, heads)
+        if not isinstance(attend, str):
+            _log.info("attention over a shared prefix: %s%s", name, _because(rejected))
+            return attend
+        rejected.append(f"{name}: {attend}")
     _log.warning(
         "attention over a shared prefix: scaled_dot_product_attention, which copies a prefix's keys and values once "
-        "per response (not the varlen kernel of torch: %s)",
-        problem,
+        "per response%s",
+        _because(rejected),
     )
     return None
 
 
-def problem_of(attend: AttentionFunction, heads: AttentionHeads) -> str:
-    """Why an attention is not to be trusted with these heads; empty if it computes the right values."""
+def _because(rejected: Sequence[str]) -> str:
+    return f" (not {'; not '.join(rejected)})" if rejected else ""
+
+
+def _try_candidate(candidate: Candidate, heads: AttentionHeads) -> AttentionFunction | str:
     try:
+        attend = candidate(heads)
+        if isinstance(attend, str):
+            return attend
         # np.max, as Python's own max skips a NaN that is not the first value.
         off = float(np.max([deviation(attend, heads, layout) for layout in (TRIAL, ONE_TOKEN)]))
-    except Exception as error:  # whatever a kernel of another version or device raises
+    except Exception as error:  # whatever a kernel of another version or device raises, the next may work
         if is_out_of_memory(error):  # not a defect of the kernel, and the choice is kept for good
             raise
         return f"it failed on a small tree ({first_line(error)})"
-    # Not "off > ...", which would accept a NaN.
-    return "" if off < TOLERANCE[heads.dtype] else f"it was off by {off:.2g} on a small tree"
+    # TF32 has the mantissa of fp16, and then the written-out attention is rounded, too.
+    tf32 = heads.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
+    if not off < TOLERANCE[torch.float16 if tf32 else heads.dtype]:
+        return f"it was off by {off:.2g} on a small tree"
+    return attend
 
 
 def deviation(attend: AttentionFunction, heads: AttentionHeads, layout: PackedLayout = TRIAL) -> float:
@@ -167,5 +290,23 @@ def _values_and_gradients(
 def _written_out(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:
     group = q.shape[1] // k.shape[1]
     k, v = (states.repeat_interleave(group, dim=1) for states in (k, v))
+    tokens = torch.arange(layout.tokens, device=q.device)
+    sees = sees_of(layout, q.device)(tokens, tokens, tokens[:, None], tokens)
     logits = (q @ k.transpose(-1, -2)) * scale
-    return (logits.masked_fill(~sees_of(layout, q.device), -torch.inf).softmax(dim=-1) @ v).transpose(1, 2)
+    return (logits.masked_fill(~sees, -torch.inf).softmax(dim=-1) @ v).transpose(1, 2)
+
+
+def _torch_flash(heads: AttentionHeads) -> AttentionFunction | str:
+    if heads.dtype not in (torch.float16, torch.bfloat16):
+        return f"it computes in half precision, and this is {str(heads.dtype).removeprefix('torch.')}"
+    if torch.cuda.get_device_capability(heads.device) < (8, 0):
+        return "it needs a GPU of compute capability 8.0 or later"
+    return partial(varlen_attention, TorchKernel())
+
+
+def _flex(heads: AttentionHeads) -> AttentionFunction | str:
+    return "triton is not installed" if find_spec("triton") is None else flex_packed_attention
+
+
+CANDIDATES = {"the varlen kernel of torch": _torch_flash, "FlexAttention": _flex}
+"""In the order in which they are tried."""

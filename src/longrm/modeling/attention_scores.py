@@ -47,21 +47,23 @@ from longrm.modeling.shared_prefix import (
     hidden_states,
     pack,
 )
-from longrm.types import Comparison, Query, query_of
+from longrm.types import Comparison, Query, Span, query_of
 
 
 def attended(
     scorer: Scorer,
     comparison: Comparison,
     *,
+    interfering: Sequence[Span] = (),
     k: int = TOP_K,
     gradients: bool = False,
 ) -> AttendedComparison:
-    """Measures what the responses of a comparison attend to in its evidence and in the rest of its context.
+    """Measures what the responses of a comparison attend to in its evidence, in interfering and in irrelevant text.
 
     Args:
         scorer: The model, in evaluation mode.
         comparison: A comparison with gold ranks that are not all equal.
+        interfering: Spans of misleading text.
         k: How many tokens a head attends to.
         gradients: Also compute gradients by embeddings, of the margin between the best response and the worse one with
             the highest score. They take a backward pass through the whole prompt.
@@ -71,7 +73,7 @@ def attended(
     """
     ranks = comparison.ranks
     assert ranks is not None, "whether a judgment is right is known from gold ranks only"
-    regions = context_regions(comparison)
+    regions = context_regions(comparison, interfering)
     query = query_of(comparison, range(len(comparison.responses)))
     found = tuple(region_scores(scorer, query, regions, k=k))
     # Of several best ranks and of several worse ones, the response with the highest score.

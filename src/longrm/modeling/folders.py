@@ -4,6 +4,7 @@ Folders may come from the Hub, which is not trusted: weights are safetensors onl
 """
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,9 @@ ADAPTER_HEAD = f"base_model.model.{HEAD}"
 _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "README.md"]  # what is downloaded from the Hub
 
 _LONGEST_HEADER = 100_000_000  # bytes; the limit of safetensors itself
+
+# Weights that combine several rewards depending on the prompt, as ArmoRM's (arXiv 2406.12845) do.
+_GATE = re.compile(r"(?:gating|gate|weight_net)\.")
 
 
 class _Config(BaseModel):
@@ -113,7 +117,14 @@ def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
     parts = find_model_folders(source)
     if has_head(parts):
         return "discriminative"
+    shards = weight_files(parts.base)
     architectures = _read_config(parts.base).architectures or []
+    gate = next((name for shard in shards for name in tensor_shapes(shard) if _GATE.match(name)), None)
+    if gate is not None:
+        raise ModelError(
+            f"{source}: a gate that reads the prompt ({gate}) weights its scores, which is not supported; heads with "
+            "fixed weights per label are (--weights)"
+        )
     if any(name.endswith("ForCausalLM") for name in architectures):
         return "generative"
     raise ModelError(

@@ -3,12 +3,16 @@
 import asyncio
 import hmac
 import logging
+import re
 import time
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from hashlib import sha256
+from html import escape
 from http import HTTPStatus
+from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,11 +20,13 @@ from fastapi import FastAPI
 from prometheus_client import generate_latest
 from pydantic.json_schema import models_json_schema
 from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from longrm import __version__
+from longrm.reading import visible
 from longrm.reward_models.protocol import RewardModel
 from longrm.serving import service as limits
 from longrm.serving.service import ScoringService
@@ -37,7 +43,7 @@ MAX_CONNECTIONS = 4096
 RECEIVE_SECONDS = 30.0
 """How long the headers and the body of a request may take to arrive."""
 
-OPEN_PATHS = frozenset({"/health", "/ready"})
+OPEN_PATHS = frozenset({"/", "/health", "/ready"})
 """Paths that need no key."""
 
 
@@ -67,6 +73,13 @@ def build_app(settings: ServeSettings, load: Callable[[], RewardModel]) -> FastA
     app = FastAPI(title="longrm", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.service = service
     app.add_middleware(Guard, settings=settings)
+    if settings.allow_origins:  # outside the guard: browsers send preflight requests without a key
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.allow_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+        )
     app.add_exception_handler(Exception, _unexpected_error)
     definitions = _add_scoring_routes(app, service)
     _add_info_routes(app, service, settings)
@@ -139,7 +152,11 @@ def _add_info_routes(app: FastAPI, service: ScoringService, settings: ServeSetti
         },
         "formats": {name: [route.path for route in routes] for name, routes in WIRE_FORMATS.items()},
     }
-    started = int(time.time())
+    started, page = int(time.time()), front_page(service.name)
+
+    @app.get("/", summary="A page to try the model", include_in_schema=False)
+    async def index() -> Response:
+        return page
 
     @app.get("/health", summary="Whether the server is alive, also while the model works")
     async def health() -> Response:
@@ -164,6 +181,26 @@ def _add_info_routes(app: FastAPI, service: ScoringService, settings: ServeSetti
     async def models() -> Response:
         entry = {"id": service.name, "object": "model", "created": started, "owned_by": "longrm"}
         return JSONResponse({"object": "list", "data": [entry]})
+
+
+def front_page(model: str) -> HTMLResponse:
+    """The page at `/`. It loads nothing, and its policy allows its own script and style and no others."""
+    text = (files("longrm.serving") / "page.html").read_text(encoding="utf-8")
+    text = text.replace("MODEL", escape(visible(model)))
+    allowed = {}
+    for tag in ("script", "style"):
+        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, flags=re.S)
+        allowed[tag] = f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"
+    policy = (
+        f"default-src 'none'; script-src {allowed['script']}; style-src {allowed['style']}; img-src data:; "
+        "connect-src 'self' http: https:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    headers = {
+        "Content-Security-Policy": policy,
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+    }
+    return HTMLResponse(text, headers=headers)
 
 
 class Guard:
@@ -218,8 +255,9 @@ class Guard:
             hostname = ""
         if host and not self._settings.accepts_host(hostname):
             return Failure("forbidden", "the Host of this request is not allowed: see --allowed-host")
-        if origin and origin.partition("://")[2] != host:
-            return Failure("forbidden", "requests of other web pages are not allowed without a key")
+        allowed = self._settings.allow_origins
+        if origin and origin.partition("://")[2] != host and not {origin, "*"} & set(allowed):
+            return Failure("forbidden", "the Origin of this request is not allowed: see allow_origins")
         # Browsers send these across origins without asking first.
         form_types = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -63,17 +63,38 @@ class ScoringService:
         self._bytes_in_work = 0
         self._deadlines: set[asyncio.Timeout] = set()
         self._arriving: dict[asyncio.Timeout, int] = {}
-        own = self.registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
+        self._add_metrics(worker)
+
+    def _add_metrics(self, worker: Worker) -> None:
+        seconds = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+        tokens = (1, 16, 64, 256, 1024, 4096, 8192, 16384, 32768, 65536, 131072)
+        own = self.registry
         self._read = Counter("longrm:prompt_tokens", "Tokens of prompts and responses.", registry=own)
+        self._cached = Counter("longrm:prompt_tokens_cached", "Tokens that were cached.", registry=own)
         self._queries = Counter("longrm:prefix_cache_queries", "Tokens looked up in the cache.", registry=own)
         self._hits = Counter("longrm:prefix_cache_hits", "Tokens found in the cache.", registry=own)
         self._success = Counter("longrm:request_success", "Requests with scores.", registry=own)
         self._failures = Counter("longrm:request_failure", "Requests without.", ["kind"], registry=own)
-        self._latency = Histogram("longrm:e2e_request_latency_seconds", "Until the answer.", registry=own)
-        running = Gauge("longrm:num_requests_running", "Prompts that the model reads now.", registry=own)
-        running.set_function(lambda: worker.running)
-        waiting = Gauge("longrm:num_requests_waiting", "Prompts that wait for the model.", registry=own)
-        waiting.set_function(lambda: worker.waiting)
+        self._sizes = Histogram("longrm:request_prompt_tokens", "Tokens.", buckets=tokens, registry=own)
+        self._latency, self._queue = (
+            Histogram(f"longrm:{name}_seconds", text, buckets=seconds, registry=own)
+            for name, text in (
+                ("e2e_request_latency", "From request to answer."),
+                ("request_queue_time", "Until the model starts."),
+            )
+        )
+        gauges = {
+            "num_requests_running": ("Prompts that the model reads now.", lambda: worker.running),
+            "num_requests_waiting": ("Prompts that wait for the model.", lambda: worker.waiting),
+        }
+        cache = getattr(worker.model, "kept", None)
+        if cache is not None:
+            size = cache.block_bytes
+            gauges["prefix_cache_bytes"] = ("Bytes in the cache.", lambda: len(cache.table) * size)
+            gauges["prefix_cache_max_bytes"] = ("Size of the cache.", lambda: cache.table.blocks * size)
+        for name, (text, value) in gauges.items():
+            Gauge(f"longrm:{name}", text, registry=own).set_function(value)
 
     def stop(self) -> None:
         """Refuses new requests, and after `DRAIN_SECONDS` also those in work."""
@@ -115,11 +136,15 @@ class ScoringService:
                 headers = {"Retry-After": str(_RETRY_AFTER[failure.kind])}
         else:
             tokens = sum(result.total_tokens for result in results)
+            cached = sum(result.cached_tokens for result in results)
             self._read.inc(tokens)
+            self._cached.inc(cached)
             self._queries.inc(sum(result.prompt_tokens for result in results))
-            self._hits.inc(sum(result.cached_tokens for result in results))
+            self._hits.inc(cached)
             self._success.inc()
+            self._sizes.observe(tokens)
             self._latency.observe(time.monotonic() - start)
+            self._queue.observe(max(result.queue_seconds for result in results))
         finally:
             self._deadlines.discard(deadline)
             self._bytes_in_work -= size

@@ -32,10 +32,11 @@ class ServeSettings(Config):
         model: A model, as `longrm.load` takes it.
         host: The address to listen on.
         port: The port; 0 takes a free one.
-        api_key: The key that every request must have, except those to `/health` and `/ready`.
+        api_key: The key that every request must have, except those to `/`, `/health` and `/ready`.
         without_key: Whether the server may be open to other machines without a key.
         allowed_hosts: Host names that requests without a key may use, in addition to `host`, loopback addresses and, if
             `host` is 0.0.0.0 or ::, any IP address.
+        allow_origins: Origins of web pages that may use the server from a browser, such as `http://127.0.0.1:8000`.
     """
 
     model: str
@@ -44,6 +45,7 @@ class ServeSettings(Config):
     api_key: SecretStr | None = None
     without_key: bool = False
     allowed_hosts: tuple[str, ...] = ()
+    allow_origins: tuple[str, ...] = ()
     limits: ServerLimits = ServerLimits()
     judge: JudgeSettings = JudgeSettings()
     remote: Remote = Remote()

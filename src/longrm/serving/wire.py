@@ -74,6 +74,7 @@ class ScoreResult:
     cached_tokens: int = 0  # tokens of the prompt that came from the prefix cache
     total_tokens: int = 0  # of the prompt and of all responses
     seconds: float = 0.0  # from submission to the scores
+    queue_seconds: float = 0.0  # the part of it before the model started
     cut: Cut | None = None  # what was cut out of the context
     failure: Failure | None = None  # why scores are missing
 

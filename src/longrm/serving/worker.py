@@ -34,6 +34,7 @@ class _Job:
     orders: Sequence[tuple[int, ...]] = ()
     judgments: dict[int, Judgment] = field(default_factory=dict)
     total_tokens: int = 0
+    started: float | None = None
 
 
 # A job, the number of one of its orders, and the query in that order, which the model has opened (tokenized).
@@ -178,6 +179,9 @@ class Worker:
             batch = list(candidates)
         else:
             batch = [candidates[at] for at in self._batching.choose([opened for _, _, opened in candidates])]
+        now = time.monotonic()
+        for job, _, _ in batch:
+            job.started = now if job.started is None else job.started
         self.running = len(batch)
 
         def judge() -> None:
@@ -210,14 +214,15 @@ class Worker:
                 trials = [trial_of(one, order) for one, order in zip(judgments, job.orders, strict=True)]
                 scores = points(together(trials)) or scores
             failure = Failure("unscored", "a score is not a finite number") if None in scores else None
-        first = judgments[0]
+        first, now = judgments[0], time.monotonic()
         result = ScoreResult(
             scores,
             explanation="\n\n".join(filter(None, (one.explanation for one in judgments))),
             prompt_tokens=first.prompt_tokens or 0,
             cached_tokens=min(one.cached_tokens for one in judgments),
             total_tokens=job.total_tokens or first.prompt_tokens or 0,
-            seconds=time.monotonic() - job.submitted,
+            seconds=now - job.submitted,
+            queue_seconds=(now if job.started is None else job.started) - job.submitted,
             cut=first.cut,
             failure=failure,
         )

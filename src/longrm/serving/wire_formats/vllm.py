@@ -1,4 +1,4 @@
-"""Clients of vLLM's classifiers, verl among them: `/classify` and `/pooling`."""
+"""Clients of vLLM's classifiers, verl among them: `/classify`, `/pooling`, `/rerank` and `/v1/rerank`."""
 
 import time
 import uuid
@@ -24,11 +24,25 @@ class ClassifyBody(wire.ClientBody):
     tools: wire.Several[dict[str, Any]] | None = None
 
 
-def _classify_requests(body: ClassifyBody) -> list[wire.ScoreRequest]:
-    if body.use_activation:
+class RerankBody(wire.ClientBody):
+    """A prompt and the responses to it."""
+
+    model: str | None = None
+    query: str
+    documents: wire.Several[str]
+    top_n: int = 0
+    use_activation: bool | None = None
+
+
+def _check_activation(wanted: bool | None) -> None:
+    if wanted:
         raise wire.Failure(
             "invalid", "scores are raw logits: send use_activation false and apply your own function"
         )
+
+
+def _classify_requests(body: ClassifyBody) -> list[wire.ScoreRequest]:
+    _check_activation(body.use_activation)
     if (body.messages is None) == (body.input is None):
         raise wire.Failure("invalid", "the body must have either messages or input")
     if body.messages is None:
@@ -40,6 +54,11 @@ def _classify_requests(body: ClassifyBody) -> list[wire.ScoreRequest]:
             "messages must end with a message of the assistant, which is scored, after at least one other",
         )
     return [wire.ScoreRequest(prompt, [(last,)], cache_salt=body.cache_salt, tools=wire.tools_in(body.tools))]
+
+
+def _rerank_requests(body: RerankBody) -> list[wire.ScoreRequest]:
+    _check_activation(body.use_activation)
+    return [wire.ScoreRequest(body.query, body.documents)]
 
 
 def _list_answer(kind: str, results: Sequence[wire.ScoreResult], model: str, data: Any) -> dict[str, Any]:
@@ -69,6 +88,25 @@ def _pooling_answer(body: ClassifyBody, results: Sequence[wire.ScoreResult], mod
     return _list_answer("pool", results, model, data)
 
 
+def _rerank_answer(body: RerankBody, results: Sequence[wire.ScoreResult], model: str) -> dict[str, Any]:
+    (result,) = results
+    return {
+        "id": f"rerank-{uuid.uuid4().hex}",
+        "model": model,
+        "usage": wire.usage(results),
+        "results": [
+            {
+                "index": index,
+                "document": {"text": body.documents[index]},
+                "relevance_score": result.scores[index],
+            }
+            for index in result.order[: body.top_n or None]
+        ],
+    }
+
+
+_RERANK = {"query": "Capital of France?", "documents": ["Paris.", "Rome."]}
+
 VLLM = (
     wire.Route(
         "/classify",
@@ -85,4 +123,6 @@ VLLM = (
         _pooling_answer,
         {"model": "any", "input": [wire.RENDERED_EXAMPLE]},
     ),
+    wire.Route("/rerank", RerankBody, _rerank_requests, _rerank_answer, _RERANK),
+    wire.Route("/v1/rerank", RerankBody, _rerank_requests, _rerank_answer, _RERANK),
 )

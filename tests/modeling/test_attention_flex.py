@@ -1,0 +1,108 @@
+"""FlexAttention, as far as a CPU can tell: the masks of blocks, and what it is compiled for."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch._dynamo.exc import FailOnRecompileLimitHit
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from longrm.modeling import attention_cuda
+from longrm.modeling.attention_cuda import TRIAL, block_mask, blocks_of, sees_of
+from longrm.modeling.shapes import PackedLayout, TreeShape
+
+from .test_attention_kernels import CPU, LAYOUTS, path_a
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_block_masks_are_what_looking_at_every_pair_gives(layout):
+    size = layout.tokens
+    truth = create_block_mask(sees_of(layout, CPU), None, None, size, size, device="cpu")
+    found = block_mask(layout, CPU)
+    for counts, indices in (
+        ("kv_num_blocks", "kv_indices"),
+        ("full_kv_num_blocks", "full_kv_indices"),
+        ("q_num_blocks", "q_indices"),
+        ("full_q_num_blocks", "full_q_indices"),
+    ):
+        assert torch.equal(getattr(found, counts), getattr(truth, counts)), counts
+        for row, count in enumerate(getattr(truth, counts)[0, 0].tolist()):
+            first = slice(count)
+            assert torch.equal(
+                getattr(found, indices)[0, 0, row, first], getattr(truth, indices)[0, 0, row, first]
+            )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_what_a_token_sees_is_its_prefix_and_its_own_branch_by_counting(layout):
+    tokens = torch.arange(layout.tokens)
+    found = sees_of(layout, CPU)(tokens, tokens, tokens[:, None], tokens)
+    truth = torch.zeros_like(found)
+    begin = 0
+    for tree in layout.trees:
+        root, fork = begin, begin + tree.prefix
+        for length in (tree.prefix, *tree.branches):
+            end = begin + length
+            truth[begin:end, root : min(begin, fork)] = True
+            truth[begin:end, begin:end] = torch.ones(length, length, dtype=torch.bool).tril()
+            begin = end
+    assert torch.equal(found, truth)
+
+
+def test_a_long_block_mask_takes_no_pairs_of_tokens():
+    layout = PackedLayout((TreeShape(131_072, (500, 500, 500, 500)),))
+    some, every = blocks_of(layout)
+    assert some.shape == every.shape == (1040, 1040)
+    # Every block of branches sees all of the prefix: 1,024 full blocks, and little of the branches.
+    assert (every[-1].sum(), every[1024].sum()) == (0, 1024)
+    assert 1024 < some[-1].sum() < 1030
+
+
+def test_flex_attention_with_these_masks_is_path_a():
+    layout = LAYOUTS["one"]
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, heads, layout.tokens, 16, generator=generator) for heads in (4, 2, 2))
+    # Not compiled, as a CPU cannot, it is a plain computation with the mask written out from the blocks' function.
+    with pytest.warns(UserWarning, match="flex_attention called without torch.compile"):
+        found = flex_attention(q, k, v, block_mask=block_mask(layout, CPU), enable_gqa=True)
+    truth = path_a(q, k, v, layout, 0.25)
+    torch.testing.assert_close(found.transpose(1, 2), truth, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Counts what FlexAttention is compiled for; runs it as it was traced."""
+    counter = CompileCounterWithBackend("eager")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
+    torch._dynamo.reset()
+    attention_cuda._compiled_flex.cache_clear()
+    yield counter
+    torch._dynamo.reset()
+    attention_cuda._compiled_flex.cache_clear()
+
+
+def flex(layout, scale=0.5):
+    states = (torch.randn(1, heads, layout.tokens, 16) for heads in (4, 2, 2))
+    return attention_cuda.flex_packed_attention(*states, layout, scale)
+
+
+def test_flex_attention_is_compiled_for_no_length_no_tree_and_no_precision(compiled):
+    with torch.no_grad():
+        flex(TRIAL, 0.25)
+        for name in ("one", "tiny", "aligned"):
+            flex(LAYOUTS[name])
+        with torch.autocast("cpu", torch.bfloat16):
+            assert flex(LAYOUTS["one token"]).dtype == torch.float32
+    assert compiled.frame_count == 2  # sequences of one block, and longer ones
+    with torch.inference_mode():
+        flex(TRIAL)
+    assert compiled.frame_count == 3
+
+
+def test_flex_attention_is_never_computed_uncompiled(compiled, monkeypatch):
+    monkeypatch.setattr(attention_cuda, "MAX_COMPILED", 1)
+    with torch.no_grad():
+        flex(TRIAL)
+    with torch.inference_mode(), pytest.raises(FailOnRecompileLimitHit):
+        flex(TRIAL)

@@ -1,8 +1,8 @@
 """How judges are asked, and how their answers are parsed: one file per format."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from longrm.errors import ConfigError
 from longrm.judging.cutting import Policy, fit, why_uncut
@@ -44,55 +44,28 @@ TOKEN_FORMATS: dict[str, type[TokenFormat]] = {
 
 
 def load_format(name: str, *, template: Path | None = None, verdict: str | None = None) -> JudgingFormat:
-    """Makes a format.
-
-    Args:
-        name: A key of `JUDGING_FORMATS`.
-        template: A jinja2 file with the user's own prompt; see `prompts.Template`.
-        verdict: A regular expression with one group for the verdict; `^` and `$` match at line ends, and the last match
-            counts. Pairwise the group matches A, B, C or tie, 1, 2, or a relation such as A>B; listwise letters or
-            numbers, best first; pointwise a number from 0 to 10.
-
-    Raises:
-        ConfigError: A template that cannot be used, or a pattern without exactly one group.
-    """
+    """Makes a format of `JUDGING_FORMATS`; see `JudgingFormat` for the arguments and errors."""
     return JUDGING_FORMATS[name](template, verdict)
 
 
 def load_token_format(
     name: str, *, template: Path | None = None, tokens: Sequence[str] | None = None
 ) -> TokenFormat:
-    """Makes a token format.
-
-    Args:
-        name: A key of `TOKEN_FORMATS`.
-        template: A jinja2 file with the user's own prompt; see `prompts.Template`.
-        tokens: The tokens that the template asks for; see `TokenFormat.tokens`.
-
-    Raises:
-        ConfigError: A template that cannot be used, or tokens that are blank, equal or too few.
-    """
-    loaded = TOKEN_FORMATS[name](template)
-    if tokens is not None:
-        if template is None:
-            raise ConfigError("judge.tokens requires judge.template, a prompt that asks for them")
-        if len({token.strip() for token in tokens} - {""}) < len(tokens):
-            raise ConfigError(f"judge.tokens must be distinct and not blank, got {list(tokens)}")
-        if len(tokens) < 2 or (name != "listwise" and len(tokens) != 2):
-            needed = "at least 2" if name == "listwise" else "2"
-            raise ConfigError(f"judge.tokens needs {needed} tokens for the {name} format, got {len(tokens)}")
-        loaded.tokens = tuple(tokens)
-    return loaded
+    """Makes a format of `TOKEN_FORMATS`; see `TokenFormat` for the arguments and errors."""
+    return TOKEN_FORMATS[name](template, tokens)
 
 
 def load_formats(
-    name: str | None, template: str | None, load: Callable[[str, Path | None], AnyFormat]
+    registry: Mapping[str, type[AnyFormat]], name: str | None, template: str | None, option: Any
 ) -> dict[str, AnyFormat]:
-    """The formats that a judge with these settings needs, by name: the given one, else pairwise and listwise."""
+    """The formats of a registry that a judge needs, by name: `judge.format`, else pairwise and listwise.
+
+    `template` is `judge.template`, and `option` is `judge.verdict` or, for `TOKEN_FORMATS`, `judge.tokens`.
+    """
     if template and name is None:
         raise ConfigError("judge.template requires judge.format: pairwise, listwise or pointwise")
     file = Path(template) if template else None
-    return {name: load(name, file) for name in ([name] if name else ["pairwise", "listwise"])}
+    return {name: registry[name](file, option) for name in ([name] if name else ["pairwise", "listwise"])}
 
 
 def format_for(formats: Mapping[str, AnyFormat], responses: int) -> AnyFormat:

@@ -58,8 +58,13 @@ class JudgingFormat(ABC):
     """One way to ask for a judgment and to parse the answer.
 
     Args:
-        template: A file with the user's own prompt; by default the format's.
-        verdict: The user's own regular expression, whose one group is the verdict; by default the format's rules.
+        template: A jinja2 file with the user's own prompt; see `prompts.Template`. By default the format's prompt.
+        verdict: The user's own regular expression, whose one group is the verdict; by default the format's rules. `^`
+            and `$` match at line ends, and the last match counts. Pairwise the group matches A, B, C or tie, 1, 2, or a
+            relation such as A>B; listwise letters or numbers, best first; pointwise a number from 0 to 10.
+
+    Raises:
+        ConfigError: A template that cannot be used, or a pattern without exactly one group.
 
     Attributes:
         reminder: The user's message of a retry, which asks for the verdict only.
@@ -225,6 +230,22 @@ class TokenFormat(JudgingFormat):
 
     # One for each response in presented order or, if responses are judged alone, the one for and the one against it.
     tokens: tuple[str, ...]
+
+    def __init__(self, template: Path | None = None, tokens: Sequence[str] | None = None) -> None:
+        super().__init__(template)
+        if tokens is None:
+            return
+        if template is None:
+            raise ConfigError("judge.tokens requires judge.template, a prompt that asks for them")
+        if len({token.strip() for token in tokens} - {""}) < len(tokens):
+            raise ConfigError(f"judge.tokens must be distinct and not blank, got {list(tokens)}")
+        ranked = self.name == "listwise"  # the others have one token each for two answers
+        if len(tokens) < 2 or (len(tokens) > 2 and not ranked):
+            needed = "at least 2" if ranked else "2"
+            raise ConfigError(
+                f"judge.tokens needs {needed} tokens for the {self.name} format, got {len(tokens)}"
+            )
+        self.tokens = tuple(tokens)
 
     def scores(self, logprobs: Sequence[Sequence[float]], responses: int) -> tuple[float, ...]:
         """Scores whose differences are log-odds.

@@ -5,7 +5,6 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
@@ -16,7 +15,7 @@ from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import Remote, split_address
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError
-from longrm.judging import JudgingFormat, ParsedVerdict, TokenFormat, load_token_format
+from longrm.judging import TOKEN_FORMATS, ParsedVerdict, TokenFormat, load_formats
 from longrm.reward_models.generative import Conversation, GenerativeRewardModel
 from longrm.reward_models.kinds import JudgeSettings, LoadRequest
 from longrm.reward_models.protocol import RewardModel
@@ -52,10 +51,8 @@ class TokenEndpoint(GenerativeRewardModel):
         one_token = settings.model_copy(update={"max_tokens": 1, "retries": 0, "temperature": 0.0})
         super().__init__(client, one_token, tokenizer=tokenizer)
         self.name = f"tokens:{client.name}"
+        self._formats = load_formats(TOKEN_FORMATS, settings.format, settings.template, settings.tokens)
         self.scale = "logit"
-
-    def _load_format(self, name: str, template: Path | None) -> JudgingFormat:
-        return load_token_format(name, template=template, tokens=self._settings.tokens)
 
     def _request(self, one: Conversation, attempt: int) -> Request:
         return replace(super()._request(one, attempt), top=_TOP_LOGPROBS)

@@ -1,13 +1,20 @@
 """Generative reward models (judges): a language model writes a verdict, which is parsed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from longrm.clients import Completion, Request, Writer
 from longrm.data.tokenizing import Tokenizer, UnknownTokens
 from longrm.errors import ConfigError, DataError
-from longrm.judging import JudgingFormat, ParsedVerdict, fit, format_for, load_format, load_formats, why_uncut
+from longrm.judging import (
+    JUDGING_FORMATS,
+    JudgingFormat,
+    ParsedVerdict,
+    fit,
+    format_for,
+    load_formats,
+    why_uncut,
+)
 from longrm.judging.answers import answer_of, opened_thought, thinking_tags
 from longrm.reward_models.kinds import JudgeSettings
 from longrm.reward_models.protocol import RewardModel
@@ -70,7 +77,9 @@ class GenerativeRewardModel(RewardModel):
                 f"judge.max_tokens = {settings.max_tokens} leaves no room for a prompt: the context window of "
                 f"{self.name} has {self._limit} tokens"
             )
-        self._formats = load_formats(settings.format, settings.template, self._load_format)
+        self._formats: Mapping[str, JudgingFormat] = load_formats(
+            JUDGING_FORMATS, settings.format, settings.template, settings.verdict
+        )
         self.scale = next(iter(self._formats.values())).scale
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
@@ -86,9 +95,6 @@ class GenerativeRewardModel(RewardModel):
             answered = zip(waiting, completions, strict=True)
             waiting = [one for one, completion in answered if self._read(one, completion)]
         return [one if isinstance(one, Judgment) else _judgment(one) for one in by_query]
-
-    def _load_format(self, name: str, template: Path | None) -> JudgingFormat:
-        return load_format(name, template=template, verdict=self._settings.verdict)
 
     def _start(self, query: Query) -> tuple[Conversation, ...] | Judgment:
         """The prompts of a query, or its judgment if they cannot be rendered or do not fit."""

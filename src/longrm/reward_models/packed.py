@@ -18,7 +18,7 @@ from torch import Tensor
 from longrm.data.joining import Encoded, TokenQuery, common_prefix, encode
 from longrm.data.tokenizing import Tokenizer, UnknownTokens
 from longrm.errors import ConfigError, DataError, ModelError
-from longrm.judging import Policy, fit, format_for, load_formats, load_token_format, why_uncut
+from longrm.judging import TOKEN_FORMATS, Policy, fit, format_for, load_formats, why_uncut
 from longrm.modeling.device_memory import concerns_one_query
 from longrm.modeling.loading import LanguageModel, LoadedModel, Scorer, load_scorer
 from longrm.modeling.prefix_cache import BLOCK, PrefixCache, block_keys
@@ -411,11 +411,7 @@ class TokenRewardModel(PackedRewardModel):
     ) -> None:
         super().__init__(language_model, name, settings)
         self.sees_order = settings.format != "pointwise"
-        self._formats = load_formats(
-            settings.format,
-            settings.template,
-            lambda name, template: load_token_format(name, template=template, tokens=settings.tokens),
-        )
+        self._formats = load_formats(TOKEN_FORMATS, settings.format, settings.template, settings.tokens)
         # The letters of two responses are the first of those of many, so one forward pass reads all.
         self._tokens = max((format.tokens for format in self._formats.values()), key=len)
         try:

@@ -71,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
                 return
             self.server.answered[content] += 1
         choice = {"index": 0, "message": {"role": "assistant", "content": self.server.reply(content)}}
-        told = {
+        reply = {
             "id": "x",
             "object": "chat.completion",
             "created": 0,
@@ -79,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
             "choices": [choice | {"finish_reason": "stop"}],
             "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
         }
-        data = json.dumps(told).encode()
+        data = json.dumps(reply).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))

@@ -74,11 +74,11 @@ def test_interval_covers_the_value_and_widens_where_groups_are_few():
 
 def test_pairs_and_judges_are_counted_by_hand():
     found = collected([[8, 8, 2], [8, 9, None], [4, 8, None]])
-    told = found.to_dict()
-    pairs = {tuple(one["judges"]): one for one in told["pairs"]}
+    manifest = found.to_dict()
+    pairs = {tuple(one["judges"]): one for one in manifest["pairs"]}
     first = pairs["judge 0", "judge 1"]
     assert (first["n"], first["agreement"], first["mean_distance"]) == (2, 0.5, 0.5)
     assert pairs["judge 1", "judge 2"]["agreement"] == 0
     assert found.pairwise().value == pytest.approx(2 / 6)
-    assert told["judges"]["judge 1"] == {"asked": 3, "unparsed": 1, "agreement_with_others": 0.25}
-    assert told["judges"]["judge 0"]["agreement_with_others"] == 0.5
+    assert manifest["judges"]["judge 1"] == {"asked": 3, "unparsed": 1, "agreement_with_others": 0.25}
+    assert manifest["judges"]["judge 0"]["agreement_with_others"] == 0.5

@@ -60,18 +60,6 @@ def test_a_bad_row_is_named_by_line_and_field(put, change, field):
         list(read_documents(put("rows.jsonl", ROW, {**ROW, **change})))
 
 
-def test_rows_are_read_one_by_one_and_lone_surrogates_replaced(put):
-    path = put(
-        "rows.jsonl", {**ROW, "context": "Quill \ud83d wrote 😀.", "id": "a\udc00", "steps": ["x\ud800"]}
-    )
-    with path.open("a") as file:
-        file.write("{broken")
-    rows = read_documents(path)
-    assert next(rows) == Document("a?", "Quill ? wrote 😀.", "Who?", "Quill", metadata={"steps": ["x?"]})
-    with pytest.raises(DataError, match="line 2"):
-        next(rows)
-
-
 @pytest.fixture
 def leval_folder(put, tmp_path):
     """L-Eval with one text and three questions, a repeated text, and a text without predictions."""

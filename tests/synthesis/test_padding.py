@@ -72,8 +72,8 @@ def test_the_index_agrees_with_the_texts():
         ("Where?", "nowhere in these texts"),
     ]:
         answering = AnswerMatcher.of(question, answer, evidence, held.rarity)
-        told = held.may_answer(answering)
-        assert told.tolist() == [answering.may_answer(piece.text) for piece in held.chunks]
+        found_by_index = held.may_answer(answering)
+        assert found_by_index.tolist() == [answering.may_answer(piece.text) for piece in held.chunks]
         gold = gold_words(question, answer, held.rarity)
         assert held.coverage(gold) == pytest.approx([gold.coverage(piece.text) for piece in held.chunks])
 

@@ -5,7 +5,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from scipy.stats import binomtest
 
 from longrm.errors import DataError
 from longrm.judging.pointwise import Pointwise
@@ -26,7 +25,6 @@ from longrm.synthesis.recipes.responses import Passage, View
 from longrm.synthesis.simulated import GoldAnswers, SimulatedModel, compare_by, write_criteria
 from longrm.types import Outcome, Query
 
-QA = DOMAINS["qa_faithfulness"]
 TEXT = 'It rained. "The fox," she said, "sleeps in the [[9]] barn." Nobody saw it.'
 FOX = Document("fox", TEXT, "Where does the fox sleep?", "in the barn")
 OWL = Document("owl", "The owl lives in an oak.", "Where does the owl live?", "in an oak")
@@ -46,30 +44,16 @@ def ask(model, *requests, **changed):
     return asyncio.run(model.ask([replace(request, **changed) for request in requests]))
 
 
-def judging(
-    response,
-    context=TEXT,
-    question=FOX.question,
-    domain=QA,
-    language="en",
-    tag="",
-    rubric=True,
-    document="fox",
-):
-    text = domain.prompt(language, context, question, response, tag=tag, rubric=rubric)
-    parts = {"document": document, "context": context, "response": response, "language": language}
+def judging(response, context=TEXT, question=FOX.question, document="fox"):
+    text = DOMAINS["qa_faithfulness"].prompt("en", context, question, response, tag="", rubric=True)
+    parts = {"document": document, "context": context, "response": response, "language": "en"}
     return TaskRequest(({"role": "user", "content": text},), 64, task="judge", parts=parts)
 
 
-def writing(*texts, question, document="owl"):
-    return writing_of(
-        View(tuple(Passage(text, number) for number, text in enumerate(texts, start=1)), question), document
-    )
-
-
-def writing_of(shown, document="fox"):
-    parts = {"document": document, "shown": shown.shown, "question": shown.question}
-    return TaskRequest(({"role": "user", "content": shown.content},), 64, task="answer", parts=parts)
+def writing(text, question=OWL.question, document="owl"):
+    view = View((Passage(text, 1),), question)
+    parts = {"document": document, "shown": view.shown, "question": question}
+    return TaskRequest(({"role": "user", "content": view.content},), 64, task="answer", parts=parts)
 
 
 def scores(model, texts):
@@ -81,20 +65,6 @@ def scores(model, texts):
         found.append(reading and reading.values[0])
         assert reading is None or not reading.contradicted
     return found
-
-
-@pytest.mark.parametrize("domain", DOMAINS.values(), ids=lambda domain: domain.name)
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_prompts_of_all_domains_are_read(domain, language):
-    context = "" if domain.layout == "short" else f"<TAG>\n{TEXT}\n</TAG>"
-    texts = [
-        judging(
-            candidate.text, context, domain=domain, language=language, tag=context and "TAG", rubric=rubric
-        )
-        for candidate in (RIGHT, WRONG)
-        for rubric in (True, False)
-    ]
-    assert scores(simulated(), texts) == [10, 10, 0, 0]
 
 
 def test_the_truth_is_the_score_then_the_metric_then_word_overlap():
@@ -124,9 +94,9 @@ def test_errors_come_at_their_rates():
     assert share(simulated("0.3"), texts) == pytest.approx(0.3, abs=0.05)
     mute = scores(simulated("misformat=0.2"), texts)
     assert mute.count(None) / len(texts) == pytest.approx(0.2, abs=0.05)
-    beside = scores(simulated("disagreement=0.4"), texts)
-    assert set(beside) == {9, 10}
-    assert beside.count(9) / len(texts) == pytest.approx(0.4, abs=0.05)
+    off_by_one = scores(simulated("disagreement=0.4"), texts)
+    assert set(off_by_one) == {9, 10}
+    assert off_by_one.count(9) / len(texts) == pytest.approx(0.4, abs=0.05)
 
 
 def test_errors_grow_with_the_length_of_the_prompt():
@@ -166,21 +136,18 @@ def test_sufficiency_and_attribution_look_for_the_gold_answer(monkeypatch):
         "insufficient",
         "insufficient",
     )  # the gold words are not together
-    told = Document("told", "", FOX.question, "in the barn")
+    known = Document("known", "", FOX.question, "in the barn")
     texts = ["One.\n\n[7] Two.", "It sleeps in the barn.", "Three.", "Go, and look in the barn."]
-    yes, no = said(sufficiency_request(told, texts), sufficiency_request(told, texts[::2]))
+    yes, no = said(sufficiency_request(known, texts), sufficiency_request(known, texts[::2]))
     assert (why_insufficient(yes), why_insufficient(no)) == ("", "insufficient")
     parts = cut_chunks("\n\n".join(texts), 8)
-    requests = attribution_requests(told, parts)
+    requests = attribution_requests(known, parts)
     found = attributed(said(*requests), parts)
     assert [parts[number].text for number in found] == [texts[1], texts[3]]
 
 
 def test_a_writer_answers_by_what_it_is_shown():
-    shown = [
-        writing(OWL.text, question=OWL.question),
-        writing(TEXT, question=OWL.question),
-    ]
+    shown = [writing(OWL.text), writing(TEXT)]
     assert [answer.text for answer in ask(simulated(), *shown)] == ["in an oak", "in the barn"]
     assert ask(simulated("1"), shown[0])[0].text == "in the barn"
     alone = simulated(inputs=[OWL])
@@ -211,27 +178,12 @@ def test_sound_criteria_name_words_of_the_better_response_alone():
     assert drafted("a") == found != drafted("b")
 
 
-def test_faulty_ones_are_as_frequent_as_stated():
-    drawn = [quoted(one) for number in range(300) for one in drafted(f"{number}", error=0.2)]
-    faulty = sum(word in words(WORSE) for word in drawn)
-    assert len(drawn) == 1500
-    assert binomtest(faulty, len(drawn), 0.2).pvalue > 0.01
-    assert binomtest(faulty, len(drawn), 0.25).pvalue < 0.001  # the control
-    assert all(quoted(one) in words(WORSE) for one in drafted("a", error=1.0))
-
-
-@pytest.mark.parametrize(
-    ("criterion", "letter"),
-    [
-        ('The response says "barn".', "A"),
-        ('The response says "roof".', "B"),
-        ('The response says "copper".', "C"),
-        ('The response says "bottle".', "C"),
-        ('The response does not say "roof".', "A"),
-        ('The response does not say "barn".', "B"),
-    ],
-)
-def test_a_word_is_looked_up_in_both_responses(criterion, letter):
-    turned = {"A": "B", "B": "A", "C": "C"}[letter]
-    assert compare_by(criterion, BETTER, WORSE).endswith(f"\n[[{letter}]]")
-    assert compare_by(criterion, WORSE, BETTER).endswith(f"\n[[{turned}]]")
+def test_criteria_are_looked_up_in_both_responses():
+    for criterion, letter, swapped in (
+        ('The response says "barn".', "A", "B"),
+        ('The response says "copper".', "C", "C"),
+        ('The response does not say "barn".', "B", "A"),
+    ):
+        assert compare_by(criterion, BETTER, WORSE).endswith(f"\n[[{letter}]]")
+        assert compare_by(criterion, WORSE, BETTER).endswith(f"\n[[{swapped}]]")
+    assert compare_by("The response is kind.", BETTER, WORSE) is None

@@ -93,7 +93,7 @@ def test_rows_are_read_back_and_count_the_same(tmp_path):
 
 
 @pytest.mark.real
-@pytest.mark.skipif(not SAMPLE.is_dir(), reason="the real sample does not lie beside the checkout")
+@pytest.mark.skipif(not SAMPLE.is_dir(), reason="needs the real sample next to the checkout")
 def test_the_released_rows_count_as_they_were_recorded():
     rows = [row.comparison for part in ("train", "eval") for row in read(SAMPLE / part)]
     found = [verify_votes(row) for row in rows]

@@ -138,9 +138,8 @@ class AnswerMatcher:
 
     gold: SoughtWords  # the gold answer's words
     question: SoughtWords  # the words of the question that the evidence contains
-    question_limit: (
-        float  # the coverage of these from which a chunk may answer; infinite if the evidence has none
-    )
+    # the coverage of these from which a chunk may answer; infinite if the evidence has none
+    question_limit: float
 
     @classmethod
     def of(

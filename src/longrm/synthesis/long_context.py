@@ -59,9 +59,8 @@ class Evidence:
     document: Document
     critical: tuple[DocumentChunk, ...]  # consecutive ones are joined
     discarded: tuple[DocumentChunk, ...]  # the others
-    matcher: (
-        AnswerMatcher | None
-    )  # finds chunks that may answer the question; None if the padding is not checked
+    # finds chunks that may answer the question; None if the padding is not checked
+    matcher: AnswerMatcher | None
     unfit: NDArray[np.bool_]  # which chunks of the pool may
 
     @property
@@ -266,23 +265,63 @@ async def pad(
 
     If a judge (`model`) finds an answer in the padding, the prompt is padded again without these chunks.
     """
-    if DOMAINS[recipe.domain].layout == "short":
+    document, matcher, key = evidence.document, evidence.matcher, prompt.key
+    layout = DOMAINS[recipe.domain].layout
+    if layout == "short":
         messages = prompt.render("")
         return PaddedPrompt(messages, len(tokenizer.prompt_ids(messages)), None, LaidOutContext(""))
+    base = len(tokenizer.prompt_ids(prompt.render(wrapped(prompt.tag, evidence.text))))
     banned: list[str] = []
+
+    def pad_to(length: int) -> PaddedPrompt | str:
+        room = length - base  # tokens of padding still wanted, as the sum of the chunks' own counts
+        if room < 0:
+            return "too_long"
+        # Other chunks of the document in a drawn order, a little more than may be used.
+        own_chunks: list[DocumentChunk] = []
+        refused = held = 0
+        for chunk in Draws(*key, "own").order(evidence.discarded):
+            if held > int(room * recipe.in_document_share):
+                break
+            if chunk.text in banned or (matcher and matcher.may_answer(chunk.text)):
+                refused += 1
+                continue
+            own_chunks.append(chunk.counted(document.id, document.group, tokenizer))
+            held += own_chunks[-1].tokens
+
+        # Chunks are never cut, so a length is met by choosing them. Every try draws the same chunks in the same order
+        # and differs only in the room, so that the row depends on nothing but its key.
+        for _ in range(_TRIES):
+            own = fill_room(int(room * recipe.in_document_share), iter(own_chunks), ())
+            large, small = pool.draw(document.group, evidence.unfit, banned, Draws(*key, "foreign"))
+            foreign = fill_room(room - sum(chunk.tokens for chunk in own), large, small)
+            critical = [chunk.text for chunk in evidence.critical]
+            context = lay_out(layout, critical, own, foreign, prompt.tag, Draws(*key, "place"))
+            messages = prompt.render(context.text)
+            tokens = len(tokenizer.prompt_ids(messages))
+            if length - recipe.tolerance <= tokens <= length:
+                start = str(messages[-1]["content"]).index(context.text)
+                padding, left_out = (*own, *foreign), refused + len(banned)
+                return PaddedPrompt(messages, tokens, length, context, start, padding, len(own), left_out)
+            # A tokenizer merges characters across the borders of chunks, so the prompt has not quite the sum of their
+            # tokens. The error hardly depends on which chunks are taken: correct the room by this try's error.
+            expected = base + sum(chunk.tokens for chunk in (*own, *foreign))
+            room = max(0, length - base - (tokens - expected))
+        return "padding_ran_out"  # whole chunks do not come within the tolerance
+
     for _ in range(_ROUNDS):
         padded: PaddedPrompt | str = "too_long"
-        for length in Draws(*prompt.key, "length").order(recipe.lengths):
-            padded = _pad_to(length, evidence, prompt, recipe, tokenizer, pool, banned)
+        for length in Draws(*key, "length").order(recipe.lengths):
+            padded = pad_to(length)
             # Another length is tried only if the evidence does not fit; one that cannot be filled is dropped, so that
             # long rows do not silently become short ones.
             if padded != "too_long":
                 break
         if isinstance(padded, str) or recipe.distractor_check != "judge":
             return padded
-        assert evidence.matcher is not None, "the padding is checked"
-        near = evidence.matcher.closest([chunk.text for chunk in padded.padding], _JUDGED_CHUNKS)
-        replies = await ask(model, *(sufficiency_request(evidence.document, [text]) for text in near))
+        assert matcher is not None, "the padding is checked"
+        near = matcher.closest([chunk.text for chunk in padded.padding], _JUDGED_CHUNKS)
+        replies = await ask(model, *(sufficiency_request(document, [text]) for text in near))
         # A chunk stays only if the judge says that it does not answer; a reply without a verdict is no such judgment.
         answering = [
             text
@@ -293,57 +332,6 @@ async def pad(
             return padded
         banned += answering
     return "answered_in_padding"
-
-
-def _pad_to(
-    length: int,
-    evidence: Evidence,
-    prompt: UnpaddedPrompt,
-    recipe: LabelingRecipe,
-    tokenizer: Tokenizer,
-    pool: DistractorPool,
-    banned: Sequence[str],
-) -> PaddedPrompt | str:
-    """Pads to `length` tokens; dropped if whole chunks do not come within the tolerance."""
-    document, key, layout = evidence.document, prompt.key, DOMAINS[recipe.domain].layout
-    base = len(tokenizer.prompt_ids(prompt.render(wrapped(prompt.tag, evidence.text))))
-    room = length - base  # tokens of padding still wanted, as the sum of the chunks' own counts
-    if room < 0:
-        return "too_long"
-
-    # Other chunks of the document in a drawn order, a little more than may be used.
-    own_chunks: list[DocumentChunk] = []
-    refused = held = 0
-    for chunk in Draws(*key, "own").order(evidence.discarded):
-        if held > int(room * recipe.in_document_share):
-            break
-        if chunk.text in banned or (evidence.matcher and evidence.matcher.may_answer(chunk.text)):
-            refused += 1
-            continue
-        own_chunks.append(chunk.counted(document.id, document.group, tokenizer))
-        held += own_chunks[-1].tokens
-
-    # Chunks are never cut, so a length is met by choosing them. Every try draws the same chunks in the same order and
-    # differs only in the room, so that the row depends on nothing but its key.
-    for _ in range(_TRIES):
-        own = fill_room(int(room * recipe.in_document_share), iter(own_chunks), ())
-        large, small = pool.draw(document.group, evidence.unfit, banned, Draws(*key, "foreign"))
-        foreign = fill_room(room - sum(chunk.tokens for chunk in own), large, small)
-        critical = [chunk.text for chunk in evidence.critical]
-        context = lay_out(layout, critical, own, foreign, prompt.tag, Draws(*key, "place"))
-        messages = prompt.render(context.text)
-        tokens = len(tokenizer.prompt_ids(messages))
-        if length - recipe.tolerance <= tokens <= length:
-            start = str(messages[-1]["content"]).index(context.text)
-            left_out = refused + len(banned)
-            return PaddedPrompt(
-                messages, tokens, length, context, start, (*own, *foreign), len(own), left_out
-            )
-        # A tokenizer merges characters across the borders of chunks, so the prompt has not quite the sum of their
-        # tokens. The error hardly depends on which chunks are taken: correct the room by this try's error.
-        expected = base + sum(chunk.tokens for chunk in (*own, *foreign))
-        room = max(0, length - base - (tokens - expected))
-    return "padding_ran_out"
 
 
 def lay_out(
@@ -363,14 +351,10 @@ def lay_out(
         # chunk then goes to the nearest border between chunks of the padding.
         depths = sorted(draws.fraction() for _ in critical)
         slots = [_nearest(before, depth * before[-1]) for depth in depths]
-        texts: list[str] = []
-        places: list[int] = []  # of the critical chunks among the texts
-        for at in range(len(padding) + 1):
-            for slot, text in zip(slots, critical, strict=True):
-                if slot == at:
-                    places.append(len(texts))
-                    texts.append(text)
-            texts += [chunk.text for chunk in padding[at : at + 1]]
+        texts = [chunk.text for chunk in padding]
+        places = [slot + earlier for earlier, slot in enumerate(slots)]  # among all texts
+        for place, text in zip(places, critical, strict=True):
+            texts.insert(place, text)
         reached = tuple(_share(before[slot], before[-1]) for slot in slots)
         return LaidOutContext(BETWEEN.join(texts), _spans(texts, places), reached, slots[0] if slots else 0)
 

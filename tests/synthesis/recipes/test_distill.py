@@ -1,15 +1,162 @@
+"""Distillation: rollouts, the choice of the best, the short-context baseline, and whole runs."""
+
 import json
-from pathlib import Path
+import re
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from longrm.data import read_demonstrations, write
-from longrm.errors import DataError
-from longrm.synthesis.recipes.distill import RECIPE, read_policy_prompts, synthesize
-from longrm.types import text_of
+from longrm.clients import Completion
+from longrm.data import read_demonstrations, write, write_rows
+from longrm.errors import DataError, RunError
+from longrm.reward_models import Baseline, RewardModel
+from longrm.synthesis.documents import PolicyPrompt
+from longrm.synthesis.pipeline import nested
+from longrm.synthesis.recipes import distill
+from longrm.synthesis.recipes.distill import RECIPE, ShortContextModel, read_policy_prompts, synthesize
+from longrm.types import Judgment, Outcome, Query, Span, message_text, text_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 from ...clients.conftest import said, server  # noqa: F401  # the server is a fixture
+from ..sources import all_outcomes
+
+
+class Policy:
+    """Answers with one of its texts, drawn by the request's seed alone."""
+
+    name = "policy"
+
+    def __init__(self, *texts, outcome=Outcome.ANSWERED):
+        self.texts, self.outcome, self.seeds = texts, outcome, set()
+
+    async def ask(self, requests):
+        self.seeds |= {request.seed for request in requests}
+        return [
+            Completion(self.outcome, self.texts[request.seed % len(self.texts)], detail="gone")
+            for request in requests
+        ]
+
+
+class Reader(RewardModel):
+    """Knows a response by the number in it that the prompt says is right, if it reads that far."""
+
+    name = "reader"
+
+    def judge(self, queries):
+        found = []
+        for query in queries:
+            right = re.search(r"code is (\d+)", text_of(query.prompt))
+            scores = tuple(float(bool(right) and right[1] in text_of(one)) for one in query.responses)
+            found.append(Judgment(Outcome.ANSWERED, scores))
+        return found
+
+
+def task(number, depth=0.5, filler=200):
+    fact, before = f" The code is {number}. ", int(depth * filler)
+    context = "Walls are here. " * before + fact + "Walls are here. " * (filler - before)
+    question = "What is the code?"
+    span = Span(0, 0, len(context))
+    prompt = ({"role": "user", "content": context + question},)
+    asked = Span(0, len(context), len(context) + len(question))
+    return PolicyPrompt(f"task-{number}", f"group-{number}", prompt, (span,), asked, {"source": "made up"})
+
+
+def distill_recipe(**settings):
+    given = {
+        "documents": {"path": "none"},
+        "policy": {"model": "simulated:0"},
+        "reward_model": "baseline:longest",
+    }
+    return RECIPE.resolve(None, given | settings)
+
+
+def made(policy, reward_model, *tasks, **settings):
+    score = distill.batched_scores(reward_model)
+    make_rows = partial(distill.make_rows, distill_recipe(**settings), policy, reward_model, score)
+    return all_outcomes(make_rows, tasks)
+
+
+def test_the_best_of_many_rollouts_is_kept_and_read_back(tmp_path):
+    found = made(Policy("It is 7.", "It is 8.", "It is 9."), Reader(), task(7), task(9), rollouts=16)
+    write_rows(tmp_path / "rows.jsonl", (row for one in found for row in one.rows))
+    rows = [row.demonstration for row in read_demonstrations(tmp_path / "rows.jsonl")]
+    assert [message_text(row.completion[0]) for row in rows] == ["It is 7.", "It is 9."]
+    assert rows[0].metadata["reward_model"] == "reader"
+    assert rows[0].prompt == task(7).messages
+    assert nested(found[0].steps)["rollouts"] == {"kept": 3, "repeated": 13}
+
+
+def test_rows_do_not_depend_on_the_batch():
+    tasks = [task(number) for number in range(6)]
+    policy = Policy(*(f"It is {number}." for number in range(6)))
+    together = made(policy, Reader(), *tasks, rollouts=4)
+    assert together == [made(policy, Reader(), one, rollouts=4)[0] for one in tasks]
+    assert len(policy.seeds) == 24
+
+
+@pytest.mark.parametrize(
+    ("policy", "model", "steps"),
+    [
+        (Policy("It is 1."), Reader(), {"rollouts": {"kept": 1, "repeated": 1}, "best": {"tie": 1}}),
+        (Policy(" "), Reader(), {"rollouts": {"empty": 2}, "best": {"no_answer": 1}}),
+        (
+            Policy("It", outcome=Outcome.TRUNCATED),
+            Reader(),
+            {"rollouts": {"truncated": 2}, "best": {"no_answer": 1}},
+        ),
+    ],
+)
+def test_what_gives_no_demonstration_is_counted(policy, model, steps):
+    (found,) = made(policy, model, task(7))
+    assert (found.rows, nested(found.steps)) == ((), steps)
+
+
+def best_of(policy, reward_model):
+    (found,) = made(policy, reward_model, task(7), rollouts=8)
+    return nested(found.steps)["best"]
+
+
+class Silent(RewardModel):
+    name = "silent"
+
+    def __init__(self, outcome):
+        self.outcome = outcome
+
+    def judge(self, queries):
+        return [Judgment(self.outcome, detail="nothing said") for _ in queries]
+
+
+def test_ties_and_silence_of_the_reward_model():
+    policy = Policy("It is 1.", "It is 2.")
+    assert best_of(policy, Reader()) == {"tie": 1}
+    assert best_of(policy, Silent(Outcome.UNPARSED)) == {"unjudged": 1}
+    with pytest.raises(RunError, match="silent could not be asked .nothing said"):
+        best_of(policy, Silent(Outcome.ERROR))
+    with pytest.raises(RunError, match="policy could not be asked .gone"):
+        made(Policy("x", outcome=Outcome.ERROR), Reader(), task(7))
+
+
+def test_a_model_that_sees_the_order_is_asked_in_all():
+    # A judge that always takes the first place prefers nothing, once it is asked in all orders.
+    policy = Policy("one", "two", "three")
+    assert best_of(policy, Baseline("first")) == {"tie": 1}
+    (found,) = made(policy, Baseline("longest"), task(7), rollouts=8)
+    assert found.rows[0]["completion"] == "three"
+
+
+def test_a_short_context_model_reads_only_the_end():
+    model = ShortContextModel(Reader(), words_tokenizer(), 120)
+    for depth, expected in ((0.0, 0), (0.5, 0), (1.0, 1)):
+        one = task(7, depth)
+        query = Query(one.id, one.messages, (({"role": "assistant", "content": "It is 7."},),) * 2)
+        for asked in (query, replace(query, context=one.context, question=one.question)):
+            (judged,) = model.judge([asked])
+            assert judged.scores == (float(expected),) * 2
+            assert judged.cut.tokens > 600
+    # Negative control: what reads enough is the model itself.
+    (whole,) = ShortContextModel(Reader(), words_tokenizer(), 10_000).judge([query])
+    assert (whole.scores, whole.cut) == ((1.0, 1.0), None)
 
 
 @pytest.fixture
@@ -17,7 +164,7 @@ def recipe(put):
     rows = [
         {
             "id": f"d{number}",
-            "context": f"The code of room {number} is {number}7{number}1. " + "Walls stand here. " * 80,
+            "context": f"The code of room {number} is {number}7{number}1. " + "Walls are here. " * 80,
             "question": f"What is the code of room {number}?",
             "answer": f"The code of room {number} is {number}7{number}1",
         }
@@ -33,21 +180,18 @@ def recipe(put):
     }
 
 
-def golds(path):
-    rows = map(json.loads, Path(path).read_text().splitlines())
-    return {row["id"]: row["answer"] for row in rows}
-
-
 def of(recipe, **more):
     return RECIPE.resolve(None, recipe | more)
 
 
-def test_the_answers_that_stand_in_the_text_become_demonstrations(tmp_path, recipe):
+def test_answers_that_are_in_the_text_become_demonstrations(tmp_path, recipe):
     manifest = synthesize(of(recipe), tmp_path / "out")
     rows = [row.demonstration for row in read_demonstrations(tmp_path / "out" / "rows")]
     assert len(rows) == manifest["counts"]["rows"] >= 6
-    right = golds(recipe["documents.path"])
-    assert all(text_of(row.completion) == right[row.id] for row in rows)  # overlap sees which answer is there
+    # The overlap with the text tells which answer is right.
+    for row in rows:
+        number = row.id.removeprefix("d")
+        assert text_of(row.completion) == f"The code of room {number} is {number}7{number}1"
     assert all(text_of(row.prompt).endswith(row.metadata["question"]) for row in rows)
     assert rows[0].metadata["reward_model"] == "baseline:overlap"
     assert manifest["models"] == {"policy": "pupil", "reward model": "baseline:overlap"}

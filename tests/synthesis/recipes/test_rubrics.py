@@ -2,14 +2,12 @@
 
 import asyncio
 import re
-from collections import Counter
 
 import pytest
 from scipy.stats import binomtest
 
 from longrm.clients import Completion
 from longrm.data import ComparisonRow, read, write_rows
-from longrm.reward_models.simulated import ErrorRates
 from longrm.synthesis.pipeline import nested
 from longrm.synthesis.recipes import rubrics
 from longrm.synthesis.recipes.rubrics import (
@@ -19,10 +17,9 @@ from longrm.synthesis.recipes.rubrics import (
     read_criteria,
     writing_request,
 )
-from longrm.synthesis.simulated import GoldAnswers, SimulatedModel
 from longrm.types import Comparison, Outcome, as_messages, message_text, text_of
 
-from ..sources import completion_of, killed_and_resumed
+from ..sources import completion_of
 
 GOOD, BAD = "Marlow keeps the key.", "Tamsin has it, I think."
 KIND, BRIEF = "It is kind.", "It is brief."
@@ -143,87 +140,33 @@ def test_drafts_that_are_no_use_are_counted_and_not_checked():
 def pairs(tmp_path):
     """Pairs in TRL's columns, of which both responses have many words, some of them shared."""
     path = tmp_path / "pairs.jsonl"
-    told = [f"{kind}{number}" for kind in "abc" for number in range(12)]
+    words_of_all = [f"{kind}{number}" for kind in "abc" for number in range(12)]
     rows = []
     for number in range(60):
-        good = " ".join(told[(number + at * 5) % 36] for at in range(9))
-        bad = " ".join(told[(number + 1 + at * 7) % 36] for at in range(9))
+        good = " ".join(words_of_all[(number + at * 5) % 36] for at in range(9))
+        bad = " ".join(words_of_all[(number + 1 + at * 7) % 36] for at in range(9))
         rows.append({"prompt": f"Which words, {number}?", "chosen": f"{good}.", "rejected": f"{bad}."})
     write_rows(path, rows)
     return path
 
 
-def recipe(pairs, **changed):
+def test_of_simulated_drafts_the_known_share_is_kept(pairs, tmp_path):
     settings = {"preferences": {"path": str(pairs)}, "writer": {"model": "simulated:0.25"}, "batch": 2}
-    return rubrics.RECIPE.resolve(None, settings | changed)
-
-
-def expected(path, rates, most):
-    """What must stay of the drafts, each looked up by hand, by comparison; and the counts of the check."""
-    model, kept, counts = (
-        SimulatedModel(ErrorRates.parse(rates), f"simulated:{rates}", 0, GoldAnswers()),
-        {},
-        Counter(),
-    )
-    for row in read(path):
-        one = row.comparison
-        request = writing_request(one, best_and_worst(one), most, max_tokens=1024, seed=0)
-        (reply,) = asyncio.run(model.ask([request]))
-        good, bad = map(text_of, one.responses)
-        for criterion in re.findall("Criterion: (.*)", reply.text):
-            first, second = meets(criterion, good), meets(criterion, bad)
-            verdict = "tie" if first == second else "kept" if first else "wrong"
-            counts[verdict] += 1
-            if verdict == "kept":
-                kept.setdefault(row.id, []).append(criterion)
-    return kept, counts
-
-
-def test_of_simulated_drafts_the_known_share_stays_and_judges_the_rows(pairs, tmp_path):
-    out = tmp_path / "out"
-    manifest = rubrics.synthesize(recipe(pairs), out)
-    kept, counts = expected(pairs, "0.25", 5)
-    steps = manifest["counts"]["steps"]
-    assert steps["check"] == {
-        "in": counts.total(),
-        "kept": counts["kept"],
-        "dropped": {name: counts[name] for name in ("tie", "wrong")},
-    }
-    faulty = counts["tie"] + counts["wrong"]
-    assert min(counts.values()) > 10
-    assert binomtest(faulty, counts.total(), 0.25).pvalue > 0.01
-    assert binomtest(faulty, counts.total(), 0.4).pvalue < 0.001  # the control
-    assert manifest["models"] == {"writer": "simulated:0.25"}
-    found = [row.comparison for row in read(out / "rows")]
-    assert {one.id: [each.text for each in one.rubrics] for one in found} == kept
+    manifest = rubrics.synthesize(RECIPE.resolve(None, settings), tmp_path / "out")
+    check = manifest["counts"]["steps"]["check"]
+    assert check["dropped"].keys() == {"tie", "wrong"}
+    faulty = sum(check["dropped"].values())
+    assert binomtest(faulty, check["in"], 0.25).pvalue > 0.01
+    assert binomtest(faulty, check["in"], 0.4).pvalue < 0.001  # the control
+    found = [row.comparison for row in read(tmp_path / "out" / "rows")]
+    assert sum(len(one.rubrics) for one in found) == check["kept"]
     before = {row.id: row.comparison for row in read(pairs)}
     for one in found:
         old = before[one.id]
         assert (one.prompt, one.responses, one.ranks) == (old.prompt, old.responses, old.ranks)
+        good, bad = map(text_of, one.responses)
+        assert all(meets(each.text, good) and not meets(each.text, bad) for each in one.rubrics)
         assert {each.weight for each in one.rubrics} == {1.0}
-
-
-def reply(content):
-    """Drafts by single words, a sound one and a faulty one, and looks them up."""
-    if "<preferred>" in content:
-        good, bad = (
-            words(re.search(f"<{name}>\n(.*)\n</{name}>", content)[1]) for name in ("preferred", "other")
-        )
-        word = next(word for word in good if word not in bad)
-        return lines(f'The response says "{word}".', f'The response says "{bad[0]}".')
-    (criterion,) = re.findall("<criterion>\n(.*)\n</criterion>", content)
-    shown = [
-        meets(criterion, one) for one in re.findall('<response name="[AB]">\n(.*)\n</response>', content)
-    ]
-    return "[[C]]" if shown[0] == shown[1] else "[[A]]" if shown[0] else "[[B]]"
-
-
-@pytest.mark.full
-def test_a_killed_run_ends_with_the_same_bytes_and_pays_for_nothing_twice(pairs, tmp_path):
-    settings = {"preferences": {"path": str(pairs), "limit": 8}}
-    manifest = killed_and_resumed(rubrics, settings, reply, tmp_path)
-    assert manifest["spending"]["m"]["answers"] == 8 * 5
-    assert manifest["counts"]["steps"]["check"]["kept"] == manifest["counts"]["rows"] == 8
 
 
 @pytest.mark.parametrize(
@@ -240,10 +183,8 @@ TWO = ["It names Ann.", "It is kind."]
 @pytest.mark.parametrize(
     "reply",
     [
-        "Criterion: It names Ann.\nCriterion: It is kind.",
         "Ann is right.\n\nCriterion: It names Ann.\n\n  criterion:It is kind.  \n\n",
         "1. Criterion: It names Ann.\n2. Criterion: It is kind.",
-        "- Criterion 1: It names Ann.\n- Criterion 2: It is kind.",
         "**Criterion:** It names Ann.\n**Criterion**: It is kind.",
         "**Criterion: It names Ann.**\n*Criterion 2: It is kind.*",
         "```text\nCriterion: It names Ann.\nCriterion: It is kind.\n```",
@@ -260,17 +201,15 @@ def test_the_lines_that_a_reply_ends_with_are_its_criteria(reply):
     ("criterion", "problem"),
     [
         ("It is brief.", ""),
-        ("", "empty"),
         (" ... ", "empty"),
         ("it NAMES Ann", "repeated"),
         ("Response A names Ann.", "points_at_a_response"),
-        ("It says more than response 2.", "points_at_a_response"),
         ("The first response names Ann.", "points_at_a_response"),
         ("It is kind, unlike the other.", "points_at_a_response"),
         ("It is kind, while the other one fails to be.", "points_at_a_response"),
         ("Both responses are kind.", "points_at_a_response"),
         ("回答A更准确。", "points_at_a_response"),
-        # What a prompt may be about is nobody's response.
+        # A prompt may be about these words.
         ("The response says that answer A is right.", ""),
         ("It names both candidates, and then the second answer to the riddle.", ""),
         ("回答提到了安娜。", ""),

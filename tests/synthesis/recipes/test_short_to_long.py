@@ -120,6 +120,25 @@ def merging():
     return Tokenizer.from_backend(backend)
 
 
+def test_lengths_are_met_where_the_counts_of_parts_do_not_add_up(merging):
+    rows, _ = make(tokenizer=merging, lengths=(2000, 2500), tolerance=24)
+    assert len(rows) == 12
+    off = 0
+    for row in rows:
+        tokens = len(merging.prompt_ids(row["prompt"]))
+        assert row["length"] - 24 <= tokens <= row["length"]
+        context = row["prompt"][0]["content"]
+        off += tokens != sum(merging.count(part) for part in re.split("(?<=\n\n)", context))
+    assert off > 6  # the control: the sum of the parts is another length
+
+
+def test_a_length_that_cannot_be_filled_is_not_swapped_for_another():
+    rows, steps = make(lengths=(1500, 60_000))
+    assert {row["length"] for row in rows} == {1500}
+    dropped = sum(one["padding"].get("padding_ran_out", 0) for one in steps)
+    assert (len(rows) + dropped, dropped > 2) == (12, True)
+
+
 def test_the_judge_reads_the_rubric_and_the_critical_chunks_alone():
     judge = Judge()
     rows, _ = make(judge, domain="summary")
@@ -165,15 +184,15 @@ def test_a_planted_distractor_that_answers_the_question_is_found():
             asked = [
                 re.search(r"<question>\n.*code of (\w+)\?", row["prompt"][0]["content"])[1] for row in rows
             ]
-            told = sum(
+            answering = sum(
                 any(name == entity for name, _ in truth(row)) for row, entity in zip(rows, asked, strict=True)
             )
             if checked:
                 assert len(rows) == 12
-                assert told == 0
+                assert answering == 0
                 assert all(one["pool"]["answers_question"] > 0 for one in steps)
             else:
-                assert told > 6  # the control: unchecked, they are shipped
+                assert answering > 6  # the control: unchecked, they are shipped
 
 
 def test_a_judge_finds_an_answer_in_other_words(monkeypatch):

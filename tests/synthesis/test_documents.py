@@ -31,7 +31,7 @@ ROWS = [{"id": f"d{at}", "context": f"Text {at}.", "question": "Q?", "answer": f
 
 
 def test_rows_become_documents(put):
-    known = {"evidence": [[0, 5]], "steps": ["one"], "license": "mit"}
+    known = {"evidence": [[0, 5]], "steps": ["one"], "exemplars": [], "license": "mit"}
     path = put(
         "rows.jsonl",
         ROW,
@@ -53,6 +53,7 @@ def test_rows_become_documents(put):
         ({"metric": "rouge"}, "metric"),
         ({"id": ["a"]}, "id"),
         ({"evidence": [[0, 1], [2]]}, "evidence"),
+        ({"steps": ["abc", 12]}, "steps"),
     ],
 )
 def test_a_bad_row_is_named_by_line_and_field(put, change, field):

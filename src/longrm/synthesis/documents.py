@@ -57,7 +57,8 @@ class Document:
     answer: str  # the gold answer; empty if there is none
     task: str = ""  # in the source's words; empty if unknown
     metric: str = ""  # one of `ANSWER_METRICS`; empty if only a judge can rate answers
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # other columns, such as `evidence`
+    # other columns, such as `evidence`, `exemplars` and `steps`
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     place: str = field(default="", compare=False)  # file and row, for messages
     candidates: tuple[Candidate, ...] = ()  # the answers that are judged
 
@@ -242,10 +243,11 @@ def document_of(row: Mapping[str, Any], number: int, place: str) -> Document:
         metric = str(row.get("metric") or "")
         if metric and metric not in ANSWER_METRICS:
             raise FieldError("metric", f"no answer metric '{metric}'; {nearest(metric, ANSWER_METRICS)}")
-        evidence = row.get("evidence")
-        if evidence is not None and not (isinstance(evidence, list) and all(map(_is_span, evidence))):
-            problem = f"needs spans [start, end] of the context, such as [[0, 80]], got {short(evidence)}"
-            raise FieldError("evidence", problem)
+        for column, (what, fits) in _LISTS.items():
+            value = row.get(column)
+            if value is not None and not (isinstance(value, list) and all(map(fits, value))):
+                problem = f"needs a list of {what}, got {short(value)}; rename a column with other contents"
+                raise FieldError(column, problem)
         known = ("context", "question", "answer", "id", "task", "metric")
         return Document(
             row_id(row, number),
@@ -271,6 +273,17 @@ def row_id(row: Mapping[str, Any], number: int) -> str:
 def _is_span(value: Any) -> bool:
     pair = isinstance(value, list | tuple) and len(value) == 2
     return pair and all(isinstance(at, int) and not isinstance(at, bool) for at in value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_LISTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "evidence": ("spans [start, end] of the context, such as [[0, 80]]", _is_span),
+    "exemplars": ("texts", _is_text),
+    "steps": ("texts", _is_text),
+}
 
 
 def read_texts(path: Path, format: str | None = None) -> Iterator[Document]:

@@ -29,6 +29,8 @@ TEXTS = [f"Fact {number} is told here." for number in range(1, 21)]  # six words
 SHOWN = View(
     tuple(Passage(text, at, at % 4 == 0) for at, text in enumerate(TEXTS, start=1)),
     "Which?",
+    exemplars=("Q: a? A: b [1] [4].", "Q: c? A: d [2]."),
+    steps=("3 and 4 make 7", "so it is", "7 by 2 is 3.5"),
 )
 FOREIGN = tuple(f"Foreign {number} goes on and on here." for number in range(50))
 
@@ -52,11 +54,11 @@ SETTINGS = {
 @pytest.mark.parametrize("name", PERTURBATIONS)
 def test_perturbations_are_pure_seeded_and_recorded(name):
     settings = SETTINGS.get(name, {})
-    before = hash(SHOWN.passages)
+    before = hash(SHOWN.passages), SHOWN.exemplars, SHOWN.steps
     once, again = (perturb(name, **settings) for _ in range(2))
     assert once == again
     assert once != SHOWN
-    assert before == hash(SHOWN.passages)
+    assert before == (hash(SHOWN.passages), SHOWN.exemplars, SHOWN.steps)
     assert [done["name"] for done in once.done] == [name]
     assert once.content != SHOWN.content
     assert once.question == SHOWN.question
@@ -106,6 +108,31 @@ def test_distractors_stand_between_and_nothing_is_lost(seed):
     assert len({part.label for part in shown.passages}) == len(shown.passages)
 
 
+def test_citations_are_moved_and_each_number_stays_in_use():
+    noisy = perturb("noisy_citations", share=0.5)
+    moved = [part.label != at for at, part in enumerate(noisy.passages, start=1)]
+    assert sum(moved) == 10
+    assert texts(noisy) == TEXTS
+    assert sorted(part.label for part in noisy.passages) == list(range(1, 21))
+    everywhere = perturb("noisy_citations", share=1)
+    label = {at: part.label for at, part in enumerate(everywhere.passages, start=1)}
+    assert everywhere.exemplars[0] == f"Q: a? A: b [{label[1]}] [{label[4]}]."
+    assert perturb("noisy_citations", share=0).passages == SHOWN.passages
+
+
+def test_steps_are_exposed_or_corrupted_in_their_last_number():
+    assert perturb("expose_steps").hints == SHOWN.steps
+    for seed in range(50):
+        wrong = perturb("corrupt_steps", seed, share=1).hints
+        assert wrong[0].startswith("3 and 4 make ")
+        assert wrong[0] != SHOWN.steps[0]
+        assert wrong[1] == SHOWN.steps[1]  # it holds no number
+        assert wrong[2].startswith("7 by 2 is ")
+        assert wrong[2] != SHOWN.steps[2]
+    half = perturb("corrupt_steps").hints
+    assert sum(one != other for one, other in zip(half, SHOWN.steps, strict=True)) == 1
+
+
 class Echo:
     """Writes how many passages it saw; truncated at every prompt without any."""
 
@@ -141,10 +168,10 @@ def short_passages(monkeypatch):
 
 
 def test_every_model_answers_under_every_plan_and_what_is_lost_is_counted():
-    document = Document("d", " ".join(TEXTS), "Which?", "no fact")
+    document = Document("d", " ".join(TEXTS), "Which?", "Fact 7", metadata={"steps": ["3 and 4 make 7"]})
     plans = [
         {},
-        {"perturbations": [{"name": "cut_source", "share": 0.5}, {"name": "drop_clues"}]},
+        {"perturbations": [{"name": "cut_source", "share": 0.5}, {"name": "expose_steps"}]},
         {"perturbations": [{"name": "cut_source", "share": 1}], "temperature": 0.7},
     ]
     settings = recipe(plans=plans, seed=3)
@@ -153,9 +180,9 @@ def test_every_model_answers_under_every_plan_and_what_is_lost_is_counted():
     written = [candidate_from(row, "here") for row in made.rows]
     assert [(c.model, c.perturbation, c.text) for c in written] == [
         ("a", "", "a saw 20"),
-        ("a", "cut_source+drop_clues", "a saw 10"),
+        ("a", "cut_source+expose_steps", "a saw 10"),
         ("b", "", "b saw 20"),
-        ("b", "cut_source+drop_clues", "b saw 10"),
+        ("b", "cut_source+expose_steps", "b saw 10"),
     ]
     assert nested(made.steps) == {"written": {"kept": 4, "truncated": 2}}
     assert written[1].metadata["perturbations"][0] == {

@@ -10,6 +10,7 @@ import hashlib
 import heapq
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +34,8 @@ from longrm.types import as_messages
 PASSAGE_SIZE = 200  # approximate tokens of a numbered passage
 POOL_PASSAGES = 2000  # passages of other documents to distract with, held in memory
 _SEEDS = 2**31 - 1  # the largest seed that every server takes: signed 32 bits
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_CITATION = re.compile(r"\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +52,23 @@ class View:
     """What a model sees."""
 
     passages: tuple[Passage, ...]  # in reading order
-    question: str
+    question: str  # the question
+    exemplars: tuple[str, ...] = ()  # examples of answered questions
+    steps: tuple[str, ...] = ()  # the way to the gold answer; shown only as `hints`, correct or not
+    hints: tuple[str, ...] = ()  # see `steps`
     done: tuple[Mapping[str, Any], ...] = ()  # the perturbations so far, each with its parameters
 
     @property
     def shown(self) -> str:
-        """The prompt before the question: numbered passages."""
+        """The prompt before the question: exemplars, numbered passages and hints."""
+        parts = []
+        if self.exemplars:
+            parts.append("Examples of questions that were answered well:\n\n" + "\n\n".join(self.exemplars))
         passages = (f"[{passage.label}] {passage.text.strip()}" for passage in self.passages)
-        return "Read these numbered passages.\n\n" + "\n\n".join(passages)
+        parts.append("Read these numbered passages.\n\n" + "\n\n".join(passages))
+        if self.hints:
+            parts.append("Somebody began to work it out:\n" + "\n".join(self.hints))
+        return "\n\n".join(parts)
 
     @property
     def content(self) -> str:
@@ -69,8 +81,8 @@ class View:
 
 def drop_clues(view: View, draws: Draws, foreign: Sequence[str], *, p: float = 0.5) -> View:
     """Drops every passage that contains the answer with probability p."""
-    kept = [part for part in view.passages if not part.clue or draws.fraction() >= p]
-    return _perturbed(view, kept, "drop_clues", p=p, dropped=len(view.passages) - len(kept))
+    kept = tuple(part for part in view.passages if not part.clue or draws.fraction() >= p)
+    return _done(view, "drop_clues", {"p": p, "dropped": len(view.passages) - len(kept)}, passages=kept)
 
 
 def cut_source(view: View, draws: Draws, foreign: Sequence[str], *, share: float) -> View:
@@ -80,10 +92,8 @@ def cut_source(view: View, draws: Draws, foreign: Sequence[str], *, share: float
     while kept and sizes[kept - 1] <= left:
         kept -= 1
         left -= sizes[kept]
-    cut = sum(sizes[kept:])
-    return _perturbed(
-        view, view.passages[:kept], "cut_source", share=share, cut_tokens=cut, of_tokens=sum(sizes)
-    )
+    parameters = {"share": share, "cut_tokens": sum(sizes[kept:]), "of_tokens": sum(sizes)}
+    return _done(view, "cut_source", parameters, passages=view.passages[:kept])
 
 
 def truncate(view: View, draws: Draws, foreign: Sequence[str], *, low: int = 4096, high: int = 32768) -> View:
@@ -95,8 +105,8 @@ def truncate(view: View, draws: Draws, foreign: Sequence[str], *, low: int = 409
         if left < 0:
             break
         kept += 1
-    dropped = len(view.passages) - kept
-    return _perturbed(view, view.passages[:kept], "truncate", room_tokens=room, dropped=dropped)
+    parameters = {"room_tokens": room, "dropped": len(view.passages) - kept}
+    return _done(view, "truncate", parameters, passages=view.passages[:kept])
 
 
 def inject_distractors(
@@ -116,7 +126,47 @@ def inject_distractors(
         injected += tokens
         label += 1
         passages.insert(draws.below(len(passages) + 1), Passage(text, label))
-    return _perturbed(view, passages, "inject_distractors", aim_tokens=aim, injected_tokens=injected)
+    parameters = {"aim_tokens": aim, "injected_tokens": injected}
+    return _done(view, "inject_distractors", parameters, passages=tuple(passages))
+
+
+def remove_exemplars(view: View, draws: Draws, foreign: Sequence[str], *, keep: int = 0) -> View:
+    """Removes all exemplars but the first `keep`."""
+    kept = view.exemplars[: int(keep)]
+    return _done(view, "remove_exemplars", {"removed": len(view.exemplars) - len(kept)}, exemplars=kept)
+
+
+def noisy_citations(view: View, draws: Draws, foreign: Sequence[str], *, share: float = 0.5) -> View:
+    """Swaps the numbers of this share of the passages, at least two; exemplars cite the wrong ones too."""
+    count = len(view.passages)
+    hit = list(range(count))
+    draws.shuffle(hit)
+    hit = sorted(hit[: max(2, round(share * count))]) if count > 1 and share > 0 else []
+    # Rotated by one, so that none keeps its own number.
+    labels = {at: view.passages[other].label for at, other in zip(hit, [*hit[1:], *hit[:1]], strict=True)}
+    passages = tuple(replace(part, label=labels.get(at, part.label)) for at, part in enumerate(view.passages))
+    moved = {str(view.passages[at].label): str(label) for at, label in labels.items()}
+    exemplars = tuple(
+        _CITATION.sub(lambda found: f"[{moved.get(found[1], found[1])}]", text) for text in view.exemplars
+    )
+    parameters = {"share": share, "moved": len(hit)}
+    return _done(view, "noisy_citations", parameters, passages=passages, exemplars=exemplars)
+
+
+def corrupt_steps(view: View, draws: Draws, foreign: Sequence[str], *, share: float = 0.5) -> View:
+    """Shows the steps with a wrong result in this share, at least one, of those that contain a number."""
+    numbered = [at for at, step in enumerate(view.steps) if _NUMBER.search(step)]
+    draws.shuffle(numbered)
+    hit = {*numbered[: max(1, round(share * len(numbered)))]} if share > 0 else set()
+    hints = tuple(
+        _with_wrong_number(step, draws) if at in hit else step for at, step in enumerate(view.steps)
+    )
+    return _done(view, "corrupt_steps", {"share": share, "corrupted": len(hit)}, hints=hints)
+
+
+def expose_steps(view: View, draws: Draws, foreign: Sequence[str]) -> View:
+    """Shows the steps as they are."""
+    return _done(view, "expose_steps", {"steps": len(view.steps)}, hints=view.steps)
 
 
 PERTURBATIONS: dict[str, Callable[..., View]] = {
@@ -124,6 +174,10 @@ PERTURBATIONS: dict[str, Callable[..., View]] = {
     "cut_source": cut_source,
     "truncate": truncate,
     "inject_distractors": inject_distractors,
+    "remove_exemplars": remove_exemplars,
+    "noisy_citations": noisy_citations,
+    "corrupt_steps": corrupt_steps,
+    "expose_steps": expose_steps,
 }
 """The perturbations by name."""
 
@@ -191,7 +245,7 @@ RECIPE = ResponsesRecipe
 def synthesize(recipe: ResponsesRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Writes candidates into the run folder `out`, continuing what is there."""
     models = {f"writer {number}": writer for number, writer in enumerate(recipe.writers, start=1)}
-    example = View((Passage("", 1),), "")  # has all words of the prompt
+    example = View((Passage("", 1),), "", exemplars=("",), hints=("",))  # has all words of the prompt
     prompts = {"answering": (str(as_messages(example.content, "user")),)}
     sources = [recipe.documents.provenance()]
     with open_run("responses", recipe, out, models, sources, prompts) as run:
@@ -243,7 +297,12 @@ async def make_rows(
     context, and their candidates differ only by the model.
     """
     foreign = [text for group, text in pool if group != document.group]
-    whole = View(passages_of(document.text, document.answer), document.question)
+    whole = View(
+        passages_of(document.text, document.answer),
+        document.question,
+        tuple(document.metadata.get("exemplars") or ()),
+        tuple(document.metadata.get("steps") or ()),
+    )
     views = []
     for number, plan in enumerate(recipe.plans):
         draws, view = Draws("perturbation", recipe.seed, document.id, number), whole
@@ -285,8 +344,17 @@ async def make_rows(
     return InputOutcome(document.id, rows, steps)
 
 
-def _perturbed(view: View, passages: Iterable[Passage], name: str, **parameters: Any) -> View:
-    return replace(view, passages=tuple(passages), done=(*view.done, {"name": name, **parameters}))
+def _done(view: View, name: str, parameters: Mapping[str, Any], **changes: Any) -> View:
+    return replace(view, done=(*view.done, {"name": name, **parameters}), **changes)
+
+
+def _with_wrong_number(step: str, draws: Draws) -> str:
+    """Changes the last number of a step, which is its result."""
+    *_, number = _NUMBER.finditer(step)
+    whole, point, rest = number[0].partition(".")
+    off = 1 + draws.below(9)
+    other = int(whole) - off if int(whole) > off and draws.fraction() < 0.5 else int(whole) + off
+    return f"{step[: number.start()]}{other}{point}{rest}{step[number.end() :]}"
 
 
 def _name_and_settings(perturbation: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

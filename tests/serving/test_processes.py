@@ -112,6 +112,16 @@ def test_requests_that_are_not_answered_within_the_drain_time_get_503():
         assert (server.wait(30), server.stderr.read()) == (0, "")
 
 
+@pytest.mark.parametrize("value", [0, 1.2])
+def test_a_client_that_closed_its_sending_half_gets_its_answer(value):
+    with slow_server() as (_, address), ExitStack() as stack:
+        connection = connect(stack, address, raw(value))
+        connection.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert b"HTTP/1.1 200 OK" in answer
+    assert b'"scores":[1.0]' in answer
+
+
 def test_the_request_of_a_client_that_went_away_is_not_read():
     with slow_server() as (server, address), ExitStack() as stack:
         connect(stack, address, raw(2.5))

@@ -26,6 +26,8 @@ _OTHER_FILES = 128 + 5 * _BACKLOG
 # After the drain time, the last answers (503) are sent for so many seconds; uvicorn then cancels them.
 _ANSWER_SECONDS = 5
 
+_PROBE_SECONDS = 0.5
+
 
 def serve(settings: ServeSettings, ready: Callable[[str], None]) -> None:
     """Serves a model until SIGINT or SIGTERM; requests in work are answered first.
@@ -147,6 +149,24 @@ class BoundedProtocol(H11Protocol):
             self._start_timer()
         else:
             self._stop_timer()
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn returns None
+        """Keeps a connection whose client sends no more but waits for its answer, as after shutdown(SHUT_WR)."""
+        complete = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE)
+        if self.conn.our_state is not h11.SEND_RESPONSE or not complete:
+            return False
+        if self.conn.their_http_version != b"1.1":
+            return False
+        self.cycle.keep_alive = False
+        self._probe()
+        return True
+
+    def _probe(self) -> None:
+        # A client that has closed its socket looks the same until something is sent: its system then resets the
+        # connection, and its request is cancelled. Clients must skip 100 Continue, asked for or not (RFC 9110).
+        if self.conn.our_state is h11.SEND_RESPONSE and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.loop.call_later(_PROBE_SECONDS, self._probe)
 
     def _drop(self) -> None:
         self._stop_timer()

@@ -99,12 +99,9 @@ _PARTS = {
 def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
     """Data, cost, and memory by part."""
     workload, sizes, memory, flops = plan.workload, plan.sizes, plan.memory, plan.flops
-    read = workload.prompt_tokens + workload.response_tokens
-    tokens = f"{read:,.0f} read: {workload.prompt_tokens:,.0f} of prompts, {workload.response_tokens:,.0f} of responses"
+    prompts, responses = workload.prompt_tokens, workload.response_tokens
+    tokens = f"{workload.tokens:,.0f} read: {prompts:,.0f} of prompts, {responses:,.0f} of responses"
     operations = f"{flops.total:.3g}, {flops.attention / flops.total:.0%} of them attention"
-    if workload.separate_tokens > read:
-        tokens += f" ({workload.separate_tokens:,.0f} if every response had a copy of its prompt)"
-        operations += f" ({plan.separate.total / plan.forward.total:.2f}x with copies)"
     time = "unknown; time a few steps"
     if plan.seconds is not None:
         time = f"{plan.seconds / 3600:,.1f} hours, if {UTILIZATION:.0%} of the device's peak is reached"
@@ -128,8 +125,6 @@ def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
         ("time", time),
         ("memory", at_peak),
     ]
-    if plan.small_tensors:
-        facts.append(("", "up to 1.5 times as much: the C library does not return freed tensors below 4 MiB"))
     for name, meaning in _PARTS.items():
         if size := getattr(memory, name):
             facts.append((f"  {name}", f"{format_bytes(size):>9}  {meaning}"))

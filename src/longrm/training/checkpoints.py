@@ -3,7 +3,6 @@
 A checkpoint appears in one rename after everything in it is on the disk, so no run resumes from half of one.
 """
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -154,13 +153,6 @@ def training_logs(folder: Path, checkpoint: Path | None) -> Iterator[Logs]:
         Log(folder / CONTEXTS, ContextRecord) as contexts,
     ):
         yield steps, timing, contexts
-
-
-def logged_steps(folder: Path) -> int:
-    """Steps that all logs of a run folder have."""
-    return min(
-        (folder / name).read_bytes().count(b"\n") if os.path.exists(folder / name) else 0 for name in LOGS
-    )
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from longrm.runs.records import StepRecord
 from longrm.runs.scratch import new_folder
 from longrm.runs.workers import world_size
 from longrm.training.batches import Batches
-from longrm.training.checkpoints import STEPS, logged_steps
+from longrm.training.checkpoints import STEPS
 from longrm.training.distributed import join_processes, process_folder
 from longrm.training.evaluations import BEST, Evaluations, Evaluator
 from longrm.training.initial_model import initial_model
@@ -80,13 +80,11 @@ def train(
     make_objective = OBJECTIVES[settings.objective]
     with join_processes(settings.parallel) as context, process_folder(context, out, settings) as folder:
         if (out / SUMMARY).exists():
-            summary = read_summary(out)
-            if logged_steps(out) == summary["steps"]:
-                # A user who edits a file of the model removes the record of its files; without a model at all,
-                # check_files raises.
-                if (out / MODEL / FILES).is_file() or not (out / MODEL).is_dir():
-                    check_files(out / MODEL)
-                return summary
+            # A user who edits a file of the model removes the record of its files; without a model at all, check_files
+            # raises.
+            if (out / MODEL / FILES).is_file() or not (out / MODEL).is_dir():
+                check_files(out / MODEL)
+            return read_summary(out)
         context.wait()  # all have looked for the summary, which the main process is about to write
 
         parallel = settings.parallel
@@ -174,7 +172,7 @@ def train(
         last = records[-_WINDOW:]
         accuracies = [record.accuracy for record in last if record.accuracy is not None]
         kept = evaluations.kept if evaluations is not None else None
-        summary = {
+        summary: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "kind": "training",
             "objective": settings.objective,

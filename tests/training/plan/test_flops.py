@@ -9,36 +9,29 @@ from longrm.modeling import attention, shapes
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import pack, response_logprobs
 from longrm.training.initial_model import initial_model
-from longrm.training.plan.plan import attended_pairs, forward_flops, separate_attended_pairs, training_flops
+from longrm.training.plan.plan import attended_pairs, forward_flops, training_flops
 from longrm.training.plan.workload import Workload, sizes_of
 
 SHAPE = TreeShape(90, (7, 11, 13))
 READING = Workload(1, 1, {SHAPE: 1}, PackedLayout((SHAPE,)), False, "")
 
 
-def trees(separate):
-    branches = [[5 + index % 11 for index in range(length)] for length in SHAPE.branches]
-    prefix = [5 + index % 7 for index in range(SHAPE.prefix)]
-    if separate:
-        return [TokenTree(prefix, [branch]) for branch in branches]
-    return [TokenTree(prefix, branches)]
-
-
-def counted(settings, *, separate=False, backward=False):
+def counted(settings, *, backward=False):
     model = initial_model(settings, "language_model").model.train()
+    branches = [[5 + index % 11 for index in range(length)] for length in SHAPE.branches]
+    packed = pack([TokenTree([5 + index % 7 for index in range(SHAPE.prefix)], branches)])
     with FlopCounterMode(display=False) as counter:
-        loss = torch.cat(response_logprobs(model, pack(trees(separate)))).sum()
+        loss = torch.cat(response_logprobs(model, packed)).sum()
         if backward:
             loss.backward()
     return counter.get_total_flops()
 
 
-@pytest.mark.parametrize("separate", [False, True])
-def test_a_forward_beside_attention(bases, recipe, separate):
+def test_a_forward_pass_without_attention(bases, recipe):
     settings = recipe("sft", model__path=str(bases["llama"]))
     sizes = sizes_of(settings, "language_model")
-    flops = forward_flops(sizes, READING, separate=separate)
-    assert flops.linear + flops.head == counted(settings, separate=separate)
+    flops = forward_flops(sizes, READING)
+    assert flops.linear + flops.head == counted(settings)
 
 
 def written_out_whole(q, k, v, layout, scale, _):
@@ -67,7 +60,6 @@ def test_pairs_by_counting_one_by_one():
         if other <= SHAPE.prefix + token
     )
     assert attended_pairs(SHAPE) == seen + sum(range(1, SHAPE.prefix + 1))
-    assert separate_attended_pairs(SHAPE) == seen + 3 * sum(range(1, SHAPE.prefix + 1))
 
 
 @pytest.mark.parametrize("tiled", [False, True])

@@ -14,10 +14,8 @@ from longrm.training.plan.memory import PeakMemory, peak_memory
 from longrm.training.plan.workload import Workload, sizes_of, workload_of
 from longrm.training.settings import LoraSettings, TrainingSettings
 
-_FP32 = 4
 _LONGEST_PROMPT = 2**24  # tokens, where the context window is unknown
 _WORTHWHILE = 0.99  # a setting is suggested if it leaves at most this share of the memory
-_HEAP_BYTES = 4 * 2**20  # `return_freed_memory` sets it; importing that module would import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +50,13 @@ class TrainingPlan:
     offers: Device
     sizes: ModelSizes
     workload: Workload
-    forward: Flops  # of one forward pass over the data
-    separate: Flops  # the same if every response had a copy of its prompt
-    flops: Flops  # of the training
+    flops: Flops
     seconds: float | None  # None if the device's peak is unknown
     memory: PeakMemory  # the peak on one device
     switches: tuple[Switch, ...]  # settings to change, in order, until it fits or nothing more helps
     longest_prompt: (
         int | None
     )  # tokens that fit, with the responses of the longest row; None if no prompt fits
-
-    @property
-    def small_tensors(self) -> bool:
-        """Whether the widest tensors of a layer, in fp32, stay in the C library's heap when they are freed on a CPU."""
-        widest = _FP32 * self.workload.largest.tokens * self.sizes.intermediate
-        return self.offers.type == "cpu" and widest < _HEAP_BYTES
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`; bytes, operations and seconds are plain numbers.
@@ -89,11 +79,9 @@ class TrainingPlan:
                 "prompt": workload.prompt_tokens,
                 "response": workload.response_tokens,
                 "read": workload.tokens,
-                "read_if_separate": workload.separate_tokens,
                 "largest_micro_batch": workload.largest.tokens,
             },
             "flops": asdict(self.flops) | {"total": self.flops.total},
-            "forward_flops": {"shared": self.forward.total, "separate": self.separate.total},
             "seconds": self.seconds,
             "utilization_assumed": UTILIZATION,
             "memory_bytes": asdict(self.memory) | {"total": self.memory.total},
@@ -134,8 +122,6 @@ def plan_training(
         offers=offers,
         sizes=sizes,
         workload=workload,
-        forward=forward,
-        separate=forward_flops(sizes, workload, separate=True),
         flops=flops,
         seconds=None if rate is None else flops.total / (rate * UTILIZATION) / devices,
         memory=peak_memory(settings, sizes, workload, offers.type, devices),
@@ -153,23 +139,16 @@ def attended_pairs(shape: TreeShape) -> int:
     return shape.prefix * (shape.prefix + 1) // 2 + branches
 
 
-def separate_attended_pairs(shape: TreeShape) -> int:
-    """The same if every branch had a copy of the prefix."""
-    return sum((shape.prefix + length) * (shape.prefix + length + 1) // 2 for length in shape.branches)
-
-
-def forward_flops(sizes: ModelSizes, workload: Workload, *, separate: bool = False) -> Flops:
+def forward_flops(sizes: ModelSizes, workload: Workload) -> Flops:
     """Operations of one forward pass over everything that a training reads."""
-    tokens = workload.separate_tokens if separate else workload.tokens
-    count_pairs = separate_attended_pairs if separate else attended_pairs
-    pairs = sum(count * count_pairs(shape) for shape, count in workload.trees.items())
+    pairs = sum(count * attended_pairs(shape) for shape, count in workload.trees.items())
     matrices = sum(width * output for width, output in sizes.matrices.values())
     if sizes.kind == "scorer":
         outputs = sum(count * len(shape.branches) for shape, count in workload.trees.items())
     else:
         outputs = sizes.vocabulary * workload.response_tokens
     return Flops(
-        linear=2.0 * sizes.layers * matrices * tokens,
+        linear=2.0 * sizes.layers * matrices * workload.tokens,
         attention=4.0 * sizes.layers * sizes.queries * pairs,  # two products: scores, and weighted values
         head=2.0 * sizes.hidden * outputs,
     )

@@ -129,14 +129,6 @@ class Workload:
         return self.prompt_tokens + self.response_tokens
 
     @property
-    def separate_tokens(self) -> float:
-        """Tokens if every response had a copy of its prompt."""
-        return sum(
-            count * (shape.branch_tokens + shape.prefix * len(shape.branches))
-            for shape, count in self.trees.items()
-        )
-
-    @property
     def targets(self) -> int:
         """Tokens of the branches of the largest micro-batch, at which log-probabilities are computed."""
         return sum(shape.branch_tokens for shape in self.largest.trees)

@@ -91,7 +91,6 @@ def test_a_recipe_is_planned(name):
     assert math.isfinite(found.seconds)
     assert found.seconds > 3600
     assert found.memory.total > found.memory.weights > 10e9
-    assert found.forward.total < found.flops.total
 
 
 @pytest.mark.parametrize("name", DEMO)

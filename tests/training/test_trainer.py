@@ -1,7 +1,6 @@
 """The loop: what a stopped run resumes to, when checkpoints are written, and how a training fails."""
 
 import math
-import shutil
 
 import pytest
 import torch

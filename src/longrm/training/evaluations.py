@@ -1,6 +1,7 @@
 """Evaluation during training: a callable evaluates the model in memory, and the best model is kept."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ Evaluator = Callable[[Scorer | LanguageModel, Path], Mapping[str, Any]]
 """Evaluates the model in memory into a run folder, and returns the summary."""
 
 
+@dataclass(slots=True)
 class Evaluations:
     """The evaluations of a model in training; the last one follows the last step of the training.
 
@@ -31,46 +33,40 @@ class Evaluations:
     same weights, and repeats no other one.
     """
 
-    def __init__(
-        self,
-        settings: EvaluationSettings,
-        evaluator: Evaluator,
-        model: Scorer | LanguageModel,
-        folder: Path,
-        *,
-        last: int,
-        context: DistributedContext = ALONE,
-    ) -> None:
-        self._settings = settings
-        self._evaluator = evaluator
-        self._model = model
-        self._folder = folder
-        self._last = last
-        self._context = context
-        self._log = Log(folder / RECORDS, EvaluationRecord)
-        self.records: list[EvaluationRecord] = []
+    settings: EvaluationSettings
+    evaluator: Evaluator
+    model: Scorer | LanguageModel
+    folder: Path  # the run folder
+    _: KW_ONLY
+    last: int  # the last step of the training
+    context: DistributedContext = ALONE  # this process among those that evaluate the model together
+    records: list[EvaluationRecord] = field(default_factory=list)
+
+    @property
+    def _log(self) -> Log[EvaluationRecord]:
+        return Log(self.folder / RECORDS, EvaluationRecord)
 
     def resume_from(self, step: int) -> None:
         """Removes evaluations of later steps than the checkpoint from which training resumes."""
         self.records = [record for record in self._log if record.step <= step]
         write_file(self._log.path, b"".join(map(to_line, self.records)))
-        evaluations = self._folder / EVALUATIONS
+        evaluations = self.folder / EVALUATIONS
         for entry in [*evaluations.iterdir()] if evaluations.is_dir() else ():
             if entry.name.isdigit() and int(entry.name) > step:
                 discard(entry)
 
     def due(self, step: int) -> bool:
         """Whether the model is to be evaluated after this step, and has not been."""
-        planned = step > 0 and (step % self._settings.every == 0 or step == self._last)
+        planned = step > 0 and (step % self.settings.every == 0 or step == self.last)
         return planned and all(record.step != step for record in self.records)
 
     def evaluate(self, step: int) -> EvaluationRecord:
         """Evaluates the model, and saves it if it is the best so far. Training's random state is not changed."""
-        model = self._model.model
+        model = self.model.model
         devices = [model.device] if model.device.type == "cuda" else []
         try:
             with torch.random.fork_rng(devices=devices), gather_heads(model):
-                summary = self._evaluator(self._model, self._folder / EVALUATIONS / str(step))
+                summary = self.evaluator(self.model, self.folder / EVALUATIONS / str(step))
         except LongRMError as error:
             raise type(error)(f"evaluation after step {step}: {error}") from None
         except (MemoryError, RuntimeError) as error:
@@ -80,15 +76,15 @@ class Evaluations:
                 f"out of memory in the evaluation after step {step}; lower evaluation.settings.judge.max_length, or "
                 "remove [evaluation] and use longrm evaluate after training"
             ) from None
-        overall, metric = summary["metrics"]["overall"], self._settings.metric
+        overall, metric = summary["metrics"]["overall"], self.settings.metric
         # Rounding may differ between processes, and all must agree on which model is the best.
-        record = EvaluationRecord(step, metric, self._context.broadcast(overall[metric]["value"]))
+        record = EvaluationRecord(step, metric, self.context.broadcast(overall[metric]["value"]))
         self.records.append(record)
         if self.kept == step:
             with gather_weights(model):
-                if self._context.is_main_process:
-                    save(self._model, self._folder / BEST)
-            self._context.wait()
+                if self.context.is_main_process:
+                    save(self.model, self.folder / BEST)
+            self.context.wait()
         with self._log as log:  # last, so that an evaluation that is killed half-way is repeated
             log.append(record)
         return record
@@ -102,9 +98,9 @@ class Evaluations:
     @property
     def kept(self) -> int | None:
         """The step of the model that is saved to `best`; None without `keep_best`."""
-        return self.best if self._settings.keep_best else None
+        return self.best if self.settings.keep_best else None
 
     def as_dict(self) -> dict[str, Any]:
         """The evaluations in the summary of a training."""
         values = {str(record.step): record.value for record in self.records}
-        return {"metric": self._settings.metric, "values": values, "best": self.best}
+        return {"metric": self.settings.metric, "values": values, "best": self.best}

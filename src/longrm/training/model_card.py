@@ -91,7 +91,8 @@ def evaluations_of(run: Path, step: int) -> list[CardEvaluation]:
 
 def write_card(folder: Path, context: CardContext) -> None:
     """Writes the README.md of a model folder."""
-    write_file(folder / CARD, card_text(folder, context))
+    text = card_text(folder, context)
+    write_file(folder / CARD, text)
 
 
 def card_text(folder: Path, context: CardContext, *, place: str = ".") -> str:

@@ -7,6 +7,7 @@ bunched (Tijdeman 1980, "The chairman assignment problem").
 
 import heapq
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from typing import TypeVar
 
@@ -96,17 +97,18 @@ def spread(sizes: Sequence[int]) -> list[int]:
     return series
 
 
+@dataclass(frozen=True, slots=True)
 class Curriculum:
-    """The context length of each step; a pure function of the step."""
+    """The context length of each of so many steps; a pure function of the step."""
 
-    def __init__(self, settings: CurriculumSettings, *, steps: int, seed: int) -> None:
-        self._settings = settings
-        self._ramp_steps = settings.ramp * steps
-        self._seed = seed
+    settings: CurriculumSettings
+    _: KW_ONLY
+    steps: int
+    seed: int
 
     def length(self, step: int) -> int:
         """The context length of a step, counted from 0."""
-        lengths = self._settings.lengths
-        reached = int(step / self._ramp_steps * (len(lengths) - 1))
-        back = Draws("curriculum", self._seed, step).fraction() < self._settings.short_share
+        lengths = self.settings.lengths
+        reached = int(step / (self.settings.ramp * self.steps) * (len(lengths) - 1))
+        back = Draws("curriculum", self.seed, step).fraction() < self.settings.short_share
         return lengths[0] if back else lengths[min(reached, len(lengths) - 1)]

@@ -9,9 +9,9 @@
 #SBATCH --requeue
 #SBATCH --output=longrm-%j.log
 # The paper's stage 2 on two machines with eight GPUs each: sbatch recipes/scale/slurm.sh
-# One task a machine starts torchrun, which starts a process a GPU. The run folder lies where both machines see it; a
-# job that was stopped continues from its latest checkpoint. gloo speaks over the interface that leads to the first
-# machine; where NCCL or it should take another: export NCCL_SOCKET_IFNAME=ib0 GLOO_SOCKET_IFNAME=ib0
+# One task per machine starts torchrun, which starts a process per GPU. Both machines must see the run folder; a job
+# that was stopped continues from its latest checkpoint. NCCL and gloo use the interface that leads to the first machine;
+# to choose another one: export NCCL_SOCKET_IFNAME=ib0 GLOO_SOCKET_IFNAME=ib0
 set -euo pipefail
 
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)

@@ -137,7 +137,7 @@ _Expected = TypeVar("_Expected", bound=BaseModel)
 class LongrmServer(RewardModel):
     """Sends every query to `POST /v1/scores`, several at a time.
 
-    How the model is asked is up to the server: it averages over orders if the model sees the order of responses, and
+    The server decides how the model is queried: it averages over orders if the model sees the order of responses, and
     caches prefixes. Of `JudgeSettings` only `cut` is sent with each request.
     """
 
@@ -162,7 +162,7 @@ class LongrmServer(RewardModel):
         body = {"prompt": query.prompt, "responses": query.responses, "explanations": True}
         if query.tools:
             body["tools"] = query.tools
-        if self._cut != "refuse" and len(query.context) == 1:  # the route takes one piece of text
+        if self._cut != "refuse" and len(query.context) == 1:  # the route accepts one piece of text
             (span,) = query.context
             context = message_text(query.prompt[span.message])[span.start : span.end]
             body |= {"cut": self._cut, "context": context}

@@ -38,7 +38,7 @@ class JudgeSettings(Config):
         tokens: The tokens that your template asks for, whose probabilities `tokens:MODEL` reads: one for each response
             in presented order or, pointwise, the one for the response and the one against it.
         rubrics: Judge by one criterion at a time; the score is the weighted mean. "item" uses the `rubrics` of each
-            row; a file has the same criteria for all rows, one a line (`criterion`, and optionally `weight`).
+            row; a file has the same criteria for all rows, one per line (`criterion`, and optionally `weight`).
         weights: For a model with several labels: the weight of each in the score, by its name in the config's
             `id2label`. The default weight is 0.
         device: The device of a local model as torch names it, such as "cpu" or "cuda:1"; "auto" is a GPU if there is
@@ -263,8 +263,8 @@ def load(
         judge: How the model is queried, such as {"cut": "middle"}.
         remote: How requests are sent to an endpoint.
         compress: What `compress:MODEL` keeps of a context.
-        key: The comparisons that a simulated judge will see.
-        on_usage: Called with every answer of an endpoint that was paid for.
+        key: The comparisons, with their gold, that a simulated judge will be given.
+        on_usage: Called with every answer of an endpoint that counts for its cost.
 
     Raises:
         ConfigError: An unknown kind, baseline or setting, an incomplete name, or rubrics for a model that cannot judge

@@ -41,7 +41,7 @@ class RewardFunction:
     """Scores completions for a trainer; `reward_function` makes one.
 
     Completions of one prompt are scored as one comparison, wherever they are in the batch, so the prompt is encoded
-    once. Several threads may call at once, as trainers do that pass one completion a call: completions that arrive
+    once. Several threads may call at once, for trainers that pass one completion per call: completions that arrive
     while the model is busy are scored together when it is free.
 
     Attributes:

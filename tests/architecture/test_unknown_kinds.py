@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from longrm.errors import ConfigError
-from longrm.evaluation.calibration_error import calibration
 from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
+from longrm.evaluation.judge_behavior import calibration
 from longrm.evaluation.metrics import metric_of
 from longrm.reward_models import load
 from longrm.synthesis import long_context

@@ -5,7 +5,7 @@ from scipy.stats import binom
 from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 
-from longrm.evaluation.calibration_error import calibration, fitted_temperature
+from longrm.evaluation.judge_behavior import calibration, fitted_temperature
 from longrm.evaluation.summaries import CalibratedError
 from longrm.evaluation.table import GoldPairs, ScoreTable
 from longrm.types import Outcome, Trial

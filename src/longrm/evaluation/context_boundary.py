@@ -10,15 +10,9 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import expit, ndtr, ndtri
 
+from longrm.evaluation import summaries
 from longrm.evaluation.estimates import Z, estimate_metric, expanded_reach
 from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1
-from longrm.evaluation.summaries import (
-    AboveChanceReach,
-    BoundaryStatus,
-    ContextBoundary,
-    Crossing,
-    CrossingSide,
-)
 from longrm.evaluation.table import (
     Bootstrap,
     FloatArray,
@@ -59,7 +53,7 @@ class _Bucket:
 
 def boundary_of(
     table: ScoreTable, *, threshold: float | None, **drawn: Unpack[Bootstrap]
-) -> ContextBoundary | None:
+) -> summaries.ContextBoundary | None:
     """Finds the context boundary; None if no answered comparison has a length.
 
     Lengths without any answer are ignored: it is not known how well the model judges there. The threshold is
@@ -117,7 +111,7 @@ def boundary_of(
         # Too few outcomes to interpolate: only the intervals of the lengths count.
         ends = None, BELOW_RANGE if at_least is None else at_least, BEYOND_RANGE if below is None else below
     above_chance = [bucket.length for bucket in takewhile(lambda one: one.low > one.chance, buckets)]
-    return ContextBoundary(
+    return summaries.ContextBoundary(
         metric="top1" if metric is TOP1 else "pair_accuracy",
         chance=chance,
         tau=threshold,
@@ -126,7 +120,7 @@ def boundary_of(
         below=below,
         estimate=_described(*ends),
         slope_per_doubling=_slope(sample, length, group),
-        above_chance_reach=AboveChanceReach(
+        above_chance_reach=summaries.AboveChanceReach(
             tokens=above_chance[-1] if above_chance else None,
             smallest_n=min(bucket.n for bucket in buckets),
             depends_on_n=True,
@@ -150,7 +144,7 @@ def holds_and_fails(
     return unbroken[-1] if unbroken else None, below
 
 
-def _status(sides: Sequence[int], fits: bool) -> BoundaryStatus:
+def _status(sides: Sequence[int], fits: bool) -> summaries.BoundaryStatus:
     """The status of the boundary, defined at `ContextBoundary.status`."""
     clear = [side for side in sides if side]
     if clear != sorted(clear, reverse=True):
@@ -199,10 +193,10 @@ def _crossing(
     return value, low, high
 
 
-def _described(value: float | None, low: float | None, high: float | None) -> Crossing:
+def _described(value: float | None, low: float | None, high: float | None) -> summaries.Crossing:
     """A crossing with ends in tokens, infinite outside the measured lengths; None is undefined."""
 
-    def place(end: float | None) -> CrossingSide:
+    def place(end: float | None) -> summaries.CrossingSide:
         if end is None:
             return "undefined"
         return (
@@ -212,7 +206,7 @@ def _described(value: float | None, low: float | None, high: float | None) -> Cr
     def tokens(end: float | None) -> float | None:
         return None if end is None or not math.isfinite(end) else float(end)
 
-    return Crossing(
+    return summaries.Crossing(
         value=tokens(value),
         low=tokens(low),
         high=tokens(high),

@@ -1,38 +1,33 @@
-"""How a judge behaves beyond its accuracy: outcomes, failures, biases, votes, and comparisons with baselines."""
+"""How a judge behaves beyond its accuracy: outcomes, failures, biases, votes, baselines and calibration."""
 
 import math
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any, Unpack
+from typing import Any, Unpack, assert_never
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.optimize import minimize_scalar
+from scipy.special import expit, ndtri
 
+from longrm.evaluation import summaries
 from longrm.evaluation.estimates import LEVEL, bootstrap_interval, ratio
 from longrm.evaluation.metrics import TOP1, top1_credit
-from longrm.evaluation.summaries import (
-    AccuracyReadings,
-    BaselineComparison,
-    FailureRates,
-    LengthBias,
-    PositionBias,
-    RecommendedSize,
-    VoteCurve,
-)
 from longrm.evaluation.table import (
     Bootstrap,
     FloatArray,
     GoldPairs,
+    IntArray,
     Mask,
     ScoreTable,
     codes_of,
+    ordered_pairs,
     ratio_replicates,
     recoded,
 )
 from longrm.reward_models.baselines import BASELINES
 from longrm.reward_models.trials import best, by_order, points, together
 from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
-from longrm.types import Outcome
+from longrm.types import Outcome, Scale
 
 DIFFERENCE, POWER = 0.1, 0.95
 """The accuracy difference between two judges that `recommended` comparisons detect, and with which power."""
@@ -44,15 +39,20 @@ _WITH_TEXT = (Outcome.ANSWERED, Outcome.UNPARSED, Outcome.TRUNCATED)
 # Sizes are raised by this: the accuracy is itself an estimate, and bootstrap intervals are wider than normal theory's.
 _ALLOWANCE = 1.1
 
+EDGES = np.linspace(0.5, 1.0, 11).round(2)
+"""Bins of confidence; an edge belongs to the bin below it."""
 
-def accuracy(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> AccuracyReadings:
+_SIMULATIONS = 400
+
+
+def accuracy(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> summaries.AccuracyReadings:
     """Accuracy with unanswered comparisons counted as wrong, as chance, or left out; undefined without any answer."""
     if not table.answered.any():
-        return AccuracyReadings(strict=UNDEFINED, chance_credit=UNDEFINED, answered=UNDEFINED)
+        return summaries.AccuracyReadings(strict=UNDEFINED, chance_credit=UNDEFINED, answered=UNDEFINED)
     answered = table.answered.astype(np.float64)
     right, every = TOP1.credits(table).total, np.ones_like(answered)
     lucky = right + (1 - answered) * TOP1.credits(table, by_chance=True).total
-    return AccuracyReadings(
+    return summaries.AccuracyReadings(
         strict=ratio(right, every, table.group, **drawn),
         chance_credit=ratio(lucky, every, table.group, **drawn),
         answered=ratio(right, answered, table.group, **drawn),
@@ -66,7 +66,7 @@ def outcome_rates(records: Sequence[JudgmentRecord], **drawn: Unpack[Bootstrap])
     return {outcome: ratio(total, every, group, **drawn) for outcome, total in occurred.items()}
 
 
-def failures(records: Sequence[JudgmentRecord], **drawn: Unpack[Bootstrap]) -> FailureRates:
+def failures(records: Sequence[JudgmentRecord], **drawn: Unpack[Bootstrap]) -> summaries.FailureRates:
     """Rates of missed formats, ignored contexts and contradicted verdicts (LongRM, section 3)."""
     group = codes_of(record.group for record in records)
     writes = any(trial.explanation for record in records for trial in record.trials)
@@ -87,7 +87,7 @@ def failures(records: Sequence[JudgmentRecord], **drawn: Unpack[Bootstrap]) -> F
         estimate = ratio(above, below, group, **drawn)
         return estimate if estimate.n else None
 
-    return FailureRates(
+    return summaries.FailureRates(
         format_missed=rate(formats),
         context_ignored=rate(contexts),
         contradicted=rate(contradictions),
@@ -95,7 +95,7 @@ def failures(records: Sequence[JudgmentRecord], **drawn: Unpack[Bootstrap]) -> F
     )
 
 
-def position_bias(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> PositionBias | None:
+def position_bias(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> summaries.PositionBias | None:
     """Consistency and position bias over the comparisons judged in several orders; None if there are none."""
     rows = [row for row, r in enumerate(table.records) if len({trial.order for trial in r.trials}) > 1]
     if not rows:
@@ -125,7 +125,7 @@ def position_bias(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> PositionBias
         above, below = np.array(counts, np.float64).T
         return ratio(above, below, group, **drawn)
 
-    return PositionBias(
+    return summaries.PositionBias(
         consistency=share(consistent),
         first_wins=share(first),
         by_place={
@@ -139,7 +139,7 @@ def position_bias(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> PositionBias
     )
 
 
-def length_bias(pairs: GoldPairs, **drawn: Unpack[Bootstrap]) -> LengthBias | None:
+def length_bias(pairs: GoldPairs, **drawn: Unpack[Bootstrap]) -> summaries.LengthBias | None:
     """Accuracy on gold pairs whose better response is longer, on those where it is shorter, and the difference.
 
     A judge that favors length gains on the first what it loses on the second. Pairs of equal length are left out;
@@ -150,7 +150,7 @@ def length_bias(pairs: GoldPairs, **drawn: Unpack[Bootstrap]) -> LengthBias | No
     sides = np.stack([pairs.longer > 0, pairs.longer < 0], axis=1).astype(np.float64)
     longer, shorter = (ratio(pairs.right * side, side, pairs.group, **drawn) for side in sides.T)
     if longer.value is None or shorter.value is None:
-        return LengthBias(better_longer=longer, better_shorter=shorter, difference=UNDEFINED)
+        return summaries.LengthBias(better_longer=longer, better_shorter=shorter, difference=UNDEFINED)
     # Both sides are resampled together, because a group can have pairs on both; resamples without one are left out.
     kept = sides.any(axis=1)
     group = recoded(pairs.group[kept])
@@ -159,10 +159,10 @@ def length_bias(pairs: GoldPairs, **drawn: Unpack[Bootstrap]) -> LengthBias | No
     groups = int(group.max()) + 1
     limits = bootstrap_interval(value, replicates[np.isfinite(replicates)], groups, (-1.0, 1.0))
     difference = Estimate(value, *limits, longer.n + shorter.n, groups)
-    return LengthBias(better_longer=longer, better_shorter=shorter, difference=difference)
+    return summaries.LengthBias(better_longer=longer, better_shorter=shorter, difference=difference)
 
 
-def vote_curve(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> VoteCurve | None:
+def vote_curve(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> summaries.VoteCurve | None:
     """The accuracy that k of the K votes would have had, for every k.
 
     The same k votes of every order are averaged as all votes are. The value is the mean over all subsets of k votes, or
@@ -188,7 +188,9 @@ def vote_curve(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> VoteCurve | Non
         for k in range(1, most + 1):
             subsets = _subsets(most, k, drawn["seed"])
             curve[rows, k - 1] = np.mean([_top1(votes_of[:, :, votes], best) for votes in subsets], axis=0)
-    return VoteCurve(at={str(k + 1): ratio(curve[:, k], used, table.group, **drawn) for k in range(most)})
+    return summaries.VoteCurve(
+        at={str(k + 1): ratio(curve[:, k], used, table.group, **drawn) for k in range(most)}
+    )
 
 
 def _subsets(votes: int, k: int, seed: int) -> list[list[int]]:
@@ -215,7 +217,9 @@ def _top1(votes_of: FloatArray, best: Mask) -> FloatArray:
     return credit
 
 
-def against_baselines(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> dict[str, BaselineComparison]:
+def against_baselines(
+    table: ScoreTable, **drawn: Unpack[Bootstrap]
+) -> dict[str, summaries.BaselineComparison]:
     """Each baseline's accuracy, and the model's minus it on the same comparisons, with a paired interval."""
     earned = TOP1.credits(table).total
     compared = {}
@@ -226,7 +230,7 @@ def against_baselines(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> dict[str
             [top1_credit(*row) if row[0] else 0.0 for row in zip(scores, table.ranks, strict=True)]
         )
         difference = ratio(earned - right, run, table.group, span=(-1.0, 1.0), **drawn)
-        compared[name] = BaselineComparison(
+        compared[name] = summaries.BaselineComparison(
             value=ratio(right, run, table.group, **drawn),
             difference=difference,
             beaten=difference.low is not None and difference.low > 0,
@@ -235,7 +239,7 @@ def against_baselines(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> dict[str
     return compared
 
 
-def recommended(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> RecommendedSize | None:
+def recommended(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> summaries.RecommendedSize | None:
     """How many comparisons, clustered like these, a paired comparison with another judge needs."""
     if not table.size.size:
         return None
@@ -249,7 +253,7 @@ def recommended(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> RecommendedSiz
         design = float(replicates.var()) * table.groups / (table.groups - 1) / independent
     else:  # without any variance, or in one group, each group counts once
         design = n / table.groups
-    return RecommendedSize(
+    return summaries.RecommendedSize(
         difference=DIFFERENCE, power=POWER, comparisons=comparisons_needed(accuracy, max(1.0, design))
     )
 
@@ -265,3 +269,99 @@ def comparisons_needed(accuracy: float, design: float = 1.0) -> int:
     spread = accuracy * (1 - accuracy) + max(q * (1 - q) for q in rivals)
     reach = float(ndtri(0.5 + LEVEL / 2) + ndtri(POWER))
     return math.ceil(_ALLOWANCE * design * reach**2 * spread / DIFFERENCE**2)
+
+
+def calibration(
+    table: ScoreTable, pairs: GoldPairs, scale: Scale, *, seed: int
+) -> summaries.Calibration | None:
+    """The calibration of the verdicts on gold pairs; None if margins have no meaning, or no pair was judged.
+
+    The confidence in a verdict is the probability, 0.5 to 1, that its margin expresses. For logits that is
+    sigmoid(|margin|), reported also with a fitted temperature; for points of a rubric it is the same with the
+    maximum-likelihood temperature on these pairs; for verdicts it is the share of votes (means over orders of means
+    over votes) for the winning side. A tie has confidence 0.5 and is half right.
+
+    The expected calibration error is the mean of |accuracy - confidence| over bins of equal width, weighted by their
+    pairs. It is biased upwards for few pairs, so that a bootstrap around it misses the truth. Instead the summary
+    reports the error that a perfectly calibrated judge has by chance, simulated with the same confidences: an error
+    above its `high` is more than chance. Simulated pairs are independent; those of one group are not, which can raise
+    the error further.
+    """
+    margin = _vote_shares(table) if scale == "verdict" else pairs.margin
+    judged = np.isfinite(margin)
+    if scale == "none" or not judged.any():
+        return None
+    margin = margin[judged]
+    link: summaries.Link
+    right = (margin > 0) + 0.5 * (margin == 0)
+    match scale:
+        case "verdict":
+            link, temperature, confidence = "vote share", 1.0, 0.5 + np.abs(margin) / 2
+        case "logit":
+            link, temperature, confidence = "logistic", 1.0, expit(np.abs(margin))
+        case "points":
+            link, temperature = "logistic, temperature fitted", fitted_temperature(margin)
+            confidence = expit(np.abs(margin) / temperature)
+        case unknown:
+            assert_never(unknown)
+    fitted, place = fitted_temperature(margin) if scale == "logit" else None, _bins(confidence)
+    return summaries.Calibration(
+        link=link,
+        temperature=temperature,
+        ece=_error(confidence, right, seed),
+        temperature_fitted=fitted,
+        ece_fitted=None if fitted is None else _error(expit(np.abs(margin) / fitted), right, seed),
+        bins=tuple(
+            summaries.ConfidenceBin(
+                low=float(EDGES[index]),
+                high=float(EDGES[index + 1]),
+                n=int((place == index).sum()),
+                confidence=float(confidence[place == index].mean()),
+                accuracy=float(right[place == index].mean()),
+            )
+            for index in np.unique(place).tolist()
+        ),
+    )
+
+
+def fitted_temperature(margin: FloatArray) -> float:
+    """The maximum-likelihood temperature: logistic regression of the gold order on the margins, without intercept.
+
+    It is searched between 1/100 and 100 times the mean margin, where confidence is almost 1 or almost 1/2.
+    """
+    size = float(np.abs(margin).mean()) or 1.0
+
+    def loss(log_temperature: float) -> float:
+        return float(np.logaddexp(0.0, -margin / (size * np.exp(log_temperature))).sum())
+
+    reach = np.log(100.0)
+    return size * float(np.exp(minimize_scalar(loss, bounds=(-reach, reach), method="bounded").x))
+
+
+def _vote_shares(table: ScoreTable) -> FloatArray:
+    """For each gold pair, the share of votes for the better response less that for the worse."""
+    shares = []
+    for record in table.records:
+        orders = [[found for trial in votes if (found := points(trial))] for votes in by_order(record.trials)]
+        for better, worse in ordered_pairs(record.ranks or ()):
+            signs = [[(p[better] > p[worse]) - (p[better] < p[worse]) for p in v] for v in orders]
+            shares.append(sum(sum(s) / len(s) for s in signs) / len(signs) if all(signs) else np.nan)
+    return np.array(shares, np.float64)
+
+
+def _bins(confidence: FloatArray) -> IntArray:
+    # Rounded, so that a share of votes on an edge of a bin stays there.
+    return np.searchsorted(EDGES[1:-1], confidence.round(12), "left")
+
+
+def _error(confidence: FloatArray, right: FloatArray, seed: int) -> summaries.CalibrationError:
+    """The error, and what it would be if the confidences were right: its mean and its 95th percentile."""
+    place = _bins(confidence)
+
+    def of(outcome: FloatArray) -> float:
+        return float(np.abs(np.bincount(place, outcome - confidence)).sum() / outcome.size)
+
+    rng, tied = np.random.default_rng(seed), right == 0.5
+    fair = [of(np.where(tied, 0.5, rng.random(right.size) < confidence)) for _ in range(_SIMULATIONS)]
+    calibrated = summaries.CalibratedError(mean=float(np.mean(fair)), high=float(np.quantile(fair, 0.95)))
+    return summaries.CalibrationError(value=of(right), n=right.size, if_calibrated=calibrated)

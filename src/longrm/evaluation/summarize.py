@@ -4,13 +4,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from longrm.evaluation import summaries
 from longrm.evaluation.breakdown import breakdown, empty_cells, missing_answers
-from longrm.evaluation.calibration_error import calibration
 from longrm.evaluation.context_boundary import boundary_of
 from longrm.evaluation.estimates import RESAMPLES, ratio
 from longrm.evaluation.judge_behavior import (
     accuracy,
     against_baselines,
+    calibration,
     failures,
     length_bias,
     outcome_rates,
@@ -20,13 +21,6 @@ from longrm.evaluation.judge_behavior import (
 )
 from longrm.evaluation.metrics import reported
 from longrm.evaluation.rules import RULES, rule_key
-from longrm.evaluation.summaries import (
-    CONTEXT_CHECKS,
-    CutCounts,
-    EvaluationCounts,
-    EvaluationSummary,
-    TrialCounts,
-)
 from longrm.evaluation.table import Bootstrap, GoldPairs, ScoreTable, has_gold_order
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Judgment, Outcome, Scale
@@ -44,7 +38,7 @@ def summarize(
     accuracy_threshold: float | None = None,
     counted: Mapping[str, Any] | None = None,
     added: Mapping[str, Any] | None = None,
-) -> EvaluationSummary:
+) -> summaries.EvaluationSummary:
     """Counts, metrics with intervals, biases, and the context boundary of one model on one benchmark.
 
     `rule` names one of `rules.RULES`; `counted` are further fields of `counts`, `added` of the summary.
@@ -62,20 +56,20 @@ def summarize(
     cuts = [record.cut for record in records if record.cut is not None]
     checks = Counter(record.context_check for record in records if record.context_check)
     rules = {rule_key(rule): RULES[rule].score(records, scale)} if rule else {}
-    return EvaluationSummary(
+    return summaries.EvaluationSummary(
         model=model,
         bench=bench,
         scale=scale,
         complete=all(record.outcome is not Outcome.ERROR for record in records) and not empty_cells(missing),
-        counts=EvaluationCounts(
+        counts=summaries.EvaluationCounts(
             comparisons=len(records),
             groups=len({record.group for record in records}),
             outcomes=_by_outcome(records),
             without_gold=sum(not has_gold_order(record) for record in records),
-            trials=TrialCounts(total=len(trials), outcomes=_by_outcome(trials)),
-            cut=CutCounts(comparisons=len(cuts), tokens=sum(cut.tokens for cut in cuts)),
+            trials=summaries.TrialCounts(total=len(trials), outcomes=_by_outcome(trials)),
+            cut=summaries.CutCounts(comparisons=len(cuts), tokens=sum(cut.tokens for cut in cuts)),
             retried=sum(trial.attempts > 1 for trial in trials),
-            context_check={name: checks[name] for name in CONTEXT_CHECKS} if checks else None,
+            context_check={name: checks[name] for name in summaries.CONTEXT_CHECKS} if checks else None,
             **(counted or {}),
         ),
         chance={metric.name: metric.chance_on(table) for metric in shown},

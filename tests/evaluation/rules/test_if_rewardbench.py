@@ -1,7 +1,7 @@
 import pytest
 from scipy.stats import kendalltau
 
-from longrm.evaluation.rules.benchmark_rules import if_rewardbench
+from longrm.evaluation.rules import if_rewardbench
 from longrm.types import Outcome
 
 RIGHT, WRONG, TIE = (1.0, 0.0), (0.0, 1.0), (1.0, 1.0)

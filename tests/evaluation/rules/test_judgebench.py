@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from longrm.evaluation.rules.benchmark_rules import judgebench
+from longrm.evaluation.rules import judgebench
 from longrm.types import Outcome
 
 RECORDED = Path(__file__).parents[4] / "shared" / "data" / "judgebench"

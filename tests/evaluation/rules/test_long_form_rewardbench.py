@@ -1,6 +1,6 @@
 import pytest
 
-from longrm.evaluation.rules.benchmark_rules import long_form_rewardbench
+from longrm.evaluation.rules import long_form_rewardbench
 from longrm.types import Outcome
 
 FOUR = (1, 2, 2, 2)

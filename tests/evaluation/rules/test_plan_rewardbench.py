@@ -1,6 +1,6 @@
 import pytest
 
-from longrm.evaluation.rules.benchmark_rules import plan_rewardbench
+from longrm.evaluation.rules import plan_rewardbench
 from longrm.types import Outcome
 
 AB, BA = (0, 1), (1, 0)

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from longrm.evaluation.rules.rewardbench import COUNTS, rewardbench, rewardbench_2
+from longrm.evaluation.rules import COUNTS, rewardbench, rewardbench_2
 from longrm.types import Outcome
 
 RIGHT, WRONG, TIE = (1.0, 0.0), (0.0, 1.0), (1.0, 1.0)

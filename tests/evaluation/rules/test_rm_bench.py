@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from longrm.evaluation.rules.benchmark_rules import rm_bench
+from longrm.evaluation.rules import rm_bench
 from longrm.types import Outcome
 
 RANKS = (1, 1, 1, 2, 2, 2)

@@ -11,7 +11,7 @@ from longrm.benchmarks import Probe, ProbeCell
 from longrm.cli.commands import cli
 from longrm.cli.runs import listed_runs
 from longrm.data import write
-from longrm.errors import RunError
+from longrm.errors import ConfigError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.worlds import WorldPlan, generate, words_tokenizer
@@ -76,6 +76,17 @@ def test_a_locked_run_is_running(runs):
     assert listed(runs)["stopped"]["state"] == "stopped"
 
 
+def test_runs_are_filtered_and_sorted(runs):
+    assert list(listed(runs, "--filter", "state=FINISHED", "--filter", "model=first")) == ["b"]
+    sizes = [one["size"] for one in listed(runs, "--sort", "-size").values()]
+    assert sizes == sorted(sizes, reverse=True)
+    results = [one["result"]["value"] for one in list(listed(runs, "--sort", "result").values())[:2]]
+    assert results == sorted(results)
+    for wrong in ("--sort", "--filter"):
+        with pytest.raises(ConfigError, match="'colour'"):
+            longrm("runs", runs, wrong, "colour")
+
+
 @pytest.mark.parametrize("width", [40, 80, 250])
 def test_the_list_is_a_table_that_fits_its_terminal(runs, width):
     head, *lines = longrm("runs", runs, width=width).splitlines()
@@ -120,3 +131,24 @@ def test_show_prints_questions_orders_verdicts_and_outcomes(tmp_path):
     assert "000002" not in one
     with pytest.raises(RunError, match="other"):
         longrm("runs", "show", run, "--id", "other")
+
+
+def test_runs_inside_a_run_are_listed_with_all(runs):
+    (runs / "deep/b").rename(runs / "a/inner")
+    assert listed(runs).keys() == {"a", "damaged", "stopped"}
+    assert listed(runs, "--all").keys() == {"a", "inner", "damaged", "stopped"}
+
+
+def test_each_part_of_the_cache_is_shown_and_pruned(runs, tmp_path, monkeypatch):
+    monkeypatch.setenv("LONGRM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache/tokens/abc").mkdir(parents=True)
+    (tmp_path / "cache/tokens/abc/rows").write_bytes(b"x" * 5000)
+    (tmp_path / "cache/tokens/abc.lock").touch()
+    for run in ("a", "stopped"):
+        (runs / run / "completions.sqlite").write_bytes(b"x" * 7000)
+    lines = longrm("runs", "cache", runs).splitlines()
+    assert [line.partition(": ")[2] for line in lines] == ["1 entries, 5.0 kB", "1 entries, 7.0 kB"]
+    longrm("runs", "cache", runs, "--prune", "answers")
+    assert not (runs / "a/completions.sqlite").exists()
+    assert (runs / "stopped/completions.sqlite").exists()
+    assert (tmp_path / "cache/tokens/abc/rows").exists()

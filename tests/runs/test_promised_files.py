@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 from longrm.cli.merge import command as merge
 from longrm.cli.push import command as push
+from longrm.cli.runs import command as runs
 from longrm.data import write
 from longrm.errors import RunError
 from longrm.modeling.loading import new_language_model
@@ -62,11 +63,13 @@ def invoke(command, *arguments):
 def test_zeroed_weights_are_found_when_they_are_merged_and_pushed(trained, tmp_path):
     run = trained
     assert invoke(merge, run, "--out", tmp_path / "merged").exit_code == 0
+    assert invoke(runs, "show", tmp_path / "merged", "--verify").exit_code == 0
     assert invoke(push, tmp_path / "merged", "acme/judge", "--dry-run").exit_code == 0
     zero(run / "model/adapter_model.safetensors")
     zero(tmp_path / "merged/tokenizer.json")
     for name, command in {
         "adapter_model.safetensors": (merge, run, "--out", tmp_path / "other"),
+        "run/model/adapter_model.safetensors": (runs, "show", run, "--verify"),
         "merged/tokenizer.json": (push, tmp_path / "merged", "acme/judge", "--dry-run"),
     }.items():
         error = invoke(*command).exception

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from longrm import reward_models
-from longrm.cli.filter import command as filter_command
+from longrm.cli.score import filter_ as filter_command
 from longrm.data import read, read_demonstrations
 from longrm.errors import DataError, RunError
 from longrm.scoring.scored_file import ScoreSettings, score_file

@@ -14,31 +14,14 @@ from longrm.cli.terminal import MessageHandler, echo
 from longrm.errors import ConfigError, LongRMError, importing, nearest
 from longrm.runs.workers import is_main_process, print_error, world_size
 
-# Modules by name, not the commands themselves: importing all of them would slow down every start.
-COMMANDS = {
-    name: f"longrm.cli.{name}"
-    for name in (
-        "demo",
-        "world",
-        "synthesize",
-        "audit",
-        "recipes",
-        "plan",
-        "train",
-        "merge",
-        "push",
-        "probe",
-        "evaluate",
-        "score",
-        "rank",
-        "filter",
-        "compare",
-        "attribute",
-        "report",
-        "runs",
-        "serve",
-    )
-}
+# Names, not the commands themselves: importing all of them would slow down every start.
+COMMANDS = [
+    *("demo", "world", "synthesize", "audit"),
+    *("recipes", "plan", "train", "merge", "push"),
+    *("probe", "evaluate", "score", "rank", "filter", "compare", "attribute"),
+    *("report", "runs", "serve"),
+]
+_IN_OTHER_MODULES = {"rank": ("score", "rank"), "filter": ("score", "filter_")}
 SHARED = {"train", "probe", "evaluate", "score", "rank", "filter"}
 """Commands that several processes of torchrun work on together."""
 CONTINUED = SHARED | {"demo", "synthesize", "attribute"}
@@ -54,7 +37,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
+        module, attribute = _IN_OTHER_MODULES.get(cmd_name, (cmd_name, "command"))
+        command: click.Command = getattr(importlib.import_module(f"longrm.cli.{module}"), attribute)
         return command
 
     def resolve_command(

@@ -1,4 +1,4 @@
-"""`longrm runs`: lists, shows, merges and removes runs."""
+"""`longrm runs`: lists, shows, merges and removes runs, and prunes caches."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -12,7 +12,7 @@ from rich.filesize import decimal as file_size
 from longrm.cli.evaluate import percentage, print_result
 from longrm.cli.options import JSON, PATH
 from longrm.cli.terminal import echo, print_facts, print_json, print_lines, terminal_width
-from longrm.errors import RunError
+from longrm.errors import ConfigError, RunError
 from longrm.reading import short, short_name, visible
 
 
@@ -24,48 +24,58 @@ class _DefaultToList(click.Group):
         return super().parse_args(ctx, ["list", *args] if bare else args)
 
 
-@click.group("runs", cls=_DefaultToList, short_help="List, show, merge and remove runs.")
+@click.group("runs", cls=_DefaultToList, short_help="List, show, merge and remove runs; prune caches.")
 def command() -> None:
     """Lists and manages the runs in a folder. Without a subcommand it runs longrm runs list.
 
     \b
     longrm runs
-    longrm runs runs/mine --json
+    longrm runs runs/mine --filter kind=evaluation --sort -result
     longrm runs show runs/judge --limit 3
     longrm runs rm runs/old
+    longrm runs cache --prune tokens
     """
 
 
 # --- list ---
 
 
+_FIELDS = ("path", "kind", "state", "model", "bench", "result", "started", "size")
+_SORT_HELP = f"{', '.join(_FIELDS)}; -FIELD for descending order."
+_FILTER_HELP = "List only runs with this text in a field, such as kind=evaluation; repeatable."
+
+
 @command.command("list", short_help="List every run in a folder.")
 @click.argument("folder", default="runs", type=PATH)
+@click.option("--sort", default="path", metavar="FIELD", show_default=True, help=_SORT_HELP)
+@click.option("--filter", "filters", multiple=True, metavar="FIELD=TEXT", help=_FILTER_HELP)
+@click.option(
+    "--all", "every", is_flag=True, help="Also list runs inside other runs, such as the stages of a demo."
+)
 @JSON
-def list_runs(folder: Path, as_json: bool) -> None:
+def list_runs(folder: Path, sort: str, filters: tuple[str, ...], every: bool, as_json: bool) -> None:
     """Lists every run in FOLDER (default `runs`): model, main metric, context boundary, state and size.
 
-    Runs inside another run, such as the stages of a demo, are not listed; name the folder that has them. A run is
-    finished, incomplete (the same command retries its errors), running, stopped (the same command continues it) or
-    damaged.
+    A run is finished, incomplete (the same command retries its errors), running, stopped (the same command continues
+    it) or damaged.
 
     \b
-    longrm runs list runs/demo/stages
+    longrm runs list runs --filter state=stopped
     longrm runs list runs --json
     """
-    runs = listed_runs(folder)
+    runs = _selected(listed_runs(folder, every=every), filters, sort)
     if as_json:
         print_json({"folder": str(folder), "runs": runs})
         return
     if not runs:
-        echo(f"No run in {folder}")
+        echo(f"No run in {folder}" + (" matches" if filters else ""))
         return
     _print_runs(folder, runs)
     print_lines(*(f"Damaged: {run['problem']}" for run in runs if run["problem"]))
 
 
-def listed_runs(top: Path) -> list[dict[str, Any]]:
-    """The runs in a folder by path, as `--json` prints them.
+def listed_runs(top: Path, *, every: bool = False) -> list[dict[str, Any]]:
+    """The runs in a folder by path, as `--json` prints them; runs inside other runs only with `every`.
 
     `state` is "finished", "incomplete", "running", "stopped" (no summary yet) or "damaged" (with a `problem`).
     `result` is the main metric with its interval: main accuracy of an evaluation, the best evaluation of a training.
@@ -76,7 +86,7 @@ def listed_runs(top: Path) -> list[dict[str, Any]]:
     if not top.is_dir():
         raise RunError(f"{top} is not a folder")
     folders = list(run_folders(top))
-    return [_row(folder) for folder in folders if not any(other in folder.parents for other in folders)]
+    return [_row(place) for place in folders if every or not any(other in place.parents for other in folders)]
 
 
 def _row(folder: Path) -> dict[str, Any]:
@@ -125,6 +135,24 @@ def _model(settings: Mapping[str, Any]) -> str:
     return ""
 
 
+def _selected(runs: list[dict[str, Any]], filters: Sequence[str], sort: str) -> list[dict[str, Any]]:
+    """The runs that match every `FIELD=TEXT` filter, sorted; runs without a value come last."""
+    named = [given.partition("=") for given in filters]
+    field = sort.removeprefix("-")
+    if unknown := {field, *(name for name, _, _ in named)} - {*_FIELDS}:
+        raise ConfigError(f"--sort and --filter: unknown field '{min(unknown)}'; known: {', '.join(_FIELDS)}")
+    for name, _, text in named:
+        runs = [run for run in runs if text.lower() in str(run[name]).lower()]
+
+    def value(run: Mapping[str, Any]) -> Any:
+        return run["result"]["value"] if field == "result" and run["result"] else run[field]
+
+    known = sorted(
+        (run for run in runs if value(run) not in (None, "")), key=value, reverse=sort.startswith("-")
+    )
+    return known + [run for run in runs if value(run) in (None, "")]
+
+
 def _print_runs(folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:
     """One line per run, with as many columns, the most important first, as fit into the terminal."""
     from longrm.report.formatting import MISSING, shortened
@@ -168,13 +196,25 @@ def _print_runs(folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:
     help="Number of comparisons to print.",
 )
 @click.option("--id", "only", help="Print only the comparison with this id.")
-def show(run: Path, limit: int, only: str | None) -> None:
+@click.option("--verify", is_flag=True, help="Check the files of a training, merge or synthesis instead.")
+def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
     """Prints the question, presented orders, verdict, answer and outcome of each comparison of an evaluation.
+
+    With --verify it compares the sizes and SHA-256 digests of model files or rows with those recorded when they were
+    written.
 
     \b
     longrm runs show runs/judge --limit 3
     longrm runs show runs/judge --id ID | less
+    longrm runs show runs/rm --verify
     """
+    if verify:
+        from longrm.runs.promised_files import FILES, check_files
+
+        folder = run / "model" if (run / "model" / FILES).is_file() else run
+        for name in check_files(folder, digests=True):
+            echo(f"{folder / name}: unchanged")
+        return
     from longrm.evaluation.run import Run
     from longrm.reward_models.trials import best
     from longrm.types import text_of
@@ -208,7 +248,7 @@ def _numbers(places: Iterable[int]) -> str:
     return " ".join(str(place + 1) for place in places)
 
 
-# --- merge, rm ---
+# --- merge, rm, cache ---
 
 
 @command.command("merge", short_help="Merge the shards of an evaluation into one run.")
@@ -257,3 +297,37 @@ def remove(runs: tuple[Path, ...], yes: bool) -> None:
             raise RunError("nothing was removed (--yes removes without asking)")
     remove_runs(runs)
     echo(f"Removed {', '.join(map(str, runs))}")
+
+
+@command.command("cache", short_help="Show the sizes of caches, or prune them.")
+@click.argument("folder", default="runs", type=PATH)
+@click.option(
+    "--prune", multiple=True, type=click.Choice(["tokens", "answers"]), help="Remove this part; repeatable."
+)
+def cache(folder: Path, prune: tuple[str, ...]) -> None:
+    """Shows the caches: tokenized data in the user's cache, and answers of endpoints in finished runs of FOLDER.
+
+    The user's cache is ~/.cache/longrm, or LONGRM_CACHE. FOLDER is `runs` by default. Tokenized data are recreated
+    when needed. Answers of unfinished runs are never pruned, because continuing would pay for them again.
+
+    \b
+    longrm runs cache
+    longrm runs cache --prune tokens --prune answers
+    """
+    from longrm.data.token_cache import user_cache
+    from longrm.runs.folder import CACHE
+    from longrm.runs.removal import remove_from_cache, size_of
+
+    tokens = user_cache() / "tokens"
+    runs = listed_runs(folder, every=True) if folder.is_dir() else []
+    finished = [Path(run["path"]) for run in runs if run["state"] == "finished"]
+    parts = {
+        # A process may hold a lock.
+        "tokens": (tokens, [entry for entry in sorted(tokens.glob("*")) if entry.suffix != ".lock"]),
+        "answers": (folder, [file for run in finished for file in sorted(run.glob(f"{CACHE}*"))]),
+    }
+    for name, (place, entries) in parts.items():
+        echo(f"{name} in {place}: {len(entries)} entries, {file_size(sum(map(size_of, entries)))}")
+    for name in dict.fromkeys(prune):
+        remove_from_cache(parts[name][1])
+        echo(f"Removed {name}: {len(parts[name][1])} entries")

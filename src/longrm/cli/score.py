@@ -1,23 +1,15 @@
-"""`longrm score`, and the output that `longrm rank` and `longrm filter` share with it."""
+"""`longrm score`, `longrm rank` and `longrm filter`."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from longrm.cli.options import MODEL_HELP, RowFiles, resolve, row_files, scoring_options
+from longrm.cli.options import MODEL_HELP, resolve, row_files, scoring_options
 from longrm.cli.terminal import echo, shared_work
 from longrm.errors import DataError, RunError
 from longrm.types import Outcome
-
-if TYPE_CHECKING:
-    from longrm.scoring.scored_file import RowCounts
-
-SELECTION_OPTIONS = scoring_options(
-    model="Score the rows with this model first, as longrm score does (default: read scores from the rows).",
-    column="Column of the scores (default: the one that longrm score writes).",
-    model_required=False,
-)
 
 
 @click.command("score", short_help="Score the responses in a file of preference data.")
@@ -62,20 +54,92 @@ def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) ->
             raise RunError(f"{errors} of {result.rows} rows ended in errors; the same command retries them")
 
 
-def print_selection(counts: "RowCounts | None", data: str, files: RowFiles) -> None:
-    """Prints how many rows rank or filter wrote and dropped; None in a process that does not write."""
-    if counts is None:
-        return
-    dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.dropped.items()))
-    echo(
-        f"Wrote {counts.written} of {counts.rows} rows (format {counts.format}) to {files.out_name}"
-        f"{dropped and f'; dropped: {dropped}'}",
-        err=files.to_stdout,
-    )
-    for outcome, first in sorted(counts.first_unscored.items()):
-        echo(f"No scores, {outcome}, first: {first}", err=True)
-    if sum(counts.dropped[reason] for reason in ("no scores", *Outcome)) == counts.rows:
-        raise DataError(f"{data}: no row has scores")
-    errors = counts.dropped[Outcome.ERROR]
-    if counts.first_unscored and errors:
-        raise RunError(f"{errors} of {counts.rows} rows ended in errors; the same command retries them")
+# --- rank and filter ---
+
+_SELECTION_OPTIONS = scoring_options(
+    model="Score the rows with this model first, as longrm score does (default: read scores from the rows).",
+    column="Column of the scores (default: the one that longrm score writes).",
+    model_required=False,
+)
+
+
+@click.command("rank", short_help="Order responses by their scores; keep the best, or make pairs.")
+@click.option("--best", type=click.IntRange(1), metavar="K", help="Keep the K best responses of each row.")
+@click.option(
+    "--pairs", is_flag=True, help="Write pairs: the best response as chosen, the worst as rejected."
+)
+@_SELECTION_OPTIONS
+def rank(best: int | None, pairs: bool, **flags: Any) -> None:
+    """Writes rows with their responses sorted by score, best first.
+
+    It reads the scores of longrm score; with --model it scores the rows first, and a killed run continues.
+
+    The output has `prompt`, `responses` and `ranks`, where equal scores tie; with --best 1 `prompt` and `completion`;
+    with --pairs `prompt`, `chosen` and `rejected`. Scores are sorted with their responses, and `order` has each
+    response's index in the input row, from 0. Of identical responses the first is kept. Rows without scores are
+    dropped and counted.
+
+    \b
+    longrm rank --data scored.jsonl --best 1 --out best.jsonl
+    longrm rank --model MODEL --data candidates.jsonl --pairs --out pairs.jsonl
+    """
+    from longrm.scoring.selection import rank_file
+
+    _select(rank_file, {"best": best, "pairs": pairs}, **flags)
+
+
+@click.command("filter", short_help="Keep rows whose chosen response leads by a margin.")
+@click.option("--min-margin", type=float, help="Smallest margin to keep.")
+@click.option("--max-margin", type=float, help="Largest margin to keep.")
+@click.option("--near-tie", type=float, help="Drop rows with a smaller absolute margin than this.")
+@_SELECTION_OPTIONS
+def filter_(min_margin: float | None, max_margin: float | None, near_tie: float | None, **flags: Any) -> None:
+    """Writes the rows whose margin is in range, unchanged, with their scores.
+
+    It reads the scores of longrm score; with --model it scores the rows first, and a killed run continues.
+
+    The margin is the score of the chosen response minus the score of the rejected one: negative if the scores
+    contradict the gold order. If several responses are chosen or rejected, the best score on each side counts. Without
+    a gold order the response with the best score is the chosen one. Rows without scores, and rows in which all gold
+    ranks tie, are dropped and counted.
+
+    \b
+    longrm filter --data scored.jsonl --min-margin 0.5 --out clear.jsonl
+    longrm filter --model MODEL --data pairs.jsonl --near-tie 0.1 --out c.jsonl
+    """
+    from longrm.scoring.selection import filter_file
+
+    _select(filter_file, {"min_margin": min_margin, "max_margin": max_margin, "near_tie": near_tie}, **flags)
+
+
+def _select(
+    select: Callable[..., Any],
+    options: dict[str, Any],
+    *,
+    data: str,
+    out: Path,
+    assignments: tuple[str, ...],
+    **flags: Any,
+) -> None:
+    """Ranks or filters the rows, scoring them first if a model is given, and prints what was written and dropped."""
+    from longrm.scoring.scored_file import ScoreSettings
+
+    with row_files(data, out) as files:
+        settings = resolve(ScoreSettings, None, assignments, {**flags, "data": files.data})
+        with shared_work() as (group, report):
+            counts = select(settings, files.out, **options, workers=group, progress=report)
+        if counts is None:  # another process writes the file
+            return
+        dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.dropped.items()))
+        echo(
+            f"Wrote {counts.written} of {counts.rows} rows (format {counts.format}) to {files.out_name}"
+            f"{dropped and f'; dropped: {dropped}'}",
+            err=files.to_stdout,
+        )
+        for outcome, first in sorted(counts.first_unscored.items()):
+            echo(f"No scores, {outcome}, first: {first}", err=True)
+        if sum(counts.dropped[reason] for reason in ("no scores", *Outcome)) == counts.rows:
+            raise DataError(f"{settings.data}: no row has scores")
+        errors = counts.dropped[Outcome.ERROR]
+        if counts.first_unscored and errors:
+            raise RunError(f"{errors} of {counts.rows} rows ended in errors; the same command retries them")

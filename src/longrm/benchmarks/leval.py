@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations
+from itertools import combinations, groupby
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, TypeAdapter
 
@@ -21,7 +21,7 @@ from longrm.benchmarks.benchmark import (
 from longrm.benchmarks.stratified_sample import balanced
 from longrm.config import Config
 from longrm.data.fields import group_of
-from longrm.data.files import RawRow, raw_rows
+from longrm.data.files import raw_rows
 from longrm.errors import ConfigError, DataError, nearest
 from longrm.reading import reading, typed
 from longrm.types import Comparison, Span
@@ -84,23 +84,32 @@ _DOCUMENT = TypeAdapter(_Document)
 class Question:
     """The k-th (instruction, output) of a data file; line k of a file of predictions answers it."""
 
-    number: int  # k, from 1
+    id: str  # TASK/k, where k counts from 1
+    task: str
     document: str
     text: str
     gold: str
     evaluation: str  # how L-Eval rates answers
-    repeated: bool  # by an earlier row
+    answers: Mapping[str, str]  # by model, without empty and repeated ones
 
 
 def load_leval(request: BenchmarkRequest) -> LoadedBenchmark:
-    """The pairs of answers in a folder with L-Eval's documents and predictions."""
-    folder = Path(request.path)
-    find_files(folder, request.leval)  # raises now rather than at the first comparison
-    rows = partial(comparisons, folder, request.leval, measure_with(request.source.tokenizer))
+    """The pairs of answers in a folder with L-Eval's documents and predictions.
+
+    Every two answers to a question whose scores are clearly apart are a pair, the better one first. "f1" tasks are
+    scored by token F1, "rouge" tasks by ROUGE-L, and multiple-choice "exam" tasks by whether exactly the right choices
+    are named. The group is the document.
+    """
+    folder, settings = Path(request.path), request.leval
+    files, _ = find_files(folder)
+    for task in settings.tasks:
+        if task not in files:
+            raise ConfigError(f"{folder} has no task '{task}'; {nearest(task, files)}")
+    rows = partial(_comparisons, folder, settings, measure_with(request.source.tokenizer))
     return LoadedBenchmark(request.name, AuditedComparisons(rows, FINDINGS, request.source.limit))
 
 
-def find_files(folder: Path, settings: Leval) -> tuple[dict[str, Path], dict[tuple[str, str], Path]]:
+def find_files(folder: Path) -> tuple[dict[str, Path], dict[tuple[str, str], Path]]:
     """The data files by task, and the files of predictions by model and task."""
     with reading(folder, DataError):
         files = {file.stem: file for file in sorted((folder / "data").glob("*.jsonl"))}
@@ -110,178 +119,158 @@ def find_files(folder: Path, settings: Leval) -> tuple[dict[str, Path], dict[tup
         raise DataError(
             f"{folder}: no L-Eval here; it needs data/TASK.jsonl and predictions/MODEL/TASK{_SUFFIX}"
         )
-    for task in settings.tasks:
-        if task not in files:
-            raise ConfigError(f"{folder} has no task '{task}'; {nearest(task, files)}")
     return files, predictions
 
 
-def comparisons(
-    folder: Path, settings: Leval, measure: Callable[[str], int], auditor: Auditor
-) -> Iterator[Comparison]:
-    """Compares every two answers to a question whose scores are clearly apart, the better one first.
-
-    "f1" tasks are scored by token F1, "rouge" tasks by ROUGE-L, and multiple-choice "exam" tasks by whether
-    exactly the right choices are named. The group is the document.
-    """
-    files, predictions = find_files(folder, settings)
+def read_questions(
+    folder: Path, auditor: Auditor, tasks: Sequence[str] = (), *, unanswered_tasks: bool = False
+) -> Iterator[Question]:
+    """The questions of some tasks, or of all, with the answers to them; optionally of tasks without predictions."""
+    files, predictions = find_files(folder)
     for model, task in predictions:
         if task not in files:
             auditor.note("no_documents", f"{model}/{task}")
-    for task in settings.tasks or files:
-        answered = {model: path for (model, of), path in predictions.items() if of == task}
-        if not answered:
+    for task in tasks or files:
+        lines = {
+            model: [(raw.place, raw.checked()) for raw in raw_rows([path])]
+            for (model, of), path in predictions.items()
+            if of == task
+        }
+        if not lines:
             auditor.note("no_predictions", task)
-            continue
-        found = list(_pairs(task, files[task], answered, measure, auditor))
-        if settings.selection == "all":
-            yield from (pair for pair, _ in found)
-            continue
-        fair = []
-        for pair, gold_in_worse in found:
-            if gold_in_worse:
-                auditor.note("gold_in_worse", pair.id)
-            else:
-                fair.append(pair)
-        # By how many characters the better answer is longer.
-        leads = [
-            len(better[0]["content"]) - len(worse[0]["content"])
-            for better, worse in (p.responses for p in fair)
-        ]
-        kept = {*balanced(leads)}
-        for place, pair in enumerate(fair):
-            if place not in kept:
-                auditor.note("unbalanced", pair.id)
-        yield from (fair[place] for place in sorted(kept))
-
-
-def _pairs(
-    task: str,
-    file: Path,
-    files_by_model: Mapping[str, Path],
-    measure: Callable[[str], int],
-    auditor: Auditor,
-) -> Iterator[tuple[Comparison, bool]]:
-    """The pairs of a task, each with whether it is scored by F1 and its worse answer contains the gold answer."""
-    predictions = {model: rows_of(path) for model, path in files_by_model.items()}
-    document, tokens, last_number = "", 0, 0
-    for question in questions_of(task, file, auditor):
-        last_number = question.number
-        if question.repeated:
-            continue
-        if question.document != document:  # a document is measured once for all of its questions
-            document = question.document
-            tokens = measure(document)
-        name = f"{task}/{question.number}"
-        texts = texts_of(name, question, predictions, auditor)
-        scores = _scores(name, question, texts, auditor)
-        if scores is None:
-            continue
-        text = f"{_OPENING}{document}{_BETWEEN}{question.text}"
-        prompt = ({"role": "user", "content": text},)
-        context = Span(0, len(_OPENING), len(_OPENING) + len(document))
-        any_apart = False
-        for better, worse in combinations(sorted(scores, key=lambda model: -scores[model]), 2):
-            if scores[better] - scores[worse] < _GAPS[question.evaluation]:
+            if not unanswered_tasks:
                 continue
-            any_apart = True
-            pair = Comparison(
-                id=f"{name}/{better}+{worse}",
-                group=group_of({}, prompt, (context,), None),
-                prompt=prompt,
-                responses=tuple(
-                    ({"role": "assistant", "content": texts[model]},) for model in (better, worse)
-                ),
-                ranks=(1, 2),
-                metadata={
-                    "task": task,
-                    "subtype": question.evaluation,
-                    "length": bucket(tokens + measure(question.text)),
-                    "source": "L-Eval",
-                    "models": [better, worse],
-                    "metric": [scores[better], scores[worse]],
-                },
-                context=(context,),
-                question=Span(0, len(text) - len(question.text), len(text)),
-            )
-            yield pair, question.evaluation == "f1" and squad_contains(texts[worse], question.gold)
-        if scores and not any_apart:
-            auditor.note("no_clear_gap" if len(scores) > 1 else "too_few_answers", name)
-    for model, rows in predictions.items():
-        for number in range(last_number + 1, len(rows) + 1):
-            auditor.note("surplus_predictions", f"{task}/{number}, {model}")
+        seen: set[tuple[str, str]] = set()
+        number = 0
+        for raw in raw_rows([files[task]]):
+            row = typed(_DOCUMENT, raw.checked(), raw.place, DataError)
+            if len(row.instructions) != len(row.outputs):
+                counts = f"{len(row.outputs)} for {len(row.instructions)} instructions"
+                raise DataError(f"{raw.place}, field 'outputs': {counts}")
+            keys = {(row.input, question) for question in row.instructions}
+            repeated = keys <= seen
+            if repeated:
+                auditor.note("repeated_documents", f"{task}, line {raw.number}")
+            seen |= keys
+            for text, gold in zip(row.instructions, row.outputs, strict=True):
+                number += 1  # also in a repeated document: lines of predictions are aligned by number
+                if not repeated:
+                    answers = _answers(task, number, text, gold, lines, auditor)
+                    yield Question(f"{task}/{number}", task, row.input, text, gold, row.evaluation, answers)
+        for model, rows in lines.items():
+            for surplus in range(number + 1, len(rows) + 1):
+                auditor.note("surplus_predictions", f"{task}/{surplus}, {model}")
 
 
-def questions_of(task: str, file: Path, auditor: Auditor) -> Iterator[Question]:
-    """Every question of a data file, those of repeated rows included: predictions are aligned with them by number."""
-    seen: set[tuple[str, str]] = set()
-    number = 0
-    for raw in rows_of(file):
-        row = typed(_DOCUMENT, raw.checked(), raw.place, DataError)
-        if len(row.instructions) != len(row.outputs):
-            counts = f"{len(row.outputs)} for {len(row.instructions)} instructions"
-            raise DataError(f"{raw.place}, field 'outputs': {counts}")
-        keys = {(row.input, question) for question in row.instructions}
-        repeated = keys <= seen
-        if repeated:
-            auditor.note("repeated_documents", f"{task}, line {raw.number}")
-        seen |= keys
-        for question, gold in zip(row.instructions, row.outputs, strict=True):
-            number += 1
-            yield Question(number, row.input, question, gold, row.evaluation, repeated)
-
-
-def texts_of(
-    name: str, question: Question, predictions: Mapping[str, Sequence[RawRow]], auditor: Auditor
+def _answers(
+    task: str,
+    number: int,
+    question: str,
+    gold: str,
+    lines: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]],
+    auditor: Auditor,
 ) -> dict[str, str]:
     """The answers by model, without empty ones and those that repeat an earlier model's."""
-    texts: dict[str, str] = {}
-    for model, rows in predictions.items():
-        where = f"{name}, {model}"
-        if question.number > len(rows):
+    answers: dict[str, str] = {}
+    for model, rows in lines.items():
+        where = f"{task}/{number}, {model}"
+        if number > len(rows):
             auditor.note("missing_predictions", where)
             continue
-        place, row = rows[question.number - 1].place, rows[question.number - 1].checked()
-        if (row.get("query"), row.get("gt")) != (question.text, question.gold):
+        place, row = rows[number - 1]
+        if (row.get("query"), row.get("gt")) != (question, gold):
             auditor.note("misaligned_predictions", where)
             continue
         field = next((key for key in row if key.endswith("_pred") and row[key] is not None), "")
-        text = row[field] if field else ""
-        if not isinstance(text, str):
+        answer = row[field] if field else ""
+        if not isinstance(answer, str):
             raise DataError(f"{place}, field '{field}': must be a text")
-        text = text.strip()
-        if not text:
+        answer = answer.strip()
+        if not answer:
             auditor.note("empty_answers", where)
-        elif text in texts.values():
+        elif answer in answers.values():
             auditor.note("identical_answers", where)
         else:
-            texts[model] = text
-    return texts
+            answers[model] = answer
+    return answers
 
 
-def _scores(
-    name: str, question: Question, texts: Mapping[str, str], auditor: Auditor
-) -> dict[str, float] | None:
-    """The scores by model; None if no metric rates one answer alone."""
+def _comparisons(
+    folder: Path, settings: Leval, measure: Callable[[str], int], auditor: Auditor
+) -> Iterator[Comparison]:
+    questions = read_questions(folder, auditor, settings.tasks)
+    for _, of_task in groupby(questions, key=lambda question: question.task):
+        pairs: list[Comparison] = []
+        document, tokens = "", 0
+        for question in of_task:
+            if question.document != document:  # a document is measured once for all of its questions
+                document = question.document
+                tokens = measure(document)
+            for pair in _pairs(question, tokens + measure(question.text), auditor):
+                worse = pair.responses[1][0]["content"]
+                if (
+                    settings.selection == "balanced"
+                    and question.evaluation == "f1"
+                    and squad_contains(worse, question.gold)
+                ):
+                    auditor.note("gold_in_worse", pair.id)
+                else:
+                    pairs.append(pair)
+        if settings.selection == "balanced":
+            # By how many characters the better answer is longer.
+            lengths = [[len(response[0]["content"]) for response in pair.responses] for pair in pairs]
+            kept = balanced([better - worse for better, worse in lengths])
+            for place in sorted({*range(len(pairs))} - {*kept}):
+                auditor.note("unbalanced", pairs[place].id)
+            pairs = [pairs[place] for place in kept]
+        yield from pairs
+
+
+def _pairs(question: Question, tokens: int, auditor: Auditor) -> Iterator[Comparison]:
+    scores = _scores(question, auditor)
+    text = f"{_OPENING}{question.document}{_BETWEEN}{question.text}"
+    prompt = ({"role": "user", "content": text},)
+    context = Span(0, len(_OPENING), len(_OPENING) + len(question.document))
+    any_apart = False
+    for better, worse in combinations(sorted(scores, key=lambda model: -scores[model]), 2):
+        if scores[better] - scores[worse] < _GAPS[question.evaluation]:
+            continue
+        any_apart = True
+        answers = [question.answers[model] for model in (better, worse)]
+        yield Comparison(
+            id=f"{question.id}/{better}+{worse}",
+            group=group_of({}, prompt, (context,), None),
+            prompt=prompt,
+            responses=tuple(({"role": "assistant", "content": answer},) for answer in answers),
+            ranks=(1, 2),
+            metadata={
+                "task": question.task,
+                "subtype": question.evaluation,
+                "length": bucket(tokens),
+                "source": "L-Eval",
+                "models": [better, worse],
+                "metric": [scores[better], scores[worse]],
+            },
+            context=(context,),
+            question=Span(0, len(text) - len(question.text), len(text)),
+        )
+    if scores and not any_apart:
+        auditor.note("no_clear_gap" if len(scores) > 1 else "too_few_answers", question.id)
+
+
+def _scores(question: Question, auditor: Auditor) -> dict[str, float]:
+    """The scores by model; empty if no metric rates one answer alone."""
     match question.evaluation:
         case "f1":
-            return {model: squad_f1(text, question.gold) for model, text in texts.items()}
+            return {model: squad_f1(text, question.gold) for model, text in question.answers.items()}
         case "rouge":
-            return {model: latin_rouge_l(text, question.gold) for model, text in texts.items()}
+            return {model: latin_rouge_l(text, question.gold) for model, text in question.answers.items()}
         case "exam" if right := choices(question.gold):
-            chosen = {model: choices(text) for model, text in texts.items()}
+            chosen = {model: choices(text) for model, text in question.answers.items()}
             for model in chosen:
                 if not chosen[model]:
-                    auditor.note("unreadable_choices", f"{name}, {model}")
+                    auditor.note("unreadable_choices", f"{question.id}, {model}")
             return {model: float(letters == right) for model, letters in chosen.items() if letters}
         case _:
-            auditor.note("not_scorable", name)
-            return None
-
-
-def rows_of(file: Path) -> list[RawRow]:
-    """All rows of a file of documents or predictions; raises `DataError` at one that cannot be read."""
-    rows = list(raw_rows([file]))
-    for row in rows:
-        row.checked()
-    return rows
+            auditor.note("not_scorable", question.id)
+            return {}

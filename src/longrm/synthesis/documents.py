@@ -179,46 +179,25 @@ def _span_text(comparison: Comparison, span: Span) -> str:
 
 
 def leval_documents(folder: Path, auditor: Auditor | None = None) -> Iterator[Document]:
-    """L-Eval's documents, with the recorded answers of its models.
-
-    Line k of a file of predictions answers the k-th question of its task. Answers whose line names another question
-    or gold answer are left out and counted, like missing, surplus, empty and identical ones, by the names of
-    `benchmarks.leval.FINDINGS`.
-    """
+    """L-Eval's documents, with the recorded answers of its models; the auditor counts `benchmarks.leval.FINDINGS`."""
     auditor = auditor or Auditor(leval.FINDINGS)
-    files, predictions = leval.find_files(folder, leval.Leval())
-    for model, task in predictions:
-        if task not in files:
-            auditor.note("no_documents", f"{model}/{task}")
-    for task, file in files.items():
-        answered = {model: leval.rows_of(path) for (model, of), path in predictions.items() if of == task}
-        if not answered:
-            auditor.note("no_predictions", task)
-        questions = 0
-        for question in leval.questions_of(task, file, auditor):
-            questions = question.number
-            if question.repeated:
-                continue
-            metric = _LEVAL_METRICS.get(question.evaluation, "")
-            if question.evaluation == "exam":  # exams ask for choices, for numbers, or for a few words
-                number = question.gold.strip().lstrip("-").replace(",", "").replace(".", "", 1)
-                metric = "math_equality" if number.isdecimal() else "token_f1"
-                metric = "right_choices" if choices(question.gold) else metric
-            identity = f"{task}/{question.number}"
-            texts = leval.texts_of(identity, question, answered, auditor)
-            yield Document(
-                identity,
-                question.document,
-                question.text,
-                question.gold,
-                task,
-                metric,
-                {"source": "L-Eval", "evaluation": question.evaluation},
-                candidates=tuple(Candidate(identity, model, text) for model, text in texts.items()),
-            )
-        for model, rows in answered.items():
-            for surplus in range(questions + 1, len(rows) + 1):
-                auditor.note("surplus_predictions", f"{task}/{surplus}, {model}")
+    for question in leval.read_questions(folder, auditor, unanswered_tasks=True):
+        metric = _LEVAL_METRICS.get(question.evaluation, "")
+        if question.evaluation == "exam":  # exams ask for choices, for numbers, or for a few words
+            number = question.gold.strip().lstrip("-").replace(",", "").replace(".", "", 1)
+            metric = "math_equality" if number.isdecimal() else "token_f1"
+            metric = "right_choices" if choices(question.gold) else metric
+        candidates = [Candidate(question.id, model, text) for model, text in question.answers.items()]
+        yield Document(
+            question.id,
+            question.document,
+            question.text,
+            question.gold,
+            question.task,
+            metric,
+            {"source": "L-Eval", "evaluation": question.evaluation},
+            candidates=tuple(candidates),
+        )
 
 
 FORMATS: dict[str, Callable[[Path], Iterator[Document]]] = {

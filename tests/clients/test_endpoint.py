@@ -1,6 +1,5 @@
 """A faulty or hostile server costs one answer, and nothing else."""
 
-import threading
 import time
 import tracemalloc
 
@@ -114,16 +113,3 @@ def test_each_request_has_its_own_connection(server: Server):
     answers = client(server.url).write(requests(5))
     assert len(answers) == len(server.seen) == 5
     assert len({seen.peer for seen in server.seen}) == 5
-
-
-def test_more_concurrent_requests_than_a_default_connection_pool_allows(server):
-    together = threading.Barrier(120)
-    plain = server.script
-
-    def script(seen, number):
-        together.wait(20)
-        return plain(seen, number)
-
-    server.script = script
-    answers = client(server.url, concurrency=120, retries=0).write(requests(120))
-    assert {answer.outcome for answer in answers} == {Outcome.ANSWERED}

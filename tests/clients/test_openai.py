@@ -88,10 +88,10 @@ def test_lone_surrogates_in_a_prompt_are_sent(server):
     assert server.seen[0].text == "half \ud83d"
 
 
-@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("concurrency", [1, 3, 120])  # a default connection pool has 100
 def test_concurrency_is_reached_and_never_exceeded(server, concurrency):
     under_way, most = 0, 0
-    together = threading.Barrier(concurrency)  # lets requests pass in full ranks only
+    together = threading.Barrier(concurrency)  # releases requests in full groups only
     overfull = threading.Event()
 
     def script(seen, number):
@@ -108,7 +108,8 @@ def test_concurrency_is_reached_and_never_exceeded(server, concurrency):
         return echo(seen)
 
     server.script = script
-    client(server, concurrency=concurrency).write(requests(12))
+    answers = client(server, concurrency=concurrency).write(requests(4 * concurrency))
+    assert {answer.outcome for answer in answers} == {Outcome.ANSWERED}
     assert most == concurrency
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from longrm.data import read, write_rows
-from longrm.synthesis.voting import UNPARSED, Vote, by_agreement, count_votes, judgment_row
-from longrm.types import text_of
+from longrm.synthesis.voting import Vote, by_agreement, count_votes, judgment_row, verify_votes
 
 SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "longrm-sample" / "simpo"
 PROMPT = ({"role": "user", "content": "Judge this."},)
@@ -74,17 +73,6 @@ def test_rejected_are_those_outside_the_consensus_smallest_cluster_first():
     assert found.contrast == "score"
 
 
-def recount(row, majority=0.0):
-    """The votes of a row in the released format, counted again, and the recorded judges, the chosen one first."""
-    scores, judges = row.metadata["scores"], [row.metadata["chosen_model"], *row.metadata["reject_models"]]
-    texts = dict(zip(judges, map(text_of, row.responses), strict=True))
-    cast = [
-        Vote(judge, None if score == UNPARSED else float(score), texts.get(judge, ""))
-        for judge, score in sorted(scores.items())
-    ]
-    return count_votes(cast, majority), judges
-
-
 def test_rows_are_read_back_and_count_the_same(tmp_path):
     cases = [[8, 8, 8, 2, None], [4, 4, 6, 8], [10, 10, 9]]
     rows = [
@@ -95,10 +83,10 @@ def test_rows_are_read_back_and_count_the_same(tmp_path):
     reading = read(tmp_path / "rows.jsonl")
     assert reading.format == "chat_template"
     for row in reading:
-        found, (chosen, *rejected) = recount(row.comparison)
-        assert found.cluster_sizes == row.comparison.metadata["conf"]
-        assert found.chosen.judge == chosen
-        assert [vote.judge for vote in found.rejected] == rejected
+        found = verify_votes(row.comparison)
+        assert found.same_conf
+        assert found.same_chosen
+        assert found.outside == found.rejected
         assert found.contrast == row.comparison.metadata["contrast"]
         assert row.comparison.group == "g"
         assert row.source["insert_index"] == 3
@@ -108,20 +96,19 @@ def test_rows_are_read_back_and_count_the_same(tmp_path):
 @pytest.mark.skipif(not SAMPLE.is_dir(), reason="needs the real sample next to the checkout")
 def test_the_released_rows_count_as_they_were_recorded():
     rows = [row.comparison for part in ("train", "eval") for row in read(SAMPLE / part)]
-    found = [recount(row) for row in rows]
+    found = [verify_votes(row) for row in rows]
     assert len(found) == 18
-    for row, (count, judges) in zip(rows, found, strict=True):
-        assert count.cluster_sizes == row.metadata["conf"]
-        assert judges[0] in {vote.judge for vote in count.consensus}
-    # By our default one consensus of two judges in five is no majority, and five rows are unanimous.
-    ours = [recount(row, 0.5)[0] for row in rows]
-    assert [one.reason for one in ours].count("no_majority") == 1
-    assert sum(one.chosen is not None for one in ours) == 12
-    # Most of what was rejected gives the same score as what was chosen.
-    outside = [{*judges} - {vote.judge for vote in count.consensus} for count, judges in found]
-    assert (sum(map(len, outside)), sum(len(judges) - 1 for _, judges in found)) == (23, 72)
+    assert all(row.same_conf and row.same_consensus for row in found)
     # Negative control: if the chosen judge had given another score, no row would count as recorded.
     for row in rows:
-        row.metadata["scores"][row.metadata["chosen_model"]] += 0.5
-        count, judges = recount(row)
-        assert judges[0] not in {vote.judge for vote in count.consensus}
+        scores = row.metadata["scores"]
+        scores[row.metadata["chosen_model"]] += 0.5
+        assert not verify_votes(row).same_consensus
+    # By our default one consensus of two judges in five is no majority, and five rows are unanimous.
+    ours = [count_votes(row.votes, 0.5) for row in found]
+    assert [one.reason for one in ours].count("no_majority") == 1
+    assert [row.contrast for row in found].count("none") == 5
+    assert [row.contrast for row in found].count("format") == 2
+    assert sum(one.chosen is not None for one in ours) == 12
+    # Most of what was rejected says the same score as what was chosen.
+    assert (sum(len(row.outside) for row in found), sum(len(row.rejected) for row in found)) == (23, 72)

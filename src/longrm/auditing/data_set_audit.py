@@ -16,6 +16,8 @@ from longrm.auditing.measures import (
     Bias,
     Depths,
     Lengths,
+    VoteMeasure,
+    Votes,
     bias_of,
     depths_of,
     lengths_of,
@@ -92,6 +94,7 @@ class DataSetAudit:
         first: How often the best response is listed first; undefined where the format lists it first by rule.
         longer: How often the better of two responses is the longer one in characters: the pair accuracy of
             `baseline:longest`, where equal lengths count half.
+        votes: The votes of judgment rows; None where no row has them.
         findings: All that was looked for: those of `FINDINGS` and those of a benchmark.
         settings: The settings.
         origin: The manifest of the run that made the rows; empty outside of a run folder.
@@ -108,6 +111,7 @@ class DataSetAudit:
     places: Mapping[int, int]
     first: Bias
     longer: Bias
+    votes: Votes | None
     findings: Mapping[str, AuditFinding]
     settings: Mapping[str, Any] = field(default_factory=dict)
     origin: Mapping[str, Any] = field(default_factory=dict)
@@ -147,7 +151,7 @@ def audit(
     }
     tokens = {name: {part: array("Q") for part in ("prompts", "contexts", "responses")} for name in counters}
     leakage = Leakage(settings.against) if settings.against else None
-    duplicates = Duplicates(settings.similarity_threshold)
+    duplicates, votes = Duplicates(settings.similarity_threshold), VoteMeasure()
     kinds, labels, places = Counter[str](), Counter[str](), Counter[int]()
     counts = {name: Counter[str]() for name in ("task", "source", "stated length", "number of responses")}
     groups: set[str] = set()
@@ -156,7 +160,7 @@ def audit(
     group_codes: dict[str, int] = {}
     best_is_first: list[tuple[int, float, float]] = []
     better_is_longer: list[tuple[int, float, float]] = []
-    any_question = any_votes = False
+    any_question = False
     found = FindingCounter({kind: what for kind, what in FINDINGS.items() if kind not in _OF_THE_WHOLE})
 
     for number, row in enumerate(rows, start=1):
@@ -170,7 +174,8 @@ def audit(
         any_question |= bool(row.question)
         if row.evidence.pieces:
             evidence[row.group, row.evidence] = None
-        any_votes |= bool(row.contrast)
+        if row.votes is not None:
+            votes.see(row.votes, row.group)
 
         if row.ranks:
             counts["number of responses"][str(len(row.responses))] += 1
@@ -212,13 +217,14 @@ def audit(
         first = f"; the first: {unreadable.examples[0]}" if unreadable.examples else ""
         raise DataError(f"{path}: no row can be read{first}")
     depths, longer = depths_of(one for _, one in evidence), bias_of(better_is_longer)
+    voted = votes.result()
     # A count of 0 would say nothing where no row has what is needed to find this.
     comparisons = bool(kinds["comparison"] + kinds["judgment"])
     looked_for = {
         "ties": comparisons,
         "unknown_order": comparisons,
-        "without_contrast": any_votes,
-        "contrast_of_form_only": any_votes,
+        "without_contrast": voted is not None,
+        "contrast_of_form_only": voted is not None,
         "leaked_contexts": leakage is not None,
         "leaked_questions": leakage is not None and any_question,
         "leaked_responses": leakage is not None,
@@ -258,6 +264,7 @@ def audit(
         places=dict(sorted(places.items())),
         first=bias_of(best_is_first),
         longer=longer,
+        votes=voted,
         findings=findings,
         settings=settings.to_dict(),
         origin=rows.origin,
@@ -273,9 +280,9 @@ def _row_findings(row: AuditedRow) -> Iterator[tuple[str, str]]:
             yield "ties", row.id
     if not all(response.strip() for response in row.responses):
         yield "empty_responses", row.id
-    if row.contrast == "none":
+    if row.votes is not None and row.votes.contrast == "none":
         yield "without_contrast", row.id
-    if row.contrast == "format":
+    if row.votes is not None and row.votes.contrast == "format":
         yield "contrast_of_form_only", row.id
     if row.evidence.missing:
         yield "evidence_not_found", row.id

@@ -1,4 +1,4 @@
-"""Summaries of the numbers that an audit keeps of each row: lengths, depths of evidence and biases."""
+"""Summaries of the numbers that an audit keeps of each row: lengths, depths of evidence, biases and votes."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +12,7 @@ from longrm.benchmarks.benchmark import bucket
 from longrm.evaluation.estimates import ratio
 from longrm.evaluation.table import Bootstrap
 from longrm.runs.records import Estimate
+from longrm.synthesis.voting import Agreement, VoteVerification
 
 # Of the bootstrap. The seed is fixed: another one would only move the intervals by their sampling error.
 _BOOTSTRAP = Bootstrap(resamples=1000, seed=0)
@@ -83,3 +84,49 @@ def bias_of(observations: Sequence[tuple[int, float, float]]) -> Bias:
     groups, held, chance = map(np.array, zip(*observations, strict=True))
     estimate = ratio(held.astype(float), np.ones(len(held)), groups, **_BOOTSTRAP)
     return Bias(**asdict(estimate), chance=float(chance.mean()))
+
+
+@dataclass(frozen=True, slots=True)
+class Votes:
+    """The votes of judgment rows, counted again: equal scores form a cluster, and the only largest one decides.
+
+    Rows without a decision were not kept, so these votes are a selection.
+    """
+
+    rows: int  # rows that record each judge's score
+    recorded: int  # of these, rows that record the sizes of their clusters
+    same_clusters: int  # of these, rows whose clusters have the recorded sizes
+    chosen_inside: int  # rows whose chosen judgment is in the only largest cluster
+    chosen_agrees: int  # of these, rows in which no other explanation agrees better with those of the cluster
+    rejected: int  # rejected judgments
+    rejected_outside: int  # of these, those outside the cluster or without a score
+    alpha: Estimate  # Krippendorff's alpha over all scores
+    pairwise: Estimate  # the share of pairs of scores that are equal
+
+
+class VoteMeasure:
+    """Counts the votes of judgment rows; their texts are not kept."""
+
+    def __init__(self) -> None:
+        self._counts = Counter[str]()
+        self._agreement = Agreement()
+
+    def see(self, found: VoteVerification, group: str) -> None:
+        """Counts one row's votes."""
+        self._agreement.see({vote.judge: vote.score for vote in found.votes}, group)
+        self._counts.update(
+            rows=1,
+            recorded=bool(found.conf),
+            same_clusters=bool(found.conf) and found.same_conf,
+            chosen_inside=found.same_consensus,
+            chosen_agrees=found.same_chosen,
+            rejected=len(found.rejected),
+            rejected_outside=len(found.outside),
+        )
+
+    def result(self) -> Votes | None:
+        """The counts, and how far the judges agree; None without votes."""
+        if not self._counts:
+            return None
+        alpha, pairwise = self._agreement.alpha(**_BOOTSTRAP), self._agreement.pairwise(**_BOOTSTRAP)
+        return Votes(**self._counts, alpha=alpha, pairwise=pairwise)

@@ -21,7 +21,7 @@ from longrm.errors import ConfigError, DataError
 from longrm.reading import FieldError, cut, is_number, located
 from longrm.runs.folder import MANIFEST, read_manifest
 from longrm.synthesis.documents import Document, document_of, is_leval, leval_documents
-from longrm.synthesis.voting import UNPARSED
+from longrm.synthesis.voting import VoteVerification, verify_votes
 from longrm.types import Comparison, Demonstration, Message, Span, message_text, text_of
 
 NOT_READ = "not read"
@@ -59,9 +59,7 @@ class AuditedRow:
     label: str  # what is learned: the score of a judgment, or the metric of a document's answer
     facts: dict[str, Any]  # task, source and stated length, where the row has them
     ranks: tuple[int, ...] = ()  # empty without a gold order
-    # How the rejected judgments of a panel's votes differ from the chosen one: in their "score", in "format" alone if
-    # they have no score, or in "none" of these; empty for other rows.
-    contrast: str = ""
+    votes: VoteVerification | None = None  # the votes of the row's judges, counted again
 
 
 class AuditedRows:
@@ -170,7 +168,7 @@ def _recognized(path: Path, columns: Mapping[str, str] | None) -> str:
 
 
 def of_comparison(row: Comparison) -> AuditedRow:
-    """The row of a comparison, or of judgments."""
+    """The row of a comparison, or of judgments, whose votes are counted again."""
     prompt, responses = text_of(row.prompt), tuple(map(text_of, row.responses))
     question = _span_text(row.prompt, row.question)
     evidence = _locate(row.evidence, row.context or _region(row.prompt))
@@ -195,7 +193,7 @@ def of_comparison(row: Comparison) -> AuditedRow:
         label=label,
         facts=_facts(row.metadata),
         ranks=row.ranks or (),
-        contrast=_contrast(row.metadata) if is_judgment else "",
+        votes=verify_votes(row),
     )
 
 
@@ -300,17 +298,6 @@ def _facts(metadata: Mapping[str, Any]) -> dict[str, Any]:
     with suppress(FieldError):
         facts["length"] = whole_length(first("length", "prompt_ctx_length"), "length")
     return facts
-
-
-def _contrast(metadata: Mapping[str, Any]) -> str:
-    """The contrast of a panel's votes: as recorded, or by the judges' scores as in released rows."""
-    scores, rejected = metadata.get("scores"), metadata.get("reject_models")
-    if not isinstance(scores, Mapping) or not isinstance(rejected, list):
-        return ""
-    if (recorded := metadata.get("contrast")) in ("score", "format", "none"):
-        return str(recorded)
-    others = {scores.get(judge) for judge in rejected} - {scores.get(metadata.get("chosen_model"))}
-    return "score" if others - {UNPARSED} else "format" if others else "none"
 
 
 def _score_of(metadata: Mapping[str, Any], judgment: str) -> str:

@@ -9,14 +9,16 @@ a contrast are dropped. `Agreement` measures how far judges agree.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from longrm.benchmarks.answer_metrics import word_overlap
+from longrm.judging.answers import names_another_score
+from longrm.reading import is_number
 from longrm.runs.records import Estimate
-from longrm.types import Message
+from longrm.types import Comparison, Message, text_of
 
 UNPARSED = -1
 """Stands for a missing score in rows of the released format."""
@@ -156,6 +158,60 @@ def judgment_row(
         "consensus_score": count.consensus_score,
     }
     return {name: value for name, value in row.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class VoteVerification:
+    """A released row counted again, compared with what it records."""
+
+    votes: tuple[Vote, ...]  # in the order of the judges' names
+    conf: tuple[int, ...]  # the recorded sizes of the clusters
+    rejected: tuple[str, ...]  # the recorded judges of the rejected judgments, in the row's order
+    contrast: Contrast  # as recorded, or from the recorded scores
+    same_conf: bool  # the clusters have the recorded sizes
+    same_consensus: bool  # the chosen judgment is in the consensus
+    same_chosen: bool  # its explanation agrees best with the others there
+    outside: tuple[str, ...]  # the rejected judges outside the consensus: our rules reject no others
+
+
+def verify_votes(row: Comparison) -> VoteVerification | None:
+    """Counts the votes of a released row again; None if it does not have its judges' scores and names.
+
+    The consensus is the only largest cluster: the row itself shows that it was enough.
+    """
+    scores, sizes, chosen, rejected = (
+        row.metadata.get(name) for name in ("scores", "conf", "chosen_model", "reject_models")
+    )
+    if row.role != "judgment" or not isinstance(scores, Mapping) or not isinstance(rejected, list):
+        return None
+    known = {judge: score for judge, score in scores.items() if is_number(score)}
+    judges = [str(chosen), *map(str, rejected)]
+    if len(judges) != len(row.responses) or not set(judges) <= known.keys():
+        return None
+    texts = dict(zip(judges, map(text_of, row.responses), strict=True))
+    votes = []
+    for judge, score in sorted(known.items()):
+        text = texts.get(judge, "")
+        contradicted = None if score == UNPARSED else names_another_score(text, float(score))
+        votes.append(Vote(judge, None if score == UNPARSED else float(score), text, contradicted))
+    count = count_votes(votes, majority=0.0)
+    consensus = [vote.judge for vote in by_agreement(count.consensus)]
+    recorded = row.metadata.get("contrast")
+    contrast: Contrast | None = next((one for one in get_args(Contrast) if one == recorded), None)
+    if contrast is None:
+        others = {known[judge] for judge in judges[1:]} - {known[judges[0]]}
+        contrast = "score" if others - {UNPARSED} else "format" if others else "none"
+    conf = tuple(sizes) if isinstance(sizes, list) else ()
+    return VoteVerification(
+        votes=tuple(votes),
+        conf=conf,
+        rejected=tuple(judges[1:]),
+        contrast=contrast,
+        same_conf=list(conf) == count.cluster_sizes,
+        same_consensus=judges[0] in consensus,
+        same_chosen=consensus[:1] == judges[:1],
+        outside=tuple(judge for judge in judges[1:] if judge not in consensus),
+    )
 
 
 _FloatArray = npt.NDArray[np.float64]

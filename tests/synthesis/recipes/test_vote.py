@@ -17,6 +17,7 @@ from longrm.synthesis.long_context import SUFFICIENCY
 from longrm.synthesis.pipeline import nested
 from longrm.synthesis.recipes import vote
 from longrm.synthesis.recipes.vote import PanelLabeling
+from longrm.synthesis.voting import verify_votes
 from longrm.types import Outcome, message_text
 from longrm.worlds import words_tokenizer
 
@@ -176,6 +177,7 @@ def test_rows_have_the_consensus_over_the_long_context_and_the_outvoted_judgment
         before = text.partition("<context>\n")[2][: columns["evidence"][0]["start"] - len("<context>\n")]
         assert before.count("\n\n") == columns["insert_index"]
         assert tokenize(row, words_tokenizer(verdicts=True)).row.contrast
+        assert verify_votes(comparison).same_conf
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from longrm.benchmarks import BENCHMARKS, BenchmarkSource, Leval, LoadedBenchmark, Probe, leval, load
 from longrm.benchmarks.benchmark import AuditFinding, Auditor
+from longrm.benchmarks.long_rewardbench import TASKS
 from longrm.data import read, read_demonstrations
 from longrm.data.fields import group_of, whole_length
 from longrm.data.files import find_files, raw_rows
@@ -80,6 +81,8 @@ class AuditedRows:
     def __init__(
         self, path: str | Path, format: str | None = None, columns: Mapping[str, str] | None = None
     ) -> None:
+        if format is None and _is_long_rewardbench(Path(path)):
+            path = f"long-rewardbench:{path}"
         name, _, place = str(path).partition(":")
         self._benchmark = str(path) if place and name in BENCHMARKS else ""
         self._path = Path(place) if self._benchmark else Path(path)
@@ -142,6 +145,12 @@ def benchmark(name: str, columns: Mapping[str, str] | None = None) -> LoadedBenc
     """A benchmark by its name and path; rows that cannot be read are skipped."""
     source = BenchmarkSource(on_bad_row="skip", columns=columns)
     return load(name, source=source, probe=Probe(), leval=Leval())
+
+
+def _is_long_rewardbench(folder: Path) -> bool:
+    """Whether all files of a folder are named after that benchmark's tasks."""
+    names = {file.name.split(".")[0] for file in folder.iterdir()} if folder.is_dir() else set()
+    return bool(names) and names <= {*TASKS}
 
 
 def _recognized(path: Path, columns: Mapping[str, str] | None) -> str:

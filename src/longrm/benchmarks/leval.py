@@ -22,7 +22,7 @@ from longrm.benchmarks.stratified_sample import balanced
 from longrm.config import Config
 from longrm.data.fields import group_of
 from longrm.data.files import raw_rows
-from longrm.errors import ConfigError, DataError, nearest
+from longrm.errors import DataError
 from longrm.reading import reading, typed
 from longrm.types import Comparison, Span
 
@@ -61,11 +61,9 @@ class Leval(Config):
     Attributes:
         selection: "balanced" leaves out pairs by F1 in which the worse answer contains the whole gold answer, and of
             each task so many others that the better answer is as often the longer as the shorter one; "all" takes all.
-        tasks: Names of data files without suffix; empty takes all.
     """
 
     selection: Literal["balanced", "all"] = "balanced"
-    tasks: tuple[str, ...] = ()
 
 
 class _Document(BaseModel):
@@ -100,12 +98,9 @@ def load_leval(request: BenchmarkRequest) -> LoadedBenchmark:
     scored by token F1, "rouge" tasks by ROUGE-L, and multiple-choice "exam" tasks by whether exactly the right choices
     are named. The group is the document.
     """
-    folder, settings = Path(request.path), request.leval
-    files, _ = find_files(folder)
-    for task in settings.tasks:
-        if task not in files:
-            raise ConfigError(f"{folder} has no task '{task}'; {nearest(task, files)}")
-    rows = partial(_comparisons, folder, settings, measure_with(request.source.tokenizer))
+    folder = Path(request.path)
+    find_files(folder)  # raises now rather than at the first comparison
+    rows = partial(_comparisons, folder, request.leval, measure_with(request.source.tokenizer))
     return LoadedBenchmark(request.name, AuditedComparisons(rows, FINDINGS, request.source.limit))
 
 
@@ -122,15 +117,13 @@ def find_files(folder: Path) -> tuple[dict[str, Path], dict[tuple[str, str], Pat
     return files, predictions
 
 
-def read_questions(
-    folder: Path, auditor: Auditor, tasks: Sequence[str] = (), *, unanswered_tasks: bool = False
-) -> Iterator[Question]:
-    """The questions of some tasks, or of all, with the answers to them; optionally of tasks without predictions."""
+def read_questions(folder: Path, auditor: Auditor, *, unanswered_tasks: bool = False) -> Iterator[Question]:
+    """The questions of all tasks with their answers, optionally also of tasks without predictions."""
     files, predictions = find_files(folder)
     for model, task in predictions:
         if task not in files:
             auditor.note("no_documents", f"{model}/{task}")
-    for task in tasks or files:
+    for task in files:
         lines = {
             model: [(raw.place, raw.checked()) for raw in raw_rows([path])]
             for (model, of), path in predictions.items()
@@ -198,7 +191,7 @@ def _answers(
 def _comparisons(
     folder: Path, settings: Leval, measure: Callable[[str], int], auditor: Auditor
 ) -> Iterator[Comparison]:
-    questions = read_questions(folder, auditor, settings.tasks)
+    questions = read_questions(folder, auditor)
     for _, of_task in groupby(questions, key=lambda question: question.task):
         pairs: list[Comparison] = []
         document, tokens = "", 0

@@ -43,6 +43,8 @@ def test_scores_of_another_model_are_not_overwritten(tmp_path):
         assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.jsonl", "scored.jsonl"]
     scores("baseline:longest", tmp_path)  # its own are
     assert out.read_bytes() == before
+    score_file(ScoreSettings(**other, force=True), out)
+    assert out.read_bytes() != before
 
 
 def test_scores_in_the_data_are_kept(tmp_path):

@@ -175,6 +175,7 @@ def scoring_options(*, model: str, column: str, model_required: bool) -> Decorat
         setting("--on-bad-row", "on_bad_row", *ON_BAD_ROW),
         setting("--engine", "engine", "Score on the workers of a Ray cluster.", ["ray"]),
         setting("--workers", "workers", workers, int),
+        setting("--force", "force", "Overwrite a file with another model's scores.", bool),
         MODEL_OPTIONS,
         set_option("judge.max_tokens=64"),
     )

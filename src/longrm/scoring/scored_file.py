@@ -50,6 +50,7 @@ class ScoreSettings(Config):
             "scores", or "model_scores" if the rows already have a column of that name.
         judge: How the model is asked; a generative one is slow if `judge.max_tokens` is large.
         engine: "ray" scores on the workers of a Ray cluster; by default this process scores, or those of torchrun.
+        force: Whether a file with another model's scores is overwritten.
         workers: Number of Ray workers; by default one per GPU, or one per CPU where there is no GPU.
     """
 
@@ -60,6 +61,7 @@ class ScoreSettings(Config):
     column: str | None = None
     judge: JudgeSettings = JudgeSettings()
     engine: Annotated[Literal["ray"] | None, OPERATIONAL] = None
+    force: Annotated[bool, OPERATIONAL] = False
     workers: Annotated[int | None, OPERATIONAL] = Field(None, ge=1)
 
     @model_validator(mode="after")
@@ -123,7 +125,7 @@ def score_file(
     reading = settings.open_rows()
     by = _model_name(model, settings.judge)
     input_columns = next(iter(reading)).source.keys()  # all rows of a file have the same
-    if out.exists():
+    if out.exists() and not settings.force:
         _check_overwritten(out, settings.column, by, input_columns)
     column = _free_column(reading, settings.column, input_columns)
     partial = out.with_name(out.name + ".partial")
@@ -308,7 +310,9 @@ def _check_overwritten(out: Path, column: str | None, by: str, kept: Iterable[st
         for name in names:
             if raw.value is not None and raw.value.get(name) not in (None, by):
                 model = short(str(raw.value[name]))
-                raise DataError(f"{out} has scores by {model}; choose another --out, or delete the file")
+                raise DataError(
+                    f"{out} has scores by {model}; choose another --out, or overwrite them with --force"
+                )
 
 
 def _free_column(reading: ComparisonReader, wanted: str | None, taken: Iterable[str]) -> str:

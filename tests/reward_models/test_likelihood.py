@@ -182,8 +182,6 @@ def test_names(folder, reference):
         longrm.load("likelihood:")
     with pytest.raises(ModelError, match="no such model folder"):
         longrm.load("likelihood:/nowhere")
-    with pytest.raises(ConfigError, match="likelihood: requires a model on this machine"):
-        longrm.load("likelihood:openai:http://127.0.0.1:1/v1#judge")
 
 
 def test_a_response_without_a_token_is_an_error_of_its_own(tmp_path):

@@ -1,6 +1,7 @@
-"""Endpoints that return log-probabilities, as vLLM, SGLang and llama.cpp do, and others that do not."""
+"""Endpoints that tell log-probabilities, as vLLM, SGLang and llama.cpp do, and others that do not."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -8,10 +9,11 @@ import longrm
 from longrm.clients.remote_settings import Remote
 from longrm.errors import ModelError
 from longrm.reward_models import JudgeSettings
-from longrm.types import Outcome
+from longrm.types import Outcome, Query
+from tests.data.trajectories import HERMES, PROMPT, RESPONSES, TOOLS
 
 from ..clients import conftest as peer
-from .tiny_models import queries
+from .tiny_models import Plain, bytes_tokenizer, make_model, queries
 
 server = peer.server
 
@@ -28,11 +30,11 @@ def told(*pairs):
     return reply
 
 
-def load(server, **judge):
+def load(server, kind="tokens", remote=None, **judge):
     return longrm.load(
-        f"tokens:openai:{server.url}/v1#tiny",
+        f"{kind}:openai:{server.url}/v1#tiny",
         judge=JudgeSettings(**judge),
-        remote=Remote(concurrency=1, retries=0),
+        remote=Remote(concurrency=1, retries=0, **(remote or {})),
     )
 
 
@@ -61,18 +63,40 @@ def test_a_token_beyond_the_likeliest_ones_counts_as_the_last_of_them(server):
 @pytest.mark.parametrize(
     "value", [math.nan, math.inf, 1e308, 800.0, 10**400, -(10**400), -1e308, True, "x", None]
 )
-def test_an_implausible_log_probability_affects_its_comparison_only(server, value):
-    server.script = lambda seen, number: told(("A", value if number == 1 else -1.0), ("B", -2.0))
-    judged = load(server).judge_in_all_orders(queries((20, 2), (30, 2)))
+@pytest.mark.parametrize("kind", ["tokens", "likelihood"])
+def test_what_is_no_log_probability_costs_its_comparison_alone(server, kind, value, tmp_path):
+    bytes_tokenizer().save(tmp_path)
+
+    def script(seen, number):
+        bad = number == 1
+        if kind == "tokens":
+            return told(("A", value if bad else -1.0), ("B", -2.0))
+        size = len(bytes_tokenizer().encode(seen.body["prompt"]))
+        reply = peer.said("", finish="length", usage=(size, 1))
+        values = [None, *[-1.0] * (size - 3), *([value, value] if bad else [-2.0, -2.0]), -1.0]
+        reply.body["choices"][0] |= {
+            "text": "",
+            "logprobs": {"tokens": ["t"] * (size + 1), "token_logprobs": values},
+        }
+        return reply
+
+    server.script = script
+    model = load(server, kind, {"tokenizer": str(tmp_path)})
+    judged = model.judge_in_all_orders(queries((20, 2), (30, 2)))
     assert sorted(trial.outcome for trial in judged) == [Outcome.ANSWERED, Outcome.UNPARSED]
     (failed,) = (trial for trial in judged if trial.outcome is Outcome.UNPARSED)
-    assert "the score of response" in failed.detail
+    assert "is nan" in failed.detail or "the score of response" in failed.detail
 
 
-def test_a_server_without_log_probabilities_is_an_error(server):
-    server.script = lambda seen, number: peer.said("A", finish="length")
-    with pytest.raises(ModelError, match="log-probabilities"):
-        load(server).judge(queries((20, 2)))
+@pytest.mark.parametrize("kind", ["tokens", "likelihood"])
+def test_a_server_that_tells_none_is_refused_in_one_line(server, kind, tmp_path):
+    bytes_tokenizer().save(tmp_path)
+    text = peer.said("A", finish="length")
+    text.body["choices"][0]["text"] = "A"
+    server.script = lambda seen, number: text
+    with pytest.raises(ModelError, match="log-probabilities") as caught:
+        load(server, kind, {"tokenizer": str(tmp_path)}).judge(queries((20, 2)))
+    assert "\n" not in str(caught.value)
 
 
 def test_refusals_and_errors_keep_their_outcomes(server):
@@ -86,3 +110,69 @@ def test_refusals_and_errors_keep_their_outcomes(server):
     (judgment,) = load(server).judge(queries((20, 2)))
     assert judgment.outcome is Outcome.ERROR
     assert "not with this model" in judgment.detail
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_model(tmp_path_factory.mktemp("served") / "model")
+
+
+def echoing(folder, extra=0):
+    """A server that echoes, by a plain loop over the model."""
+    plain = Plain(folder)
+
+    def script(seen, number):
+        import torch
+
+        body = seen.body
+        assert (seen.path, body["echo"], body["max_tokens"]) == ("/v1/completions", True, 1)
+        ids = [0] * extra + plain.tokenizer(body["prompt"], add_special_tokens=False)["input_ids"]
+        with torch.inference_mode():
+            table = plain.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        values = [None, *(table[at - 1, ids[at]].item() for at in range(1, len(ids))), -0.5]
+        logprobs = {"tokens": ["t"] * len(values), "token_logprobs": values}
+        choice = {"text": body["prompt"] + "!", "logprobs": logprobs, "finish_reason": "length"}
+        return peer.Reply({"choices": [choice], "usage": {"prompt_tokens": len(ids), "completion_tokens": 1}})
+
+    return script
+
+
+@pytest.mark.parametrize("how", ["sum", "mean"])
+def test_an_echoed_likelihood_is_that_of_the_model_itself(server, folder, how):
+    server.script = echoing(folder)
+    model = load(server, "likelihood", {"tokenizer": str(folder)}, likelihood=how)
+    asked = queries((20, 2), (60, 3))
+    here = longrm.load(f"likelihood:{folder}", judge=JudgeSettings(likelihood=how))
+    for found, truth in zip(model.judge(asked), here.judge(asked), strict=True):
+        assert found.scores == pytest.approx(truth.scores, abs=5e-4)
+        assert found.prompt_tokens == truth.prompt_tokens
+    assert model.scale == here.scale
+    assert model.name == f"likelihood:openai:{server.url}/v1#tiny"
+
+
+def test_of_an_echoed_trajectory_the_assistants_turns_count(server, tmp_path):
+    folder = make_model(tmp_path / "model", tokenizer=bytes_tokenizer(HERMES))
+    server.script = echoing(folder)
+    asked = Query("q", PROMPT, RESPONSES, tools=TOOLS)
+    for how in ("sum", "mean"):
+        (truth,) = longrm.load(f"likelihood:{folder}", judge=JudgeSettings(likelihood=how)).judge([asked])
+        (found,) = load(server, "likelihood", {"tokenizer": str(folder)}, likelihood=how).judge([asked])
+        assert found.scores == pytest.approx(truth.scores, abs=5e-3, rel=1e-5)
+    (other,) = load(server, "likelihood", {"tokenizer": str(folder)}).judge([replace(asked, tools=())])
+    assert other.scores != pytest.approx(truth.scores, abs=5e-3)
+
+
+def test_a_server_that_reads_other_tokens_is_an_error(server, folder):
+    server.script = echoing(folder, extra=1)
+    (judgment,) = load(server, "likelihood", {"tokenizer": str(folder)}).judge(queries((20, 2)))
+    assert judgment.outcome is Outcome.ERROR
+    assert "remote.tokenizer" in judgment.detail
+
+
+def test_what_does_not_fit_is_cut_for_the_server(server, folder):
+    server.script = echoing(folder)
+    remote, (query,) = {"tokenizer": str(folder)}, queries((600, 2))
+    (judgment,) = load(server, "likelihood", remote, max_length=500).judge([query])
+    assert judgment.outcome is Outcome.TOO_LONG
+    (judgment,) = load(server, "likelihood", remote, max_length=500, cut="right").judge([query])
+    assert (judgment.outcome, judgment.cut.policy) == (Outcome.ANSWERED, "right")

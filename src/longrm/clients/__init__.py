@@ -22,6 +22,15 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Echo:
+    """A request for the log-probabilities of the last tokens of a text; nothing is generated."""
+
+    text: str  # as a chat template renders it
+    tokens: int  # the number of tokens in it
+    last: int  # the number of tokens at its end whose log-probabilities are needed
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """The answer to a request."""
 
@@ -35,8 +44,8 @@ class Completion:
     detail: str = ""  # why the outcome is not `ANSWERED`, in one line
     prompt_tokens: int | None = None  # as the model counts them; None if the server does not report them
     completion_tokens: int | None = None
-    # The most likely first tokens with their log-probabilities, if `Request.top` asks for them. None if the server does
-    # not report them.
+    # (token, log-probability) pairs, as requested by `Request.top` (the most likely first tokens) or `Echo` (the last
+    # tokens of the text). None if the server does not report them.
     logprobs: tuple[tuple[str, float], ...] | None = None
 
 

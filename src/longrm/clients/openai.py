@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from longrm.clients import Completion, Request, Writer
+from longrm.clients import Completion, Echo, Request, Writer
 from longrm.clients.cache import Cache, open_cache
 from longrm.clients.endpoint import Ask, Endpoint, RequestFailed, RequestRejected
 from longrm.clients.remote_settings import CHAT, Remote, endpoint_url
@@ -42,6 +42,7 @@ class OpenAIClient(Writer):
         count: Counts the tokens of a prompt as the model reads it.
         on_usage: Called with every answer that was paid for, in another thread.
         cached_as: The server's URL in cache keys, if several servers run the same model.
+        path: The path of the requests; only `/completions` can echo.
 
     Attributes:
         endpoint: The URL, with the requests and tokens of its budget so far.
@@ -60,6 +61,7 @@ class OpenAIClient(Writer):
         count: Callable[[Sequence[Message]], int] | None = None,
         on_usage: Callable[[Completion], None] | None = None,
         cached_as: str | None = None,
+        path: str = CHAT,
     ) -> None:
         self.name = f"openai:{url}#{model}"
         self.limit = limit
@@ -67,12 +69,12 @@ class OpenAIClient(Writer):
         self._count, self._on_usage = count, on_usage
         self.endpoint = Endpoint(
             url,
-            CHAT,
+            path,
             settings,
-            self._parse_completion,
+            self._parse_completion if path == CHAT else _parse_echo,
             advice=f"check the URL (it often ends in /v1) and the model's name '{model}'",
         )
-        self._cached_as = endpoint_url(cached_as) if cached_as else self.endpoint.url
+        self._cached_as = endpoint_url(cached_as, path) if cached_as else self.endpoint.url
         # OpenAI renamed the field and rejects the old name for reasoning models; other servers know the old one.
         host = urlsplit(url).hostname or ""
         renamed = host == "api.openai.com" or host.endswith(".openai.azure.com")
@@ -82,7 +84,7 @@ class OpenAIClient(Writer):
         """The number of tokens of a prompt, if the client was given a way to count them."""
         return None if self._count is None else self._count(messages)
 
-    def write(self, requests: Sequence[Request]) -> list[Completion]:
+    def write(self, requests: Sequence[Request | Echo]) -> list[Completion]:
         """Answers the requests, in order. May be called while an event loop is running.
 
         Raises:
@@ -93,7 +95,9 @@ class OpenAIClient(Writer):
         with open_cache(Path(path)) if path else nullcontext() as cache:
             return self.endpoint.map(requests, partial(self._complete, cache), self.on_progress)
 
-    async def _complete(self, cache: Cache | None, ask: Ask[Completion], request: Request) -> Completion:
+    async def _complete(
+        self, cache: Cache | None, ask: Ask[Completion], request: Request | Echo
+    ) -> Completion:
         """The answer to a request, from the cache if it is there."""
         body = json.dumps(self._body(request), sort_keys=True)
         key = hashlib.sha256(f"{self._cached_as}\0{body}".encode()).hexdigest()
@@ -106,25 +110,31 @@ class OpenAIClient(Writer):
             return Completion(Outcome.ERROR, detail=str(failure))
         except RequestRejected as rejection:
             completion = self._rejected(rejection)
-        if self._settings.json_schema and request.verdict and completion.outcome is Outcome.ANSWERED:
+        if isinstance(request, Echo):
+            completion = _last_tokens(completion, request)
+        elif self._settings.json_schema and request.verdict and completion.outcome is Outcome.ANSWERED:
             completion = replace(completion, text=_from_schema(completion.text))
         if cache and completion.outcome is not Outcome.ERROR:
             cache.put(key, completion)
         self._charge(completion)
         return completion
 
-    def _body(self, request: Request) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "messages": [dict(message) for message in request.messages],
-            self._length_field: request.max_tokens,
-            "temperature": request.temperature,
-        }
-        if request.temperature > 0:
-            body["seed"] = request.seed
-        if self._settings.json_schema and request.verdict:
-            body["response_format"] = _response_format(request.verdict)
-        if request.top:
-            body |= {"logprobs": True, "top_logprobs": request.top}
+    def _body(self, request: Request | Echo) -> dict[str, Any]:
+        if isinstance(request, Echo):
+            # Not every server accepts max_tokens = 0.
+            body = {"prompt": request.text, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
+        else:
+            body = {
+                "messages": [dict(message) for message in request.messages],
+                self._length_field: request.max_tokens,
+                "temperature": request.temperature,
+            }
+            if request.temperature > 0:
+                body["seed"] = request.seed
+            if self._settings.json_schema and request.verdict:
+                body["response_format"] = _response_format(request.verdict)
+            if request.top:
+                body |= {"logprobs": True, "top_logprobs": request.top}
         # Some servers stream by default.
         return {"model": self._model, **body, **self._settings.extra, "stream": False}
 
@@ -210,6 +220,40 @@ def _first_logprobs(logprobs: Any) -> tuple[tuple[str, float], ...] | None:
     first = content[0].get("top_logprobs") if content and isinstance(content[0], Mapping) else None
     entries = [entry for entry in first or () if isinstance(entry, Mapping)]
     return tuple((_storable(str(entry.get("token"))), _logprob(entry.get("logprob"))) for entry in entries)
+
+
+def _parse_echo(body: bytes) -> Completion:
+    """Parses an answer of `/completions` with log-probabilities: of the prompt's tokens, then of generated ones."""
+    try:
+        choice, usage = _parse(body)
+        logprobs = choice.get("logprobs") or {}
+        values, tokens = logprobs.get("token_logprobs"), logprobs.get("tokens")
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        raise ValueError("the server's answer is malformed") from None
+    if not isinstance(values, list) or not isinstance(tokens, list) or len(values) != len(tokens):
+        return Completion(Outcome.ANSWERED)
+    generated = _token_count(usage.get("completion_tokens"))
+    generated = 1 if generated is None else generated
+    pairs = tuple(
+        (_storable(str(token)), _logprob(value)) for token, value in zip(tokens, values, strict=True)
+    )
+    return Completion(
+        Outcome.ANSWERED, prompt_tokens=len(pairs) - generated, completion_tokens=generated, logprobs=pairs
+    )
+
+
+def _last_tokens(echoed: Completion, request: Echo) -> Completion:
+    """Keeps the requested tokens; an error if the server tokenized the text differently, so that they do not match."""
+    if echoed.logprobs is None or echoed.prompt_tokens is None:
+        return echoed
+    read = echoed.prompt_tokens
+    if read != request.tokens:
+        detail = (
+            f"the server counts {read} tokens and remote.tokenizer {request.tokens}; use the server's tokenizer, and "
+            "make sure that neither adds a token such as BOS"
+        )
+        return Completion(Outcome.ERROR, detail=detail, prompt_tokens=read)
+    return replace(echoed, logprobs=echoed.logprobs[read - request.last : read])
 
 
 def _token_count(value: object) -> int | None:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from longrm.config import OPERATIONAL, Config
 from longrm.errors import ConfigError
 
-CHAT = "/chat/completions"
+CHAT, COMPLETIONS = "/chat/completions", "/completions"
 
 # Query parameters that hold a secret; `api-version` and the like do not.
 _SECRET = re.compile(

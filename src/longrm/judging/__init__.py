@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from longrm.errors import ConfigError
-from longrm.judging.cutting import Policy, fit, why_uncut
+from longrm.judging.cutting import Policy, fit, too_long, why_uncut
 from longrm.judging.format import JudgingFormat, ParsedVerdict, TokenFormat
 from longrm.judging.listwise import Listwise, TokenListwise
 from longrm.judging.pairwise import Pairwise, TokenPairwise
@@ -23,6 +23,7 @@ __all__ = [
     "load_format",
     "load_formats",
     "load_token_format",
+    "too_long",
     "why_uncut",
 ]
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from longrm.data.spans import disjoint_spans, edit_context
 from longrm.data.tokenizing import Tokenizer
-from longrm.types import Cut, Query, Span, message_text
+from longrm.types import Cut, Judgment, Outcome, Query, Span, message_text
 
 Policy = Literal["middle", "left", "right", "refuse"]
 
@@ -26,6 +26,13 @@ def why_uncut(query: Query, policy: Policy) -> str:
     if not query.context:
         return "; it was not cut because the data does not mark the context"
     return "; it is too long even without the context"
+
+
+def too_long(query: Query, policy: Policy, tokens: int, limit: int, prompt_tokens: int) -> Judgment:
+    """The judgment of a query whose prompt and longest response exceed a model's context window."""
+    why = f"prompt and longest response exceed the context window{why_uncut(query, policy)}"
+    detail = f"{tokens:,} > {limit:,} tokens; {why}"
+    return Judgment(Outcome.TOO_LONG, detail=detail, prompt_tokens=prompt_tokens)
 
 
 def fit(

@@ -1,4 +1,4 @@
-"""Reward models behind HTTP: `longrm serve`, and endpoints that return the log-probabilities of first tokens."""
+"""Reward models behind HTTP: `longrm serve`, and endpoints that return log-probabilities."""
 
 import json
 import math
@@ -9,26 +9,27 @@ from typing import TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from longrm.clients import Completion, Request
+from longrm.clients import Completion, Echo, Request
 from longrm.clients.endpoint import Ask, Endpoint, RequestFailed, RequestRejected
 from longrm.clients.openai import OpenAIClient
-from longrm.clients.remote_settings import Remote, split_address
+from longrm.clients.remote_settings import CHAT, COMPLETIONS, Remote, split_address
+from longrm.data.joining import Encoded, encode
 from longrm.data.tokenizing import Tokenizer
-from longrm.errors import ModelError
-from longrm.judging import TOKEN_FORMATS, ParsedVerdict, TokenFormat, load_formats
-from longrm.reward_models.generative import Conversation, GenerativeRewardModel
+from longrm.errors import ConfigError, DataError, ModelError
+from longrm.judging import TOKEN_FORMATS, ParsedVerdict, TokenFormat, fit, load_formats, too_long
+from longrm.reward_models.generative import WORST_FIRST, Conversation, GenerativeRewardModel
 from longrm.reward_models.kinds import JudgeSettings, LoadRequest
 from longrm.reward_models.protocol import RewardModel
 from longrm.types import Cut, Judgment, Outcome, Query, Scale, message_text
 
 
-def connect(address: str, request: LoadRequest) -> tuple[OpenAIClient, Tokenizer | None]:
+def connect(address: str, request: LoadRequest, path: str = CHAT) -> tuple[OpenAIClient, Tokenizer | None]:
     """A client of the endpoint `URL#NAME`, and the model's tokenizer if `remote.tokenizer` is set."""
     url, name = split_address(address)
     remote, limit = request.remote, request.judge.max_length
     tokenizer = Tokenizer.load(remote.tokenizer) if remote.tokenizer else None
     count = None if tokenizer is None else lambda messages: len(tokenizer.generation_ids(messages))
-    client = OpenAIClient(url, name, remote, limit=limit, count=count, on_usage=request.on_usage)
+    client = OpenAIClient(url, name, remote, limit=limit, count=count, on_usage=request.on_usage, path=path)
     return client, tokenizer
 
 
@@ -88,6 +89,92 @@ class TokenEndpoint(GenerativeRewardModel):
         one.texts.append(one.format.explain(row))
         one.verdict = ParsedVerdict(one.format.scores([row], responses))
         return False
+
+
+# ---- Likelihood ----
+
+
+class LikelihoodEndpoint(RewardModel):
+    """The log-probability of each response given the prompt, over the same tokens as `LikelihoodRewardModel`.
+
+    The server returns it for a text sent to `/completions` with `echo` and `logprobs`, as vLLM does. The text is
+    rendered by the chat template of `remote.tokenizer`, and the server must tokenize it into the same number of tokens.
+    `judge.max_length` is the server's context window.
+    """
+
+    def __init__(self, address: str, request: LoadRequest) -> None:
+        self._client, tokenizer = connect(address, request, COMPLETIONS)
+        self._settings = request.judge
+        if tokenizer is None or tokenizer.chat_template is None:
+            raise ConfigError(
+                f"likelihood:{self._client.name} requires remote.tokenizer, with a chat template"
+            )
+        if self._settings.cut != "refuse" and self._settings.max_length is None:
+            raise ConfigError(
+                f'judge.cut = "{self._settings.cut}" requires judge.max_length, the context window of '
+                f"{self._client.name}"
+            )
+        self._tokenizer = tokenizer
+        self.name = f"likelihood:{self._client.name}"
+        self.scale = "none" if self._settings.likelihood == "mean" else "logit"
+
+    def judge(self, queries: Sequence[Query]) -> list[Judgment]:
+        """Sends all responses of all queries; servers with a prefix cache share the prompts."""
+        opened = [self._open(query) for query in queries]
+        echoes = [echo for one in opened if not isinstance(one, Judgment) for echo in one[1]]
+        self._client.on_progress = self.on_progress
+        completions = iter(self._client.write(echoes))
+        judgments = []
+        for one in opened:
+            if isinstance(one, Judgment):
+                judgments.append(one)
+            else:
+                item, requests, cut = one
+                answers = [next(completions) for _ in requests]
+                judgments.append(replace(self._judgment(item, answers), cut=cut))
+        return judgments
+
+    def _open(self, query: Query) -> tuple[Encoded, list[Echo], Cut | None] | Judgment:
+        """The token ids of a query, one request for each response, and what was cut to make it fit."""
+        limit, policy = self._settings.max_length, self._settings.cut
+        try:
+            item, cut = self._encode(query), None
+            if limit is not None and item.longest > limit:
+                fitted = fit(query, lambda one: self._encode(one).longest, limit, self._tokenizer, policy)
+                if fitted is None:
+                    return too_long(query, policy, item.longest, limit, len(item.prompt))
+                query, cut = fitted
+                item = self._encode(query)
+            opening, texts = self._tokenizer.continuations(query.prompt, query.responses, query.tools)
+        except DataError as error:
+            return Judgment(Outcome.ERROR, detail=str(error))
+        # `written` counts from the end of each response, and the server is asked for the last tokens of the text: from
+        # the first one that counts.
+        echoes = [
+            Echo(opening + text, len(item.prompt) + len(response), -written[0])
+            for text, response, written in zip(texts, item.responses, item.written, strict=True)
+        ]
+        return item, echoes, cut
+
+    def _encode(self, query: Query) -> Encoded:
+        return encode(self._tokenizer, query.prompt, query.responses, query.tools, written=True)
+
+    def _judgment(self, item: Encoded, completions: Sequence[Completion]) -> Judgment:
+        tokens = len(item.prompt)
+        failed = [one for one in completions if one.outcome is not Outcome.ANSWERED]
+        if failed:
+            worst = min(failed, key=lambda one: WORST_FIRST.index(one.outcome))
+            return Judgment(worst.outcome, detail=worst.detail, prompt_tokens=tokens)
+        scores = []
+        for completion, written in zip(completions, item.written, strict=True):
+            if completion.logprobs is None:
+                raise ModelError(
+                    f"{self.name}: the server returns no log-probabilities of a text (completions with echo and "
+                    "logprobs); serve the model by vLLM, or use its folder: likelihood:MODEL"
+                )
+            total = math.fsum(completion.logprobs[place][1] for place in written)
+            scores.append(total / len(written) if self._settings.likelihood == "mean" else total)
+        return Judgment(Outcome.ANSWERED, tuple(scores), prompt_tokens=tokens)
 
 
 # ---- longrm serve ----

@@ -21,7 +21,7 @@ from longrm.reward_models.protocol import RewardModel
 from longrm.rng import seed_of
 from longrm.types import Cut, Judgment, Message, Outcome, Query, message_text, text_of
 
-_WORST_FIRST = (Outcome.ERROR, Outcome.TOO_LONG, Outcome.REFUSED, Outcome.TRUNCATED, Outcome.UNPARSED)
+WORST_FIRST = (Outcome.ERROR, Outcome.TOO_LONG, Outcome.REFUSED, Outcome.TRUNCATED, Outcome.UNPARSED)
 """Which outcome a query has if its prompts end in several."""
 
 
@@ -184,7 +184,7 @@ def _judgment(conversations: tuple[Conversation, ...]) -> Judgment:
     if len(verdicts) < len(conversations):
         verdicts = []
         unanswered = [one for one in conversations if one.verdict is None]
-        worst = min(unanswered, key=lambda one: _WORST_FIRST.index(one.outcome))
+        worst = min(unanswered, key=lambda one: WORST_FIRST.index(one.outcome))
         times = "1 attempt" if worst.attempts == 1 else f"{worst.attempts} attempts"
         outcome, detail = worst.outcome, worst.detail or f"no verdict in the answer after {times}"
         if len(conversations) > 1:

@@ -122,11 +122,13 @@ def _load_longrm(url: str, request: LoadRequest) -> RewardModel:
 
 
 def _load_likelihood(name: str, request: LoadRequest) -> RewardModel:
+    if name.startswith(_HTTP):
+        from longrm.reward_models.endpoints import LikelihoodEndpoint
+
+        return LikelihoodEndpoint(name.removeprefix(_HTTP), request)
     from longrm.modeling.loading import load_language_model
     from longrm.reward_models.packed import LikelihoodRewardModel
 
-    if name.startswith(_HTTP):
-        raise ConfigError(f"likelihood: requires a model on this machine, not {name}")
     names = name.split("#", 1)
     if not all(names):
         raise ConfigError(
@@ -222,7 +224,6 @@ KINDS: dict[str, RewardModelKind] = {
     "likelihood": RewardModelKind(
         "likelihood:MODEL, or likelihood:MODEL#REFERENCE",
         _load_likelihood,
-        # An endpoint is an error when it is loaded; until then its name is no local model.
         lambda name, rename: name if name.startswith(_HTTP) else "#".join(map(rename, name.split("#"))),
     ),
     # openai:URL#NAME after `tokens:` is renamed like a model's name, which leaves it as it is.
@@ -255,7 +256,8 @@ def load(
             - `likelihood:MODEL`, a language model whose score is the log-probability of the response;
               `likelihood:MODEL#REFERENCE` subtracts that of the model it was trained from;
             - `tokens:MODEL`, a language model that judges by the probability of one token, such as A or B;
-            - `tokens:openai:URL#NAME`, the same behind an endpoint that returns log-probabilities;
+            - `likelihood:openai:URL#NAME` and `tokens:openai:URL#NAME`, the same behind an endpoint that returns
+              log-probabilities;
             - `baseline:NAME`, a rule without a model;
             - `compress:MODEL`, another model that sees only the most relevant chunks of the context;
             - `ensemble:mean-rank:MODEL+MODEL` or `ensemble:votes:MODEL+MODEL`, several models together;

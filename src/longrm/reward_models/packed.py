@@ -18,7 +18,7 @@ from torch import Tensor
 from longrm.data.joining import Encoded, TokenQuery, common_prefix, encode
 from longrm.data.tokenizing import Tokenizer, UnknownTokens
 from longrm.errors import ConfigError, DataError, ModelError
-from longrm.judging import TOKEN_FORMATS, Policy, fit, format_for, load_formats, why_uncut
+from longrm.judging import TOKEN_FORMATS, Policy, fit, format_for, load_formats, too_long
 from longrm.modeling.device_memory import concerns_one_query
 from longrm.modeling.loading import LanguageModel, LoadedModel, Scorer, load_scorer
 from longrm.modeling.prefix_cache import BLOCK, PrefixCache, block_keys
@@ -148,12 +148,8 @@ class PackedRewardModel(RewardModel):
 
                 fitted = fit(query, measure, self.limit, self.tokenizer, policy)
                 if fitted is None:
-                    detail = (
-                        f"{opened.longest:,} > {self.limit:,} tokens; prompt and longest response exceed the context "
-                        f"window{why_uncut(query, policy)}"
-                    )
                     tokens = self._prompt_tokens(opened.items)
-                    return Judgment(Outcome.TOO_LONG, detail=detail, prompt_tokens=tokens)
+                    return too_long(query, policy, opened.longest, self.limit, tokens)
                 opened = OpenedQuery(query, self._items(fitted[0]), fitted[1])
             for item in opened.items:
                 for ids in (item.prompt, *item.responses):

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from longrm.attribution.ablation import AblatedScores
-from longrm.attribution.attribute import MASKS, attribute, target_of
+from longrm.attribution.attribute import MASKS, attribute, prompts_at_most, target_of
 from longrm.attribution.records import Target
-from longrm.attribution.trust import prompts_at_most
 from longrm.data.chunking import approximate_tokens
 from longrm.errors import DataError
 from longrm.rng import hash_fraction

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from longrm.attribution.ablation import Removal, context_sentences
-from longrm.attribution.attribute import MASKS, attribute, target_of
+from longrm.attribution.attribute import MASKS, attribute, prompts_at_most, target_of
 from longrm.attribution.records import (
     ATTRIBUTIONS,
     AttentionRecord,
@@ -21,7 +21,6 @@ from longrm.attribution.records import (
     Target,
     is_evidence,
 )
-from longrm.attribution.trust import prompts_at_most
 from longrm.clients.remote_settings import ModelName
 from longrm.config import OPERATIONAL
 from longrm.data.chunking import approximate_tokens

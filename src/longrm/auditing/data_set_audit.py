@@ -2,32 +2,28 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import Field
+from scipy import stats
 
 from longrm.auditing.duplicates import Duplicates, Leakage
-from longrm.auditing.measures import (
-    Bias,
-    Depths,
-    Lengths,
-    VoteMeasure,
-    Votes,
-    bias_of,
-    depths_of,
-    lengths_of,
-)
 from longrm.auditing.rows import AuditedRow, AuditedRows, Evidence
 from longrm.benchmarks.benchmark import AuditFinding, FindingCounter, bucket, measure_with
 from longrm.column_names import ColumnNames
 from longrm.config import Config
 from longrm.errors import DataError
+from longrm.evaluation.estimates import ratio
+from longrm.evaluation.table import Bootstrap
 from longrm.runs.progress import Progress, no_progress
+from longrm.runs.records import Estimate
+from longrm.synthesis.voting import Agreement
 
 SCHEMA_VERSION = 1
 
@@ -58,6 +54,12 @@ FINDINGS: Mapping[str, str] = {
 _OF_THE_WHOLE = ("rows_not_as_counted", "unfinished_run", "length_shortcut")
 
 
+# Of the bootstrap. The seed is fixed: another one would only move the intervals by their sampling error.
+_BOOTSTRAP = Bootstrap(resamples=1000, seed=0)
+
+_QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+
+
 class AuditSettings(Config):
     """Settings of `longrm audit`.
 
@@ -75,6 +77,90 @@ class AuditSettings(Config):
     columns: ColumnNames | None = None
     similarity_threshold: float = Field(0.8, gt=0, lt=1)
     against: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Lengths of texts in tokens."""
+
+    texts: int
+    total: int
+    quantiles: Mapping[str, float]  # by the share of the texts that are no longer: 0, 0.05, 0.25, 0.5, ...
+    buckets: Mapping[int, int]  # texts by the power of two that their length is rounded up to
+
+
+def lengths_of(tokens: Sequence[int]) -> Lengths:
+    """Summarizes lengths; there must be one at least."""
+    values = np.array(tokens)
+    return Lengths(
+        texts=len(values),
+        total=int(values.sum()),
+        quantiles={f"{share:g}": float(np.quantile(values, share)) for share in _QUANTILES},
+        buckets=dict(sorted(Counter(map(bucket, tokens)).items())),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Depths:
+    """Depths of evidence: the share of the rest of the context that precedes it, from 0 to 1."""
+
+    known: int  # pieces of evidence whose depth is known; rows with the same context count once
+    tenths: tuple[int, ...]  # how many are in each tenth of the depth
+    mean: float | None
+    # The p-value of a chi-squared test that depths are uniform, over pieces of at most a twentieth of their context:
+    # large pieces have few possible depths. None for fewer than 50 pieces.
+    even: float | None
+
+
+def depths_of(evidence: Iterable[Evidence]) -> Depths:
+    """Summarizes the evidence of different contexts."""
+    pieces = [piece for one in evidence for piece in one.pieces]
+    tenths, small = [0] * 10, [0] * 10
+    for depth, share in pieces:
+        tenth = min(9, int(depth * 10))
+        tenths[tenth] += 1
+        small[tenth] += share <= 0.05
+    return Depths(
+        known=len(pieces),
+        tenths=tuple(tenths),
+        mean=sum(depth for depth, _ in pieces) / len(pieces) if pieces else None,
+        # Fewer than five expected in each tenth would make the test unreliable.
+        even=float(stats.chisquare(small).pvalue) if sum(small) >= 50 else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Bias(Estimate):
+    """How often an irrelevant feature goes with the better response, and how often it would by chance."""
+
+    chance: float | None
+
+
+def bias_of(observations: Sequence[tuple[int, float, float]]) -> Bias:
+    """The bias by its observations: a group's code, whether the feature holds (0.5 at a tie), and the chance of it."""
+    if not observations:
+        return Bias(None, None, None, 0, 0, None)
+    groups, held, chance = map(np.array, zip(*observations, strict=True))
+    estimate = ratio(held.astype(float), np.ones(len(held)), groups, **_BOOTSTRAP)
+    return Bias(**asdict(estimate), chance=float(chance.mean()))
+
+
+@dataclass(frozen=True, slots=True)
+class Votes:
+    """The votes of judgment rows, counted again: equal scores form a cluster, and the only largest one decides.
+
+    Rows without a decision were not kept, so these votes are a selection.
+    """
+
+    rows: int  # rows that record each judge's score
+    recorded: int  # of these, rows that record the sizes of their clusters
+    same_clusters: int  # of these, rows whose clusters have the recorded sizes
+    chosen_inside: int  # rows whose chosen judgment is in the only largest cluster
+    chosen_agrees: int  # of these, rows in which no other explanation agrees better with those of the cluster
+    rejected: int  # rejected judgments
+    rejected_outside: int  # of these, those outside the cluster or without a score
+    alpha: Estimate  # Krippendorff's alpha over all scores
+    pairwise: Estimate  # the share of pairs of scores that are equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +237,8 @@ def audit(
     }
     tokens = {name: {part: array("Q") for part in ("prompts", "contexts", "responses")} for name in counters}
     leakage = Leakage(settings.against) if settings.against else None
-    duplicates, votes = Duplicates(settings.similarity_threshold), VoteMeasure()
+    duplicates = Duplicates(settings.similarity_threshold)
+    vote_counts, agreement = Counter[str](), Agreement()
     kinds, labels, places = Counter[str](), Counter[str](), Counter[int]()
     counts = {name: Counter[str]() for name in ("task", "source", "stated length", "number of responses")}
     groups: set[str] = set()
@@ -174,8 +261,17 @@ def audit(
         any_question |= bool(row.question)
         if row.evidence.pieces:
             evidence[row.group, row.evidence] = None
-        if row.votes is not None:
-            votes.see(row.votes, row.group)
+        if (recount := row.votes) is not None:
+            agreement.see({vote.judge: vote.score for vote in recount.votes}, row.group)
+            vote_counts.update(
+                rows=1,
+                recorded=bool(recount.conf),
+                same_clusters=bool(recount.conf) and recount.same_conf,
+                chosen_inside=recount.same_consensus,
+                chosen_agrees=recount.same_chosen,
+                rejected=len(recount.rejected),
+                rejected_outside=len(recount.outside),
+            )
 
         if row.ranks:
             counts["number of responses"][str(len(row.responses))] += 1
@@ -217,14 +313,17 @@ def audit(
         first = f"; the first: {unreadable.examples[0]}" if unreadable.examples else ""
         raise DataError(f"{path}: no row can be read{first}")
     depths, longer = depths_of(one for _, one in evidence), bias_of(better_is_longer)
-    voted = votes.result()
+    votes = None
+    if vote_counts:
+        alpha, pairwise = agreement.alpha(**_BOOTSTRAP), agreement.pairwise(**_BOOTSTRAP)
+        votes = Votes(**vote_counts, alpha=alpha, pairwise=pairwise)
     # A count of 0 would say nothing where no row has what is needed to find this.
     comparisons = bool(kinds["comparison"] + kinds["judgment"])
     looked_for = {
         "ties": comparisons,
         "unknown_order": comparisons,
-        "without_contrast": voted is not None,
-        "contrast_of_form_only": voted is not None,
+        "without_contrast": votes is not None,
+        "contrast_of_form_only": votes is not None,
         "leaked_contexts": leakage is not None,
         "leaked_questions": leakage is not None and any_question,
         "leaked_responses": leakage is not None,
@@ -264,7 +363,7 @@ def audit(
         places=dict(sorted(places.items())),
         first=bias_of(best_is_first),
         longer=longer,
-        votes=voted,
+        votes=votes,
         findings=findings,
         settings=settings.to_dict(),
         origin=rows.origin,

@@ -71,7 +71,7 @@ def test_judging_settings(setting):
     judge = TrialJudge(
         load("baseline:longest"), JudgingSettings(baselines=()).model_copy(update={setting: OTHER})
     )
-    with UNKNOWN:
+    with pytest.raises((AssertionError, KeyError), match=OTHER):
         judge.records([PAIR])
 
 

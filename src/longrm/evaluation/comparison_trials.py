@@ -1,9 +1,9 @@
 """Judges comparisons with a reward model in every order and vote, and with baselines for comparison."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Annotated, Literal, assert_never
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -16,7 +16,6 @@ from longrm.reward_models.trials import best, latin_square, together, trial_of
 from longrm.runs.records import ContextCheck, JudgmentRecord
 from longrm.types import (
     Comparison,
-    Judgment,
     Outcome,
     Trial,
     message_text,
@@ -58,11 +57,7 @@ class JudgingSettings(Config):
 
 
 class TrialJudge:
-    """Judges batches of comparisons with one model.
-
-    Raises:
-        ConfigError: Several votes of a model that always gives the same answer, or an unknown baseline.
-    """
+    """Judges batches of comparisons with one model."""
 
     def __init__(self, model: RewardModel, judging: JudgingSettings) -> None:
         if judging.votes > 1 and not model.samples:
@@ -81,20 +76,43 @@ class TrialJudge:
         orders = [self._orders(comparison) for comparison in batch]
         queries = []  # for each comparison one per trial, then perhaps one for the context check
         for comparison, without, own in zip(batch, self._without_contexts(batch), orders, strict=True):
-            asked = [query_of(comparison, order, trial) for trial, order in enumerate(own)]
-            queries.append(asked if without is None else [*asked, query_of(without, own[0], len(own))])
-        judged = iter(self._model.judge([query for asked in queries for query in asked]))
-        first = [asked[0] for asked in queries]
-        scores = {name: baseline.judge(first) for name, baseline in self._baselines.items()}
-        return [
-            self._record(
-                comparison,
-                orders[row],
-                list(islice(judged, len(queries[row]))),
-                {name: column[row] for name, column in scores.items()},
+            queries.append([query_of(comparison, order, trial) for trial, order in enumerate(own)])
+            if without is not None:
+                queries[-1].append(query_of(without, own[0], len(own)))
+        judged = iter(self._model.judge([query for of_comparison in queries for query in of_comparison]))
+        first = [of_comparison[0] for of_comparison in queries]
+        baselines = {name: baseline.judge(first) for name, baseline in self._baselines.items()}
+        records = []
+        for row, (comparison, own) in enumerate(zip(batch, orders, strict=True)):
+            judgments = list(islice(judged, len(queries[row])))
+            trials = tuple(trial_of(*pair) for pair in zip(judgments, own, strict=False))
+            checked = [trial_of(judgment, own[0]) for judgment in judgments[len(own) :]]
+            if checked:
+                check = context_check(trials[0], checked[0])
+            else:
+                check = "" if self._judging.context_check == "none" else "impossible"
+            # An error of the context check is one of the comparison, so that it is tried again.
+            combined = together((*trials, *(trial for trial in checked if trial.outcome is Outcome.ERROR)))
+            cuts = [judgment.cut for judgment in judgments[: len(own)] if judgment.cut is not None]
+            place = length_and_depth(comparison)
+            records.append(
+                JudgmentRecord.of(
+                    combined,
+                    id=comparison.id,
+                    group=comparison.group,
+                    length=place.length,
+                    prompt_tokens=judgments[0].prompt_tokens,
+                    depth=place.depth,
+                    task=str(comparison.metadata.get("task", "")),
+                    subtype=str(comparison.metadata.get("subtype", "")),
+                    characters=tuple(len(text_of(response)) for response in comparison.responses),
+                    cut=max(cuts, key=lambda cut: cut.tokens, default=None),
+                    trials=trials if len(trials) > 1 else (),
+                    context_check=check,
+                    baselines={name: trial_of(one[row], own[0]).scores for name, one in baselines.items()},
+                )
             )
-            for row, comparison in enumerate(batch)
-        ]
+        return records
 
     def passes(self, batch: Sequence[Comparison]) -> None:
         """Notes a batch that is not judged here: its contexts may be swapped into those of the next batch."""
@@ -102,19 +120,10 @@ class TrialJudge:
 
     def _orders(self, comparison: Comparison) -> tuple[tuple[int, ...], ...]:
         """The presented order of each trial."""
-        required = self._model.orders(comparison.id)
-        if required:
+        if required := self._model.orders(comparison.id):
             return required
         first = presented_order(comparison, self._judging.seed)
-        match self._judging.orders:
-            case "both":
-                several = True
-            case "one":
-                several = False
-            case "auto":
-                several = len(first) == 2
-            case unknown:
-                assert_never(unknown)
+        several = {"both": True, "one": False, "auto": len(first) == 2}[self._judging.orders]
         orders = latin_square(first) if several and self._model.sees_order else (first,)
         return tuple(order for order in orders for _ in range(self._judging.votes))
 
@@ -152,40 +161,6 @@ class TrialJudge:
             return replace(edit_context(comparison, edits), evidence=())
         except ValueError:  # a list of content parts cannot be edited
             return None
-
-    def _record(
-        self,
-        comparison: Comparison,
-        orders: Sequence[tuple[int, ...]],
-        judgments: Sequence[Judgment],
-        baselines: Mapping[str, Judgment],
-    ) -> JudgmentRecord:
-        """The record of a judgment for each order, perhaps followed by one of the context check."""
-        trials = tuple(trial_of(*pair) for pair in zip(judgments, orders, strict=False))
-        checked = [trial_of(judgment, orders[0]) for judgment in judgments[len(orders) :]]
-        # An error of the context check is one of the comparison, so that it is tried again.
-        combined = together((*trials, *(trial for trial in checked if trial.outcome is Outcome.ERROR)))
-        place = length_and_depth(comparison)
-        cuts = [judgment.cut for judgment in judgments[: len(trials)] if judgment.cut is not None]
-        if checked:
-            check = context_check(trials[0], checked[0])
-        else:
-            check = "" if self._judging.context_check == "none" else "impossible"
-        return JudgmentRecord.of(
-            combined,
-            id=comparison.id,
-            group=comparison.group,
-            length=place.length,
-            prompt_tokens=judgments[0].prompt_tokens,
-            depth=place.depth,
-            task=str(comparison.metadata.get("task", "")),
-            subtype=str(comparison.metadata.get("subtype", "")),
-            characters=tuple(len(text_of(response)) for response in comparison.responses),
-            cut=max(cuts, key=lambda cut: cut.tokens, default=None),
-            trials=trials if len(trials) > 1 else (),
-            context_check=check,
-            baselines={name: trial_of(one, orders[0]).scores for name, one in baselines.items()},
-        )
 
 
 def context_check(with_context: Trial, without: Trial) -> ContextCheck:

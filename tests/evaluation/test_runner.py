@@ -15,10 +15,9 @@ from longrm.data import write
 from longrm.errors import ConfigError, DataError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
-from longrm.evaluation.runner import evaluate, verdict
+from longrm.evaluation.runner import verdict
 from longrm.reward_models import RewardModel
 from longrm.reward_models import load as load_model
-from longrm.runs.folder import RunFolder
 from longrm.runs.logs import Log, read_judgments
 from longrm.runs.records import ExampleRecord
 from longrm.types import Judgment, Outcome
@@ -68,13 +67,8 @@ class Counting(RewardModel):
 
 
 def judge(comparisons, model, path, **judging):
-    with RunFolder(path, "evaluation", Evaluation(model="x", bench="x")) as folder:
-        return evaluate(
-            LoadedBenchmark("test", comparisons),
-            model,
-            folder,
-            judging=JudgingSettings(resamples=200, **judging),
-        ).to_dict()
+    settings = Evaluation(model="x", bench="x", judging=JudgingSettings(resamples=200, **judging))
+    return run_evaluation(settings, path, bench=LoadedBenchmark("test", comparisons), model=model).to_dict()
 
 
 def logs(path):
@@ -264,9 +258,9 @@ def test_progress_is_reported_from_the_start_and_within_a_batch(tmp_path):
     data = LoadedBenchmark("test", rows(100), 100)
 
     def judge_all():
-        with RunFolder(tmp_path / "run", "evaluation", Evaluation(model="x", bench="x")) as folder:
-            judging = JudgingSettings(resamples=100)
-            evaluate(data, model, folder, judging=judging, progress=lambda *given: seen.append(given[:3]))
+        settings = Evaluation(model="x", bench="x", judging=JudgingSettings(resamples=100))
+        progress = lambda *given: seen.append(given[:3])  # noqa: E731
+        run_evaluation(settings, tmp_path / "run", bench=data, model=model, progress=progress)
 
     with pytest.raises(KeyboardInterrupt):
         judge_all()

@@ -15,8 +15,7 @@ from longrm.cli.score import command
 from longrm.data import write
 from longrm.errors import DataError, ModelError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
-from longrm.evaluation.evaluation_run import Evaluation
-from longrm.evaluation.runner import evaluate
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.modeling import attention, loading
 from longrm.modeling.attention_cuda import sees_of
 from longrm.modeling.loading import new_scorer
@@ -24,7 +23,6 @@ from longrm.modeling.shapes import ModelShape, build_trees
 from longrm.reward_models import JudgeSettings
 from longrm.reward_models import packed as scoring
 from longrm.reward_models.packed import DiscriminativeRewardModel
-from longrm.runs.folder import RunFolder
 from longrm.runs.logs import read_judgments
 from longrm.types import Outcome, query_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
@@ -111,10 +109,8 @@ def test_a_number_that_is_none_is_that_of_its_response_alone(scorer, model, resp
 
 
 def judged(rows, model, path, **judging):
-    with RunFolder(path, "evaluation", Evaluation(model="x", bench="x")) as folder:
-        return evaluate(
-            LoadedBenchmark("test", rows), model, folder, judging=JudgingSettings(resamples=100, **judging)
-        ).to_dict()
+    settings = Evaluation(model="x", bench="x", judging=JudgingSettings(resamples=100, **judging))
+    return run_evaluation(settings, path, bench=LoadedBenchmark("test", rows), model=model).to_dict()
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from longrm.config import Config
 from longrm.errors import ConfigError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.rules import RULES
-from longrm.evaluation.runner import Shard, ShardName, evaluate
-from longrm.evaluation.summaries import EvaluationSummary
+from longrm.evaluation.runner import Shard, ShardName, finish, join_logs, judge_comparisons
+from longrm.evaluation.summaries import EvaluationSummary, load_summary
 from longrm.reward_models import Compress, JudgeSettings, RewardModel
 from longrm.runs.folder import CACHE, RunFolder, claimed_once
 from longrm.runs.progress import Progress, no_progress
-from longrm.runs.workers import WorkerGroup
+from longrm.runs.workers import WorkerGroup, check_seen
 
 
 class JudgedBenchmark(Config):
@@ -84,19 +84,22 @@ def run_evaluation(
         refuse_server(settings.model, "torchrun")
     bench = bench or load_benchmark(settings)
     assert not bench.rule or bench.rule in RULES, f"no scoring rule {bench.rule!r}"
+    shard = Shard.parse(settings.shard) if settings.shard is not None else None
     with claimed_once(RunFolder(out, "evaluation", settings), place) as folder:
         judge = model or load_judge(settings, bench, out)
         if place.is_main_process:
             folder.record(model=judge.provenance, bench=bench.provenance)
-        return evaluate(
-            bench,
-            judge,
-            folder,
-            judging=settings.judging,
-            shard=Shard.parse(settings.shard) if settings.shard is not None else None,
-            place=place,
-            progress=progress,
-        )
+            join_logs(folder)
+        place.wait()  # until the main process has claimed the folder and joined the parts of killed processes
+        check_seen(out)
+        judged = judge_comparisons(bench, judge, folder, settings.judging, shard, place, progress)
+        place.wait()
+        if place.is_main_process:
+            finish(bench, judge, folder, settings.judging, shard, *judged)
+        place.wait()  # for the summary
+        summary = load_summary(out)
+        assert isinstance(summary, EvaluationSummary), "this run wrote it"
+        return summary
 
 
 def load_benchmark(settings: JudgedBenchmark) -> LoadedBenchmark:

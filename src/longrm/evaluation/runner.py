@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections import ChainMap, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
@@ -15,7 +15,7 @@ from longrm.errors import ConfigError, DataError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
 from longrm.evaluation.items import write_items
 from longrm.evaluation.results_csv import write_results
-from longrm.evaluation.summaries import EvaluationSummary, load_summary
+from longrm.evaluation.summaries import EvaluationSummary
 from longrm.evaluation.summarize import summarize
 from longrm.reward_models import RewardModel
 from longrm.reward_models.trials import points
@@ -31,9 +31,9 @@ from longrm.runs.logs import (
     rearrange,
     to_line,
 )
-from longrm.runs.progress import Progress, no_progress
+from longrm.runs.progress import Progress
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
-from longrm.runs.workers import WorkerGroup, check_seen
+from longrm.runs.workers import WorkerGroup
 from longrm.types import Comparison, Outcome, margin, message_text
 
 # A batch is judged between two writes to the log: large enough for the model to share prefixes, small enough that a
@@ -118,44 +118,17 @@ ShardName = Annotated[str, AfterValidator(lambda text: str(Shard.parse(text)))]
 """A setting that names a shard, such as "2/4"."""
 
 
-def evaluate(
+def finish(
     bench: LoadedBenchmark,
     model: RewardModel,
     folder: RunFolder,
-    *,
     judging: JudgingSettings,
-    shard: Shard | None = None,
-    place: WorkerGroup | None = None,
-    progress: Progress = no_progress,
-) -> EvaluationSummary:
-    """Judges the comparisons that are not yet in the folder's log, and writes the summary.
-
-    Batches are cut the same way whatever the log contains, and a batch that was written partly is judged again
-    completely, so that a resumed run ends with the bytes of an uninterrupted one. Several processes judge one batch
-    each at a time, and together write what one would have written. A shard judges complete batches, too.
-
-    Args:
-        bench: Comparisons in an order that does not change between runs.
-        model: Sees queries only: no gold, and the responses in a random order.
-        folder: A run folder, opened by the main process.
-        judging: Seed, orders, votes and statistics.
-        shard: Which of the comparisons to judge and summarize; all by default.
-        place: This process among those that share the comparisons; alone by default.
-        progress: Called after every batch.
-    """
-    place = place or WorkerGroup()
-    if place.is_main_process:
-        _join(folder)  # parts that killed processes left
-    place.wait()  # until the main process has claimed the folder and joined the parts
-    check_seen(folder.path)
-    ranks, batches = _judge(bench, model, folder, judging, shard, place, progress)
-    place.wait()
-    if not place.is_main_process:
-        place.wait()  # for the summary
-        summary = load_summary(folder.path)
-        assert isinstance(summary, EvaluationSummary), "this run wrote it"
-        return summary
-    _join(folder)
+    shard: Shard | None,
+    ranks: Mapping[str, tuple[int, ...] | None],
+    batches: Mapping[str, Any],
+) -> None:
+    """Puts the logs of all processes in order and summarizes them; the last arguments are from `judge_comparisons`."""
+    join_logs(folder)
     if not ranks:
         if shard is None or not batches["batches"]:
             raise DataError(f"{bench.name}: no row is a comparison")
@@ -189,7 +162,7 @@ def evaluate(
         folder.record(shard=batches)
     if bench.reading is not None:
         bench.reading.skipped.log()
-    summary = conclude(
+    conclude(
         judged,
         folder,
         judging,
@@ -207,8 +180,6 @@ def evaluate(
             "shard": None if shard is None else str(shard),
         },
     )
-    place.wait()
-    return summary
 
 
 def conclude(
@@ -231,12 +202,13 @@ def conclude(
     return summary
 
 
-def _join(folder: RunFolder) -> None:
+def join_logs(folder: RunFolder) -> None:
+    """Appends the parts that processes wrote, perhaps before they were killed, to the logs."""
     for name, kind in LOGS.items():
         join_parts(folder.path / name, kind)
 
 
-def _judge(
+def judge_comparisons(
     bench: LoadedBenchmark,
     model: RewardModel,
     folder: RunFolder,
@@ -246,6 +218,10 @@ def _judge(
     progress: Progress,
 ) -> tuple[dict[str, tuple[int, ...] | None], dict[str, Any]]:
     """Reads all comparisons, and judges and logs those that this process takes and that have no answer yet.
+
+    Batches are cut the same way whatever the log contains, and a batch that was written partly is judged again
+    completely, so that a resumed run ends with the bytes of an uninterrupted one. Several processes judge one batch
+    each at a time, and together write what one would have written. A shard judges complete batches, too.
 
     Returns the gold ranks of the shard's comparisons, by id; and what every shard records about the whole run, so that
     a merge can check it: the sizes of all batches, and a digest of all gold.

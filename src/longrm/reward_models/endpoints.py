@@ -124,15 +124,10 @@ class LikelihoodEndpoint(RewardModel):
         echoes = [echo for one in opened if not isinstance(one, Judgment) for echo in one[1]]
         self._client.on_progress = self.on_progress
         completions = iter(self._client.write(echoes))
-        judgments = []
-        for one in opened:
-            if isinstance(one, Judgment):
-                judgments.append(one)
-            else:
-                item, requests, cut = one
-                answers = [next(completions) for _ in requests]
-                judgments.append(replace(self._judgment(item, answers), cut=cut))
-        return judgments
+        return [
+            one if isinstance(one, Judgment) else self._judgment(*one, [next(completions) for _ in one[1]])
+            for one in opened
+        ]
 
     def _open(self, query: Query) -> tuple[Encoded, list[Echo], Cut | None] | Judgment:
         """The token ids of a query, one request for each response, and what was cut to make it fit."""
@@ -159,12 +154,14 @@ class LikelihoodEndpoint(RewardModel):
     def _encode(self, query: Query) -> Encoded:
         return encode(self._tokenizer, query.prompt, query.responses, query.tools, written=True)
 
-    def _judgment(self, item: Encoded, completions: Sequence[Completion]) -> Judgment:
+    def _judgment(
+        self, item: Encoded, echoes: Sequence[Echo], cut: Cut | None, completions: Sequence[Completion]
+    ) -> Judgment:
         tokens = len(item.prompt)
         failed = [one for one in completions if one.outcome is not Outcome.ANSWERED]
         if failed:
             worst = min(failed, key=lambda one: WORST_FIRST.index(one.outcome))
-            return Judgment(worst.outcome, detail=worst.detail, prompt_tokens=tokens)
+            return Judgment(worst.outcome, detail=worst.detail, prompt_tokens=tokens, cut=cut)
         scores = []
         for completion, written in zip(completions, item.written, strict=True):
             if completion.logprobs is None:
@@ -174,7 +171,7 @@ class LikelihoodEndpoint(RewardModel):
                 )
             total = math.fsum(completion.logprobs[place][1] for place in written)
             scores.append(total / len(written) if self._settings.likelihood == "mean" else total)
-        return Judgment(Outcome.ANSWERED, tuple(scores), prompt_tokens=tokens)
+        return Judgment(Outcome.ANSWERED, tuple(scores), prompt_tokens=tokens, cut=cut)
 
 
 # ---- longrm serve ----

@@ -151,24 +151,23 @@ def _from_judgebench(files: Sequence[Path]) -> _Record:
         if name in trials:
             raise DataError(f"{place}, field 'pair_id': duplicate {short(name)}")
         for order, entry in zip(((0, 1), (1, 0)), row.judgments, strict=False):
-            written = (entry and entry.judgment) or _RecordedText()
-            text = written.response or ""
             if entry is None:
-                judgment = Judgment(Outcome.UNPARSED, detail="the record has no judgment")
-            elif written.scores:
-                judgment = _scored(written.scores, order, f"{place}, field 'judgments'")
+                detail = "the record has no judgment"
+                recorded.append(Trial(order=order, outcome=Outcome.UNPARSED, detail=detail))
+                continue
+            written = entry.judgment or _RecordedText()
+            text = written.response or ""
+            scale = scale if written.scores else "verdict"
+            if written.scores or "decision" not in entry.model_fields_set:
+                trial = _trial(written.scores or text, "pairwise", order, f"{place}, field 'judgments'")
+            # JudgeBench's compute_final_metrics counts the decision and not the text (utils/metrics.py of
+            # ScalerLab/JudgeBench at e2c52c2).
+            elif scores := _DECISIONS.get(entry.decision or ""):
+                trial = trial_of(Judgment(Outcome.ANSWERED, scores, explanation=text), order)
             else:
-                scale = "verdict"
-                if "decision" not in entry.model_fields_set:
-                    judgment = _parsed(text, "pairwise", order)
-                # JudgeBench's compute_final_metrics counts the decision and not the text (utils/metrics.py of
-                # ScalerLab/JudgeBench at e2c52c2).
-                elif scores := _DECISIONS.get(entry.decision or ""):
-                    judgment = Judgment(Outcome.ANSWERED, scores, explanation=text)
-                else:
-                    detail = "the record has no decision"
-                    judgment = Judgment(Outcome.UNPARSED, explanation=text, detail=detail)
-            recorded.append(trial_of(judgment, order))
+                detail = "the record has no decision"
+                trial = Trial(order=order, outcome=Outcome.UNPARSED, explanation=text, detail=detail)
+            recorded.append(trial)
         trials[name] = tuple(recorded)
     return _Record(trials, scale)
 
@@ -202,30 +201,27 @@ def _from_release(files: Sequence[Path]) -> _Record:
                 raise DataError(
                     f"{place}, field 'shuffled_order': not a permutation of 0, 1, ...: {short(order)}"
                 )
-            if isinstance(row.output, list):
-                judgment = _scored(row.output, order, f"{place}, field 'output'")
-            else:
-                scale = "verdict"
-                format = "listwise" if row.tasktype == "BestOfN" else "pairwise"
-                judgment = _parsed(row.output, format, order)
-            trials[name] = (trial_of(judgment, order),)
+            scale = "verdict" if isinstance(row.output, str) else scale
+            format = "listwise" if row.tasktype == "BestOfN" else "pairwise"
+            trials[name] = (_trial(row.output, format, order, f"{place}, field 'output'"),)
     return _Record(trials, scale)
 
 
-def _scored(scores: Sequence[float], order: tuple[int, ...], place: str) -> Judgment:
-    if len(scores) != len(order):
-        raise DataError(f"{place}: {len(scores)} scores for {len(order)} responses")
-    return Judgment(Outcome.ANSWERED, scores=tuple(scores))
-
-
-def _parsed(text: str, format: str, order: tuple[int, ...]) -> Judgment:
-    """The judgment in a judge's text; the parser needs the number of responses and not what they say."""
-    verdict = load_format(format).parse(text, Query("", (), ((),) * len(order)))
+def _trial(recorded: str | Sequence[float], format: str, order: tuple[int, ...], place: str) -> Trial:
+    """The trial of a judge's text, or of scores in presented order."""
+    if not isinstance(recorded, str):
+        if len(recorded) != len(order):
+            raise DataError(f"{place}: {len(recorded)} scores for {len(order)} responses")
+        return trial_of(Judgment(Outcome.ANSWERED, scores=tuple(recorded)), order)
+    # The parser needs the number of responses, and not what they say.
+    verdict = load_format(format).parse(recorded, Query("", (), ((),) * len(order)))
     if verdict is None:
-        return Judgment(Outcome.UNPARSED, explanation=text, detail="no verdict in the recorded text")
-    return Judgment(
-        Outcome.ANSWERED, verdict.values, verdict.ranking, text, contradicted=verdict.contradicted
+        detail = "no verdict in the recorded text"
+        return Trial(order=order, outcome=Outcome.UNPARSED, explanation=recorded, detail=detail)
+    judgment = Judgment(
+        Outcome.ANSWERED, verdict.values, verdict.ranking, recorded, contradicted=verdict.contradicted
     )
+    return trial_of(judgment, order)
 
 
 # ---- Output of `longrm score` ----

@@ -21,7 +21,6 @@ from longrm.synthesis.documents import (
     read_texts,
     sentences,
     synthetic_candidates,
-    with_synthetic,
 )
 from longrm.synthesis.settings import CandidateRecipe
 
@@ -197,15 +196,6 @@ def test_synthetic_candidates_keep_sentences_of_the_gold_answer_and_replace_the_
         assert abs(len(candidate.text) - len(GOLD)) < 0.4 * len(GOLD)  # length does not reveal it
     rates = [token_f1(one.text, GOLD) for one in (whole, more, less, other)]
     assert rates == sorted({*rates}, reverse=True)
-
-
-def test_wrong_answers_come_from_other_questions_about_the_same_text():
-    documents = [Document(f"{text}{n}", text, f"q{n}", f"{text} {n}") for text in "ab" for n in range(3)]
-    found = {one.id: one.candidates for one in with_synthetic(documents, 0)}
-    assert [*found] == ["a0", "a1", "a2", "b0", "b1", "b2"]
-    for name, candidates in found.items():
-        assert candidates[1].text.startswith(name[0])
-        assert candidates[1].text != candidates[0].text
 
 
 def recipe(**settings):

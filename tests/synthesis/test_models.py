@@ -71,18 +71,13 @@ def test_an_answer_is_paid_for_once_in_all_runs(server, tmp_path):  # noqa: F811
     assert spending.accounts["one"]["answers"] == 6
 
 
-def test_a_run_may_continue_with_another_url():
-    model = ModelSettings(
-        model="openai:http://a/v1#m",
-        replica_urls=("http://b/v1",),
-        remote={"concurrency": 3, "json_schema": True},
-    )
-    assert ModelSettings.defining(model.to_dict()) == {
-        "model": "openai:#m",
-        "name": "",
-        "remote": {"extra": {}, "json_schema": True},
-    }
-    assert (model.label, ModelSettings(model="simulated:0.1").label) == ("m", "simulated:0.1")
+def test_a_run_may_continue_with_other_urls_but_not_with_another_model():
+    one = ModelSettings(model="openai:http://a/v1#m")
+    moved = ModelSettings(model="openai:http://b/v1#m", replica_urls=("http://c/v1",))
+    other = ModelSettings(model="openai:http://a/v1#n")
+    first, second, third = (ModelSettings.defining(model.to_dict()) for model in (one, moved, other))
+    assert first == second != third
+    assert (one.label, ModelSettings(model="simulated:0.1").label) == ("m", "simulated:0.1")
 
 
 def test_equal_requests_are_asked_once_and_more_urls_ask_nothing_again(server, tmp_path):  # noqa: F811

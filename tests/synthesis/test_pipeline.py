@@ -11,7 +11,6 @@ from longrm.data import read_demonstrations
 from longrm.errors import DataError, RunError
 from longrm.runs.folder import RunFolder, read_manifest
 from longrm.runs.logs import Log
-from longrm.runs.promised_files import check_files
 from longrm.synthesis import pipeline
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, SynthesisRun, prompt_hash
 from longrm.synthesis.simulated import GoldAnswers
@@ -153,21 +152,15 @@ def test_a_finished_run_does_nothing_and_new_inputs_are_added(tmp_path):
 
 
 @pytest.mark.parametrize("finished", [True, False])
-@pytest.mark.parametrize("shard", [0, -1])
-def test_a_shard_that_lost_bytes_is_named(tmp_path, shard, finished):
+def test_a_shard_that_lost_bytes_is_named(tmp_path, finished):
     out = tmp_path / "run"
     run(out, range(20))
     if not finished:
         (out / "files.json").unlink()
-    path = sorted((out / "rows").iterdir())[shard]
-    content = path.read_bytes()
-    for damaged in (content[:-1], b""):
-        path.write_bytes(damaged)
+    for path in ((shards := sorted((out / "rows").iterdir()))[0], shards[-1]):
+        content = path.read_bytes()
+        path.write_bytes(content[:-1])
         with pytest.raises(RunError, match=path.name):
             run(out, range(20))
-    if finished:
-        path.write_bytes(bytes(len(content)))
-        with pytest.raises(RunError, match=path.name):
-            check_files(out, digests=True)
-    path.write_bytes(content)
+        path.write_bytes(content)
     run(out, range(20))

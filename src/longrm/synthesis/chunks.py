@@ -189,11 +189,7 @@ class DistractorPool:
 
     @classmethod
     def gather(
-        cls,
-        documents: Iterable[Document],
-        tokenizer: Tokenizer,
-        chunk_size: int,
-        seed: int,
+        cls, documents: Iterable[Document], tokenizer: Tokenizer, chunk_size: int, seed: int
     ) -> "DistractorPool":
         """Draws documents, and large and small chunks of each, in one pass. Repeated texts count once."""
         # Every text has a random number of its own, and the texts with the smallest ones are kept: the draw does not
@@ -248,11 +244,8 @@ class DistractorPool:
     ) -> tuple[Iterator[DocumentChunk], list[DocumentChunk]]:
         """Distractors for one context: large chunks in a drawn order, and some small ones.
 
-        Args:
-            group: Of the document itself, whose chunks are left out.
-            unfit: Which chunks may answer the question.
-            banned: Texts of other chunks to leave out.
-            draws: The random numbers.
+        Left out are chunks of the document itself (`group`), those that may answer the question (`unfit`), and those
+        with a `banned` text.
         """
         excluded = {*banned}
 

@@ -227,7 +227,8 @@ def distinct(candidates: Sequence[Candidate]) -> list[int]:
 
 def pairs_of(document: Document) -> Iterator[RankedComparison]:
     """All pairs of scored candidates that models wrote, whose scores are far enough apart."""
-    candidates, scores = document.candidates, _scores(document)
+    candidates = document.candidates
+    scores = [candidate.score or 0.0 for candidate in candidates]
     for one, other in combinations(distinct(candidates), 2):
         if GOLD_MODEL in (candidates[one].model, candidates[other].model):
             continue
@@ -243,7 +244,8 @@ def rankings_of(document: Document, seed: int) -> Iterator[RankedComparison]:
     All are drawn from one base with a candidate of every filled tier. Synthetic candidates fill only the tiers that
     models leave empty.
     """
-    candidates, scores = document.candidates, _scores(document)
+    candidates = document.candidates
+    scores = [candidate.score or 0.0 for candidate in candidates]
     draws = Draws("rankings", seed, document.id)
     by_tier: dict[int, list[int]] = {}
     for position in distinct(candidates):
@@ -258,11 +260,6 @@ def rankings_of(document: Document, seed: int) -> Iterator[RankedComparison]:
         if size <= len(base):
             drawn = draws.choice(list(combinations(base, size)))
             yield RankedComparison(document.id, kind, drawn, tuple(scores[at] for at in drawn))
-
-
-def _scores(document: Document) -> list[float]:
-    scores = [candidate.score for candidate in document.candidates]
-    return [score for score in scores if score is not None]
 
 
 def opinion_of(best_first: Sequence[float | None]) -> Opinion:

@@ -16,7 +16,7 @@ from longrm.errors import ConfigError, nearest
 from longrm.reading import reading
 from longrm.synthesis.documents import (
     Document,
-    is_leval,
+    document_format,
     join_candidates,
     read_candidates,
     read_documents,
@@ -159,11 +159,9 @@ class CandidateRecipe(DocumentRecipe):
 
     @model_validator(mode="after")
     def _has_recorded_answers(self) -> Self:
-        documents = self.documents
-        known = documents.format in ("leval", "comparisons") or (
-            documents.format is None and is_leval(documents.place)
-        )
-        if self.candidates.recorded and not known:
+        if not self.candidates.recorded:
+            return self
+        if document_format(self.documents.place, self.documents.format) not in ("leval", "comparisons"):
             raise ValueError('candidates.recorded needs documents.format = "leval" or "comparisons"')
         return self
 

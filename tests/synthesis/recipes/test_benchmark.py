@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from longrm import benchmarks
 from longrm.clients import Completion
 from longrm.errors import DataError, RunError
 from longrm.synthesis.documents import Document
@@ -23,6 +24,15 @@ from ..test_selection import WORDS, answer, planted, selected
 
 pytest.importorskip("sacrebleu")
 RIGHTS = {"a": 10, "b": 7, "c": 4, "d": 0}
+
+
+@pytest.fixture
+def written_benchmark():
+    """Loads a folder in the schema of Long-RewardBench."""
+    source = benchmarks.BenchmarkSource()
+    return lambda folder: benchmarks.load(
+        f"long-rewardbench:{folder}", source=source, probe=benchmarks.Probe(), leval=benchmarks.Leval()
+    )
 
 
 @pytest.fixture

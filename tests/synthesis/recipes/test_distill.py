@@ -96,19 +96,15 @@ def test_rows_do_not_depend_on_the_batch():
 
 
 @pytest.mark.parametrize(
-    ("policy", "model", "steps"),
+    ("policy", "steps"),
     [
-        (Policy("It is 1."), Reader(), {"rollouts": {"kept": 1, "repeated": 1}, "best": {"tie": 1}}),
-        (Policy(" "), Reader(), {"rollouts": {"empty": 2}, "best": {"no_answer": 1}}),
-        (
-            Policy("It", outcome=Outcome.TRUNCATED),
-            Reader(),
-            {"rollouts": {"truncated": 2}, "best": {"no_answer": 1}},
-        ),
+        (Policy("It is 1."), {"rollouts": {"kept": 1, "repeated": 1}, "best": {"tie": 1}}),
+        (Policy(" "), {"rollouts": {"empty": 2}, "best": {"no_answer": 1}}),
+        (Policy("It", outcome=Outcome.TRUNCATED), {"rollouts": {"truncated": 2}, "best": {"no_answer": 1}}),
     ],
 )
-def test_what_gives_no_demonstration_is_counted(policy, model, steps):
-    (found,) = made(policy, model, task(7))
+def test_prompts_without_a_best_answer_are_counted(policy, steps):
+    (found,) = made(policy, Reader(), task(7))
     assert (found.rows, nested(found.steps)) == ((), steps)
 
 

@@ -153,46 +153,29 @@ def test_the_judge_reads_the_rubric_and_the_critical_chunks_alone():
         assert (row["score"], row["completion"]) == (8, GOOD)
 
 
-def truth(row):
-    """Who has which value, in what the row says outside its evidence."""
-    text = row["prompt"][-1]["content"]
-    context = text.partition("<context>\n")[2].partition("\n</context>")[0]
-    for chunk in evidence_of(row):
-        context = context.replace(chunk, "")
-    return RECORD.findall(context)
-
-
-def planted(sentences):
-    """The sources, of which other documents hold sentences that answer their questions."""
-    said = " ".join(sentences)
-    return [
-        Document(f"other-{number}", f"It was a long day. {said} So it went on.", "?", "!")
-        for number in range(3)
-    ]
-
-
 def test_a_planted_distractor_that_answers_the_question_is_found():
     entities = [re.search(r"code of (\w+)\?", source.question)[1] for source in SOURCES]
     right = [source.answer for source in SOURCES]
     other = [f"The access code of {entity} is basket." for entity in entities]
     for sentences in (right, other):
-        holders = [*SOURCES, *planted(sentences)]
-        for checked in (True, False):
-            check = "words" if checked else "none"
-            changed = {"in_document_share": 0.2, "distractor_check": check, "sufficiency": "none"}
-            rows, steps = make(foreign=holders, lengths=(3000,), **changed)
-            asked = [
-                re.search(r"<question>\n.*code of (\w+)\?", row["prompt"][0]["content"])[1] for row in rows
-            ]
-            answering = sum(
-                any(name == entity for name, _ in truth(row)) for row, entity in zip(rows, asked, strict=True)
-            )
-            if checked:
-                assert len(rows) == 12
-                assert answering == 0
+        text = f"It was a long day. {' '.join(sentences)} So it went on."
+        foreign = [*SOURCES, *(Document(f"other-{number}", text, "?", "!") for number in range(3))]
+        for check in ("words", "none"):
+            settings = {"in_document_share": 0.2, "distractor_check": check, "sufficiency": "none"}
+            rows, steps = make(foreign=foreign, lengths=(3000,), **settings)
+            answering = 0
+            for row in rows:
+                content = row["prompt"][0]["content"]
+                entity = re.search(r"<question>\n.*code of (\w+)\?", content)[1]
+                padding = content.partition("<context>\n")[2].partition("\n</context>")[0]
+                for chunk in evidence_of(row):
+                    padding = padding.replace(chunk, "")
+                answering += any(name == entity for name, _ in RECORD.findall(padding))
+            if check == "words":
+                assert (len(rows), answering) == (12, 0)
                 assert all(one["pool"]["answers_question"] > 0 for one in steps)
             else:
-                assert answering > 6  # the control: unchecked, they are shipped
+                assert answering > 6  # the control: unchecked, they are in the rows
 
 
 def test_a_judge_finds_an_answer_in_other_words(monkeypatch):

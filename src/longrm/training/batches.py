@@ -28,9 +28,7 @@ class Example:
     ranks: tuple[int, ...]  # gold ranks of the responses, 1 = best; (1,) for a demonstration
     digest: str  # of its context, for the log of what was trained on
     source: str = ""  # its file or world
-    margin: float | None = (
-        None  # by how much the score of a better response should exceed that of a worse one
-    )
+    margin: float | None = None  # by how much a better response's score should exceed a worse one's
     probability: float | None = None  # that the gold order is right, from 0.5 to 1
 
     @property
@@ -208,12 +206,12 @@ def list_ids(examples: Sequence[Example]) -> str:
 
 def out_of_memory(where: str, examples: Sequence[Example]) -> TrainingError:
     """The error for examples that do not fit into memory; names the longest one, and what saves memory."""
-    longest = max(examples, key=lambda example: example.size, default=None)
     which = ""
-    if longest is not None:
+    if examples:
+        longest = max(examples, key=lambda example: example.size)
         responses = len(longest.tokens.responses)
         which = (
-            f"; its longest example is '{longest.id}' ({longest.size:,} tokens with {responses} responses)"
+            f"; the longest example is '{longest.id}' ({longest.size:,} tokens with {responses} responses)"
         )
     return TrainingError(
         f"out of memory {where}{which}. Try, in this order: a smaller memory.tokens_per_forward, "

@@ -34,9 +34,7 @@ class DistributedContext:
     count: int = 1  # processes
     part: int = 0  # which part of every step this process reads
     parts: int = 1  # parts of a step
-    sequence: dist.ProcessGroup | None = (
-        None  # the processes that share its sequences; None if it reads them alone
-    )
+    sequence: dist.ProcessGroup | None = None  # the processes that share its sequences, if there are several
 
     @property
     def is_main_process(self) -> bool:

@@ -212,8 +212,9 @@ def without_paths(value: Any, key: str = "") -> Any:
     if not colon:
         kind, rest = "", value
     is_path = key in _PATH_SETTINGS or rest.startswith(("/", "~", "./", "../")) or _FILE_NAME.search(rest)
-    exists = 0 < len(rest) < 256 and Path(rest).expanduser().exists()  # a longer text is no file name
-    if is_path or exists or (kind and hub.split_revision(rest) is None):
+    short = 0 < len(rest.encode()) < 256  # a longer text is no file name, and exists() would raise OSError
+    unknown = kind and hub.split_revision(rest) is None
+    if is_path or unknown or (short and Path(rest).expanduser().exists()):
         return f"{kind}{colon}{Path(rest).name}"
     return value
 

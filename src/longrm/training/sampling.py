@@ -38,19 +38,15 @@ class Mixture:
     def epoch(self, number: int) -> list[tuple[int, int]]:
         """Source and row of everything that an epoch, counted from 0, reads, in order."""
         strata: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for source, lengths in enumerate(self._lengths):
-            for row in self._drawn(source, number):
+        for source, (lengths, quota) in enumerate(zip(self._lengths, self._quotas, strict=True)):
+            # The epoch reads `quota` rows of the endless series of passes, from `start` on.
+            start, size = number * quota, len(lengths)
+            passes = range(start // size, -(-(start + quota) // size))
+            series = (row for one in passes for row in self._pass(source, one))
+            first = start - passes.start * size
+            for row in islice(series, first, first + quota):
                 strata.setdefault((source, lengths[row].bit_length()), []).append((source, row))
         return _interleave(strata, Draws("epoch", self._seed, number))
-
-    def _drawn(self, source: int, epoch: int) -> list[int]:
-        """The rows of a source that an epoch reads."""
-        size, quota = len(self._lengths[source]), self._quotas[source]
-        start = epoch * quota
-        passes = range(start // size, -(-(start + quota) // size))
-        drawn = (row for number in passes for row in self._pass(source, number))
-        first = start - passes.start * size
-        return list(islice(drawn, first, first + quota))
 
     def _pass(self, source: int, number: int) -> list[int]:
         """All rows of a source in the order of one pass."""

@@ -89,11 +89,8 @@ def train(
 
         parallel = settings.parallel
         if context.count > 1 or parallel.zero:
-            rows = (
-                f"{parallel.sequence} share every sequence"
-                if parallel.sequence > 1
-                else "each reads its own rows"
-            )
+            shared = parallel.sequence > 1
+            rows = f"{parallel.sequence} share every sequence" if shared else "each reads different rows"
             sharded = f", ZeRO stage {parallel.zero}, offload {parallel.offload}" if parallel.zero else ""
             _logger.info("processes: %d, %s%s", context.count, rows, sharded)
         if not context.is_main_process:

@@ -76,7 +76,7 @@ def test_a_training_by_torchrun_whose_process_is_killed_continues(torchrun, reci
     os.kill(int(second), signal.SIGKILL)
     told, _ = launcher.communicate(timeout=300)
     assert launcher.returncode != 0
-    assert told.count("longrm: error: another process of this run has ended") == 1
+    assert told.count("longrm: error: another process of this run ended") == 1
     assert "Trained" not in told
     reached = saved_steps(tmp_path / "run")[-1]
     assert 2 <= reached < 60

@@ -108,7 +108,7 @@ def several(settings, train_all, tmp_path_factory):
         ends = [-9] + [1] * (count - 1) if ways == ALL else None
         outputs = train_all(count, entries, ends=ends)
         if ways == ALL:
-            assert all("another process of this run has ended" in output for output in outputs[1:]), outputs
+            assert all("another process of this run ended" in output for output in outputs[1:]), outputs
         return folder
 
     return folder_of

@@ -56,11 +56,11 @@ class Skipped:
 
     def with_one_more(self, message: str) -> "Skipped":
         """Counts one more row."""
-        return self.joined(Skipped(1, (message,)))
+        return Skipped(self.count + 1, (*self.messages, message)[:_MESSAGES_KEPT])
 
-    def joined(self, other: "Skipped") -> "Skipped":
-        """Adds the counts of both."""
-        return Skipped(self.count + other.count, (*self.messages, *other.messages)[:_MESSAGES_KEPT])
+    def first(self) -> str:
+        """The end of a message that no row is left."""
+        return f"; the first: {self.messages[0]}" if self.messages else ""
 
     def log(self) -> None:
         """Logs which rows were skipped, and why."""
@@ -165,8 +165,7 @@ def read(
     how = "as requested" if format else "recognized from its columns"
     _logger.info("reading %s in the format '%s', %s", path, name, how)
     if next(iter(reader), None) is None:
-        first = f"; the first: {reader.skipped.messages[0]}" if reader.skipped.count else ""
-        raise DataError(f"{path}: no row can be read{first}")
+        raise DataError(f"{path}: no row can be read{reader.skipped.first()}")
     return reader
 
 

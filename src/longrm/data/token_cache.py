@@ -180,16 +180,13 @@ def _make(
 def _write(
     folder: Path, rows: ComparisonReader | DemonstrationReader, tokenizer: Tokenizer, progress: Progress
 ) -> None:
-    bad = Skipped()
     start = 0
     with (folder / _TOKENS).open("wb") as tokens, (folder / _ROWS).open("w", encoding="utf-8") as lines:
         for number, result in enumerate(_in_parallel(rows, tokenizer), start=1):
             try:
                 row = result.result()
             except DataError as error:
-                if rows.on_bad_row == "stop":
-                    raise
-                bad = bad.with_one_more(str(error))
+                rows.skip(error)  # raises it unless bad rows are skipped
                 continue
             parts = [row.tokens.prompt, *row.tokens.responses]
             for part in parts:
@@ -202,11 +199,9 @@ def _write(
             lines.write(json.dumps(held) + "\n")
             start += sum(map(len, parts))
             progress("tokenizing", number, 0)
-    skipped = rows.skipped.joined(bad)
     if not start:
-        first = f"; the first: {skipped.messages[0]}" if skipped.count else ""
-        raise DataError(f"{rows.path}: no row to train on{first}")
-    (folder / _SKIPPED).write_text(json.dumps(asdict(skipped)), encoding="utf-8")
+        raise DataError(f"{rows.path}: no row to train on{rows.skipped.first()}")
+    (folder / _SKIPPED).write_text(json.dumps(asdict(rows.skipped)), encoding="utf-8")
 
 
 def _in_parallel(

@@ -8,6 +8,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 from longrm.data.chunking import unspaced, words_of
@@ -45,19 +46,13 @@ def latin_rouge_l(answer: str, gold: str) -> float:
     return float(_rouge(latin=True).score(gold, answer)["rougeL"].fmeasure)
 
 
-class _Words:
-    def tokenize(self, text: str) -> list[str]:
-        return words_of(text)
-
-
 @cache
 def _rouge(*, latin: bool) -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
     # use_stemmer=False: Evaluation/auto_eval.py line 61, github.com/OpenLMLab/LEval at cd34b05.
-    return (
-        RougeScorer(["rougeL"], use_stemmer=False) if latin else RougeScorer(["rougeL"], tokenizer=_Words())
-    )
+    tokenizer = None if latin else SimpleNamespace(tokenize=words_of)
+    return RougeScorer(["rougeL"], use_stemmer=False, tokenizer=tokenizer)
 
 
 def token_f1(answer: str, gold: str) -> float:
@@ -98,19 +93,16 @@ def _f1(ours: Sequence[str], theirs: Sequence[str]) -> float:
 def exact_match(answer: str, gold: str) -> float:
     """1 if both texts are the same words, else 0, as in the evaluation script of SQuAD (arXiv 1606.05250).
 
-    Case, punctuation (Chinese punctuation as well), English articles and white space are ignored.
+    Case, punctuation (also Chinese), English articles and white space are ignored.
     """
-    plain = [
-        " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_MARKS)).split()) for text in (answer, gold)
-    ]
-    return float(plain[0] == plain[1])
+    answer, gold = (_ARTICLES.sub(" ", text.lower().translate(_NO_MARKS)) for text in (answer, gold))
+    return float(answer.split() == gold.split())
 
 
 def right_choices(answer: str, gold: str) -> float:
-    """1 if exactly the right choices of a multiple-choice question are named, else 0, as for L-Eval's exams here.
+    """1 if exactly the right choices of a multiple-choice question are named plainly, else 0.
 
-    L-Eval (arXiv 2307.11088) itself gives a quarter point for an incomplete choice. An answer that does not plainly say
-    what it chooses has 0.
+    L-Eval (arXiv 2307.11088) itself gives a quarter point for an incomplete choice.
     """
     right = choices(gold)
     return float(bool(right) and choices(answer) == right)
@@ -139,9 +131,8 @@ def cited(text: str) -> frozenset[int]:
 def citation_precision(answer: str, gold: str) -> float:
     """The share of the cited passages that the gold answer cites, too; 0 if nothing is cited.
 
-    Computed on the sets of cited passages, as in information retrieval (scikit-learn's `precision_score` is the
-    reference). Unlike ALCE (arXiv 2305.14627) and L-CiteEval (arXiv 2410.02115) it asks no entailment model whether a
-    passage supports its sentence, because the right passages are known here.
+    The reference is scikit-learn's `precision_score` on the sets of passages. ALCE (arXiv 2305.14627) and L-CiteEval
+    (arXiv 2410.02115) ask an entailment model instead; here the right passages are known.
     """
     ours, theirs = cited(answer), cited(gold)
     return len(ours & theirs) / len(ours) if ours else 0.0
@@ -162,8 +153,7 @@ def citation_f1(answer: str, gold: str) -> float:
 def edit_similarity(answer: str, gold: str) -> float:
     """1 minus the insertions and deletions between both texts over their joint length in characters.
 
-    LongBench and RepoBench rate code like this (arXiv 2308.14508, 2306.03091), with `rapidfuzz.fuzz.ratio`. White space
-    around the texts is ignored. Two empty texts are equal.
+    LongBench and RepoBench rate code like this (arXiv 2308.14508, 2306.03091), with `rapidfuzz.fuzz.ratio`.
     """
     from rapidfuzz import fuzz
 
@@ -173,9 +163,8 @@ def edit_similarity(answer: str, gold: str) -> float:
 def math_equality(answer: str, gold: str) -> float:
     r"""1 if the last result of a text equals the gold one as a number, set or expression, else 0.
 
-    Found and compared with `math_verify` (Hugging Face), which reads LaTeX and plain expressions and compares them with
-    sympy: `1/2`, `0.5` and `\frac{2}{4}` are equal. A gold answer without a result matches nothing. Call it in the main
-    thread: a signal ends a comparison after 5 s.
+    `math_verify` (Hugging Face) reads LaTeX and plain expressions and compares them with sympy: `1/2`, `0.5` and
+    `\frac{2}{4}` are equal. Call it in the main thread: a signal ends a comparison after 5 s.
     """
     from math_verify import parse, verify
 
@@ -187,16 +176,11 @@ def chrf(answer: str, gold: str) -> float:
     """chrF2 (Popovic 2015): F-score of shared character n-grams up to six, recall weighted twice.
 
     The reference is sacreBLEU's `CHRF` with its defaults (arXiv 1804.08771), over 100. It needs no words, so it suits
-    languages that are written without spaces, and is the second opinion on word-based metrics.
+    languages that are written without spaces, and checks word-based metrics.
     """
-    return float(_chrf().sentence_score(answer, [gold]).score) / 100
-
-
-@cache
-def _chrf() -> Any:
     from sacrebleu.metrics.chrf import CHRF
 
-    return CHRF()
+    return float(CHRF().sentence_score(answer, [gold]).score) / 100
 
 
 ANSWER_METRICS: Mapping[str, AnswerMetric] = {

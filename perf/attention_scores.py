@@ -1,9 +1,9 @@
 """Memory of FR and IG by the length of the context: how far the resident set grows, each length in a fresh process.
 
-`rows` is `attention_rows` at the scored tokens of two responses, `embeddings` is `embedding_gradients`, and `full` the
-control: eager attention that hands over the matrices of all layers, and their gradients, of one response alone. Memory
-that is linear doubles with the length, that of matrices quadruples. The script fails where one of the first two grows
-faster than the length, by more than a tenth over all lengths.
+`rows` is `attention_rows` at the scored tokens of two responses, and `embeddings` is `embedding_gradients`. `full` is
+the control: eager attention that returns the matrices of all layers and their gradients, for one response. Linear
+memory doubles with the length; memory for matrices quadruples. The script fails if `rows` or `embeddings` grows
+faster than the length by more than a tenth over all lengths.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def bytes_of(arm: str, options: argparse.Namespace) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     model_arguments(parser)
-    parser.add_argument("--longest", type=int, default=LENGTHS[-1], help="tokens of the longest prompt")
+    parser.add_argument("--longest", type=int, default=LENGTHS[-1], help="longest prompt in tokens")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.memory_of:

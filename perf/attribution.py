@@ -1,6 +1,6 @@
 """How often attributions are shown, whether they find the evidence, and what they cost, by model and length.
 
-Controls are a model that never learned, and the first one with a randomized head of the same norm.
+The controls are an untrained model, and the first model with a random head of the same norm.
 """
 
 import argparse
@@ -25,7 +25,7 @@ UNTRAINED, RANDOM_HEAD = "untrained", "random head"
 
 
 def loaded(arm: str, options: argparse.Namespace) -> LoadedModel:
-    """The model of an arm: a folder's, that of the first folder with another head, or one that never learned."""
+    """The model of an arm: from a folder, from the first folder with a random head, or untrained."""
     if arm == UNTRAINED:
         return new_scorer(ModelShape(), Tokenizer.load(options.models[0]), seed=options.seed)
     found = load_scorer(options.models[0] if arm == RANDOM_HEAD else arm)
@@ -84,7 +84,9 @@ def measure(arm: str, length: int, cache: bool, options: argparse.Namespace) -> 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "models", nargs="+", help="folders of scalar reward models; the first one gets the random heads"
+        "models",
+        nargs="+",
+        help="folders of scalar reward models; the first one is also measured with a random head",
     )
     parser.add_argument("--world", default="records")
     parser.add_argument("--lengths", nargs="*", type=int, default=[128, 512])
@@ -94,13 +96,11 @@ def main() -> int:
         "--controls", action="store_true", help="also measure the untrained model and a random head"
     )
     parser.add_argument(
-        "--without-cache", action="store_true", help="also without kept prefixes, the first model"
+        "--without-cache", action="store_true", help="also measure the first model without the prefix cache"
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON line an arm instead of readable ones"
-    )
+    parser.add_argument("--json", action="store_true", help="print one JSON line per arm instead of text")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     for length in options.lengths:

@@ -1,4 +1,4 @@
-"""What the baselines earn on a benchmark, by length, beside models of your choice: one table in Markdown."""
+"""Accuracy of the baselines on a benchmark by length, next to models of your choice: one Markdown table."""
 
 import argparse
 import json
@@ -12,16 +12,16 @@ from longrm.reward_models import BASELINES
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bench", required=True, help="as `longrm evaluate` takes it")
+    parser.add_argument("--bench", required=True, help="as for `longrm evaluate`")
+    parser.add_argument("--model", action="append", default=[], help="as for `longrm evaluate`; repeatable")
     parser.add_argument(
-        "--model", action="append", default=[], help="as `longrm evaluate` takes it; repeatable"
-    )
-    parser.add_argument(
-        "--max-length", type=int, help="tokens that the models read; the middle of more is cut out"
+        "--max-length",
+        type=int,
+        help="most tokens that the models read; longer contexts are cut in the middle",
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON line a model instead of the table"
+        "--json", action="store_true", help="print one JSON line per model instead of the table"
     )
     options = parser.parse_args()
     judge = {"cut": "middle", "max_length": options.max_length} if options.max_length else {}

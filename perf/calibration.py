@@ -1,12 +1,12 @@
-"""Whether the instrument is calibrated: coverage of the intervals, power at the recommended n, levels of chance.
+"""Calibration of the statistics: coverage of the intervals, power at the recommended n, chance levels.
 
 Simulated judges are right at a stated rate, on comparisons that are independent or come in groups of four whose
 rates are drawn (Beta, intra-group correlation 0.3). Over many seeds the 95% intervals should cover that rate in
-93-97% of the runs, the paired interval against a judge 10 points worse should exclude 0 in 95% or more at the n
-that is recommended, and random orders should earn what chance says. The script fails where they do not.
+93-97% of the runs, the paired interval against a judge 10 points worse should exclude 0 in at least 95% at the
+recommended n, and random orders should reach the chance level. The script fails if they do not.
 
-Two further arms go the whole way: a simulated reward model is asked as an evaluation asks it, in one order or in
-both, and its metrics should cover its stated rate; and the n that a pilot of 200 recommends should have the power.
+Two arms run end to end: a simulated reward model in an evaluation, with one order or both, whose metrics should cover
+its stated rate; and the n that a pilot of 200 recommends, which should have the power.
 """
 
 import argparse
@@ -92,7 +92,7 @@ def coverage_and_power(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def asked(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Coverage by a simulated reward model that is asked as an evaluation asks it."""
+    """Coverage of the metrics of a simulated reward model in an evaluation."""
     pairs = [_pair(number) for number in range(SMALL)]
     for orders in ("one", "both"):
         covered = 0
@@ -115,7 +115,7 @@ def asked(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def piloted(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Power at the n that a pilot recommends, a new pilot each time."""
+    """Power at the n that a pilot recommends, with a new pilot each time."""
     apart, sizes = 0, []
     rate = 1 - ERROR
     for seed in range(options.seeds):
@@ -139,7 +139,7 @@ def piloted(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _in_coverage(share: float, seeds: int) -> bool:
-    """Few seeds leave chance its part: three standard errors of the aimed-at 95%."""
+    """Within three standard errors of 95%: with few seeds the share itself is noisy."""
     allowed = 3 * (0.95 * 0.05 / seeds) ** 0.5
     return COVERAGE[0] - allowed <= share <= COVERAGE[1] + allowed
 
@@ -186,7 +186,7 @@ def main() -> int:
     parser.add_argument("--asked-seeds", type=int, default=300)
     parser.add_argument("--resamples", type=int, default=2000)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="print JSON lines instead of readable ones")
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of text")
     options = parser.parse_args()
     around = circumstances(options)
     around["versions"] |= {"numpy": np.__version__, "scipy": scipy.__version__}

@@ -1,10 +1,10 @@
-"""A tiny judge that is trained to go by one criterion, measured on pairs of which one criterion of three is broken.
+"""A tiny judge trained to use one criterion, measured on pairs in which one of three criteria is broken.
 
-Contexts are of the world `records`. A response makes three claims about one of them; of the worse response one is wrong
-and has the value of another entity of the context. A criterion asks for the record of one entity. The judge is the
-demo's start, which writes down the record that answers a question, trained further to rate one response by one
-criterion: "Corimo: keeps bucket. [[10]]". It is measured, as in `rubrics.py`, on contexts that no training saw; beside
-controls: contexts that have nothing to do with the claims, and criteria that ask about other claims.
+Contexts come from the world `records`. A response makes three claims about one context; in the rejected response one
+claim is wrong: it has the value of another entity. A criterion asks for the record of one entity. The judge starts from
+the demo's model, which writes down the record that answers a question, and is trained further to rate one response by
+one criterion: "Corimo: keeps bucket. [[10]]". As in `rubrics.py` it is measured on unseen contexts, with two controls:
+contexts that are unrelated to the claims, and criteria that ask about other claims.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _MEASURED_SEED = 1_000_000  # of contexts that are measured on; no training come
 
 
 def pairs(length: int, n: int, seed: int, *, unrelated: bool = False) -> Iterator[Comparison]:
-    """Pairs whose responses make three claims each, of which one of the worse response is wrong."""
+    """Pairs whose responses make three claims each; one claim of the rejected response is wrong."""
     plan = WorldPlan("records", length, per_group=PARTS, seed=seed, unrelated=unrelated)
     asked = iter(generate(plan, 2 * PARTS * n, words_tokenizer()))
     made = (_pair(group, index % PARTS) for index, group in enumerate(zip(*[asked] * PARTS, strict=True)))
@@ -38,7 +38,7 @@ def pairs(length: int, n: int, seed: int, *, unrelated: bool = False) -> Iterato
 
 
 def _pair(asked: Sequence[Comparison], broken: int) -> Comparison | None:
-    """The comparison of three questions about a context; None where a response would name a value twice."""
+    """The comparison of three questions about a context; None if a response would name a value twice."""
     right, wrong = ([_value(one, one.best_first()[at]) for one in asked] for at in (0, 1))
     entities = [_entity(one) for one in asked]
     if len({*right, wrong[broken]}) <= PARTS or len({*entities}) < PARTS:
@@ -79,12 +79,12 @@ def _value(one: Comparison, response: int) -> str:
 
 
 def demonstrations(rows: Sequence[Comparison], template: Path) -> Iterator[dict[str, object]]:
-    """Of every pair a rating of the wrong claim, and one of a right claim that is drawn."""
+    """For every pair a rating of the wrong claim, and of one right claim at random."""
     shown = load_format("pointwise", template=template)
     for row in rows:
         best, worse = row.best_first()
-        told: list[Sequence[int]] = row.metadata["criterion_ranks"]
-        broken = next(at for at, ranks in enumerate(told) if len({*ranks}) > 1)
+        ranks_by: list[Sequence[int]] = row.metadata["criterion_ranks"]
+        broken = next(at for at, ranks in enumerate(ranks_by) if len({*ranks}) > 1)
         intact = [
             (response, at)
             for response in (best, worse)
@@ -111,12 +111,12 @@ def _record(row: Comparison, at: int) -> str:
 
 
 def run(*arguments: str) -> None:
-    """A command of longrm."""
+    """Runs a longrm command."""
     cli.main([*arguments], standalone_mode=False)
 
 
 def trained(out: Path, template: Path, length: int, steps: int, seed: int) -> Path:
-    """The judge: the demo's start, and then ratings by one criterion."""
+    """Trains the judge: the demo's model, then ratings by one criterion."""
     start, data = out / "start", out / "ratings.jsonl"
     run("train", "sft", "--config", "demo/generative_base", "--set", f"seed={seed}", "--out", str(start))
     lengths = (length // 2, length)
@@ -137,11 +137,13 @@ def trained(out: Path, template: Path, length: int, steps: int, seed: int) -> Pa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="holds the trainings; a killed one continues")
     parser.add_argument(
-        "--length", type=int, default=96, help="tokens of the contexts that it is trained on, at most"
+        "--out", type=Path, required=True, help="folder of the trainings; a killed training continues"
     )
-    parser.add_argument("--longer", type=int, nargs="*", default=[192, 384], help="measured, not trained on")
+    parser.add_argument("--length", type=int, default=96, help="longest training context in tokens")
+    parser.add_argument(
+        "--longer", type=int, nargs="*", default=[192, 384], help="longer contexts that are only measured"
+    )
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--n", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
@@ -157,7 +159,7 @@ def main() -> None:
 
 
 def measure(model: Path, template: Path, length: int, options: argparse.Namespace) -> None:
-    """Prints what the judge and the controls come to at a length."""
+    """Prints the results of the judge and the controls at a length."""
     seed = _MEASURED_SEED + options.seed
     rows = list(pairs(length, options.n, seed))
     arms = {

@@ -1,9 +1,9 @@
-"""What the short-to-long recipe is worth beside naive long data, under a simulated judge (paper, section 3).
+"""The value of the short-to-long recipe compared with naive long data, under a simulated judge (paper, section 3).
 
 Both arms train a tiny discriminative model on the same rows: the same long contexts, questions and responses of a
-generated world. Only the labels differ. The method's judge reads the critical chunks alone; the naive one reads the
-long context, and prefers the wrong response in so many points more of the pairs (the gap). How wide the gap of a real
-judge is, this does not tell: it tells from which gap on the recipe pays, for models this small.
+generated world. Only the labels differ. The method's judge reads only the critical chunks; the naive judge reads the
+long context and prefers the wrong response in more of the pairs (by the gap, in points). This does not show how large
+the gap of a real judge is, only from which gap on the recipe pays for models this small.
 """
 
 import argparse
@@ -84,7 +84,7 @@ class Arm(NamedTuple):
 
     Attributes:
         name: "method" or "naive".
-        gap: By how much the naive judge errs more.
+        gap: How much more often the naive judge errs.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Arm(NamedTuple):
 
     @property
     def reads(self) -> str:
-        """The context that labels come from."""
+        """The context that the judge reads."""
         return "short" if self.name == "method" else "long"
 
     @property
@@ -102,7 +102,7 @@ class Arm(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Names its folders."""
+        """The name of its folders."""
         return self.name if self.name == "method" else f"{self.name}-{100 * self.gap:.0f}"
 
 
@@ -232,7 +232,7 @@ def _row(source: Document, made: Sequence[Any]) -> Comparison:
 
 
 def label_error(sources: Sequence[Document], rows: Sequence[Comparison]) -> float:
-    """The share of rows whose better response is the wrong one."""
+    """The share of rows whose chosen response is the wrong one."""
     better = [text_of(row.responses[row.best_first()[0]]) for row in rows]
     return float(np.mean([text != one.answer for text, one in zip(better, sources, strict=True)]))
 
@@ -254,13 +254,13 @@ def examined(model: Path, seed: int, out: Path) -> float:
 
 
 def trained(arm: Arm, seed: int, out: Path) -> dict[str, Any]:
-    """One training and its exam; the rows are checked against the method's."""
+    """Trains and evaluates an arm; the rows are checked against the method's."""
     began = time.perf_counter()
     start = start_of(seed, out)
     sources = sources_of(seed)
     rows, read = rows_of(sources, arm, seed)
-    beside, _ = rows_of(sources, METHOD, seed)
-    unlabelled = [[replace(row, ranks=None) for row in part] for part in (rows, beside)]
+    others, _ = rows_of(sources, METHOD, seed)
+    unlabelled = [[replace(row, ranks=None) for row in part] for part in (rows, others)]
     assert unlabelled[0] == unlabelled[1], "the arms differ in more than their labels"
     folder = out / arm.label
     folder.mkdir(parents=True, exist_ok=True)
@@ -330,7 +330,7 @@ def advantages(out: Path, seeds: Sequence[int], found: Sequence[dict[str, Any]])
 
 
 def sweep(options: argparse.Namespace, around: dict[str, Any]) -> None:
-    """Appends a line for every training that the results do not hold yet."""
+    """Appends a line for every training that is not in the results yet."""
     known = {(one["seed"], one["arm"], one["gap"]) for one in results(options.results)}
     due = [(seed, arm) for arms in (ARMS[:-1], ARMS[-1:]) for seed in options.seeds for arm in arms]
     for seed, arm in due:
@@ -343,7 +343,7 @@ def sweep(options: argparse.Namespace, around: dict[str, Any]) -> None:
 
 
 def results(path: Path) -> list[dict[str, Any]]:
-    """The trainings that were done."""
+    """The finished trainings."""
     lines = path.read_text().splitlines() if path.exists() else []
     return [one for one in map(json.loads, lines) if one["kind"] == "training"]
 
@@ -382,19 +382,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder for rows, models and exams")
+    parser.add_argument("--out", type=Path, required=True, help="folder for rows, models and evaluations")
     parser.add_argument(
         "--results",
         type=Path,
         required=True,
-        help="JSONL, a line a training; those that it holds are not repeated",
+        help="JSONL file with a line per training; these trainings are not repeated",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument(
-        "--starts", action="store_true", help="train the starting models only, and tell how they judge"
+        "--starts", action="store_true", help="only train the starting models, and print their accuracy"
     )
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="print a JSON line a gap instead of the table")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON line per gap instead of the table"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.starts:

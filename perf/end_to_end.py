@@ -1,9 +1,9 @@
 """Every way of judging, end to end: a generated set in Long-RewardBench's schema, and three tiny judges of it.
 
-The judges are a discriminative model, a generative one in this process, and the same generative one behind
-`transformers serve` on this machine. All three run as a user would run them, through `longrm evaluate`. The
-models are far too small to judge; the generative one is taught to write verdicts, right or wrong. What is
-shown is that everything works at every length, and that both ways of running the generative one agree.
+The judges are a discriminative model, a generative model in this process, and the same generative model behind
+`transformers serve` on this machine. All three run through `longrm evaluate`, as a user would run them. The models
+are far too small to judge; the generative one is trained to write verdicts, right or wrong. The script shows that
+everything works at every length, and that both ways of running the generative model agree.
 """
 
 import argparse
@@ -52,9 +52,9 @@ def main() -> None:
         "--lengths", type=int, nargs="+", default=[4096, 8192, 16384, 32768, 65536, 131072], help="in tokens"
     )
     parser.add_argument("--per-cell", type=int, default=1, help="pairs of every task at every length")
-    parser.add_argument("--steps", type=int, default=400, help="optimizer steps that teach the format")
+    parser.add_argument("--steps", type=int, default=400, help="optimizer steps to learn the format")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--json", action="store_true", help="print one JSON line instead of a readable one")
+    parser.add_argument("--json", action="store_true", help="print one JSON line instead of text")
     options = parser.parse_args()
     torch.manual_seed(0)
     formats = (load_format("pairwise"), load_format("listwise"))
@@ -97,7 +97,7 @@ def labelled(one: Comparison, task: str, subtype: str, length: int) -> Compariso
 
 
 def make_tokenizer(formats: tuple[JudgingFormat, ...]) -> Tokenizer:
-    """A byte-level BPE tokenizer of the texts that the set and the judging prompts hold."""
+    """A byte-level BPE tokenizer trained on the texts of the set and the judging prompts."""
     rows = [
         *generate(WorldPlan("records", 512, responses=4), 30, words_tokenizer()),
         *generate(WorldPlan("chain", 512), 30, words_tokenizer()),
@@ -117,7 +117,7 @@ def form(row: Comparison, formats: tuple[JudgingFormat, ...]) -> JudgingFormat:
 def teach(
     tokenizer: Tokenizer, formats: tuple[JudgingFormat, ...], steps: int, longest: int
 ) -> LlamaForCausalLM:
-    """Teaches a tiny model to end with a verdict in the required form; short contexts are enough for that."""
+    """Trains a tiny model to end with a verdict in the required form; short contexts suffice."""
     config = LlamaConfig(
         vocab_size=tokenizer.vocab_size,
         hidden_size=32,

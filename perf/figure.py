@@ -1,6 +1,6 @@
 """Draws the figures of `docs/` from `results/`: `figure.py training_speed` or `figure.py real_model`.
 
-Each is drawn twice, for light and for dark pages.
+Each is drawn for light and for dark pages.
 """
 
 import argparse
@@ -30,7 +30,7 @@ COLORS = ("#4c84c4", "#d9822b", "#8f8f8f", "#3d9970")
 
 
 def training_speed() -> alt.HConcatChart:
-    """A training step beside separate sequences, over K, for each length of the prompt."""
+    """A training step compared with separate sequences, over K, for each prompt length."""
     rows = speed_rows(_lines("train_step_grid"))
     top = 1 + max(row["speedup"] for row in rows)
     return alt.hconcat(
@@ -82,7 +82,7 @@ def real_model() -> alt.HConcatChart:
 def accuracy_rows(
     lines: Iterable[Mapping[str, Any]], arms: Mapping[str, str], probes: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """A row for every arm and length, with limits in percent; arms stand side by side, so that none hides another."""
+    """A row for every arm and length, with limits in percent; arms are side by side, so that none hides another."""
     places = {arm: 1 + 0.04 * (number - (len(arms) - 1) / 2) for number, arm in enumerate(arms)}
     return [
         {

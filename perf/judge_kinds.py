@@ -27,8 +27,8 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def measure(name: str, pairs: Sequence[Comparison], options: argparse.Namespace) -> dict[str, Any]:
-    kind, told = ARMS[name]
-    judge = JudgeSettings(max_tokens=options.max_tokens, **told)
+    kind, settings = ARMS[name]
+    judge = JudgeSettings(max_tokens=options.max_tokens, **settings)
     model = load(f"{kind}{options.model}", judge=judge)
     _correct(model, pairs[:1])  # warms up
     start = time.perf_counter()
@@ -51,7 +51,7 @@ def measure(name: str, pairs: Sequence[Comparison], options: argparse.Namespace)
 
 
 def _correct(model: RewardModel, pairs: Sequence[Comparison]) -> float | None:
-    """Whether the chosen response alone is judged best, in both orders where they matter; None without a verdict."""
+    """Whether only the chosen response is judged best, in both orders if the order matters; None without a verdict."""
     (pair,) = pairs
     order = presented_order(pair, 0)
     (trial,) = model.judge_in_all_orders([query_of(pair, order)])
@@ -66,12 +66,10 @@ def main() -> int:
     parser.add_argument("--world", default="records")
     parser.add_argument("--length", type=int, default=512, help="tokens of a context")
     parser.add_argument("--pairs", type=int, default=32)
-    parser.add_argument("--max-tokens", type=int, default=64, help="room for a verdict in words")
+    parser.add_argument("--max-tokens", type=int, default=64, help="most tokens of a verdict in words")
     parser.add_argument("--arms", nargs="*", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON line an arm instead of readable ones"
-    )
+    parser.add_argument("--json", action="store_true", help="print one JSON line per arm instead of text")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     plan = WorldPlan(options.world, options.length, responses=2)

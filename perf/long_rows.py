@@ -1,9 +1,9 @@
 """A load test on real rows: one epoch of a training on a tiny model, and both layouts on the shortest rows.
 
-A byte-level BPE tokenizer is trained on the rows themselves. The arm with separate sequences takes the shortest
-rows only, one response at a time, with transformers' SDPA and heads at response positions only. Of
-demonstrations, which have one completion each, both arms compute the same. It makes no claim of quality: the model is
-random and small. Nothing of the rows is kept.
+A byte-level BPE tokenizer is trained on the rows. The arm with separate sequences reads only the shortest rows, one
+response at a time, with transformers' SDPA and heads at response positions only. For demonstrations, which have one
+completion each, both arms compute the same. The model is random and small, so its quality means nothing. No text of the
+rows is stored.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def texts(path: Path, objective: str) -> Iterator[str]:
 
 
 class _Row:
-    """A source of one example."""
+    """A source with one example."""
 
     def __init__(self, example: Example) -> None:
         self._example = example
@@ -82,7 +82,7 @@ def shared_step(model: Any, objective: Objective, example: Example) -> Tensor:
 
 
 def separate_step(model: Any, objective: Objective, example: Example) -> Tensor:
-    """Every response in a sequence of its own, through transformers' SDPA."""
+    """Every response in a separate sequence, through transformers' SDPA."""
     prompt, responses = example.tokens.prompt, example.tokens.responses
     values: list[Tensor] = []
     for response in responses:
@@ -147,7 +147,7 @@ def memory_of(arm: Callable[[Example], Tensor], example: Example) -> int:
 def compare_on_the_shortest(
     recipe: TrainingSettings, objective: Objective, count: int, *again: str
 ) -> dict[str, Any]:
-    """Seconds of both arms on the shortest rows, peak growth on the longest of them, and how far losses differ."""
+    """Seconds of both arms on the shortest rows, peak growth on the longest of these, and the loss difference."""
     examples = shortest(recipe, objective, count)
     arms = {name: make_arm(recipe, objective, name) for name in ARMS}
     seconds = {name: sum(timed(partial(arm, one)) for one in examples) for name, arm in arms.items()}
@@ -200,11 +200,11 @@ def main() -> None:
     )
     parser.add_argument("--objective", choices=list(TRAINED), default="bradley_terry")
     parser.add_argument("--vocabulary", type=int, default=8192)
-    parser.add_argument(
-        "--max-tokens", type=int, default=65_536, help="longer rows are left out, and counted"
-    )
+    parser.add_argument("--max-tokens", type=int, default=65_536, help="longer rows are skipped and counted")
     parser.add_argument("--per-step", type=int, default=1)
-    parser.add_argument("--shortest", type=int, default=4, help="rows of the arm with separate sequences")
+    parser.add_argument(
+        "--shortest", type=int, default=4, help="number of rows for the arm with separate sequences"
+    )
     parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--memory-of", choices=list(ARMS), help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What the performance scripts share: the model, the sequences, fair timing and fresh-process memory."""
+"""Shared by the performance scripts: models, sequences, fair timing, and memory in a fresh process."""
 
 import argparse
 import copy
@@ -46,7 +46,7 @@ class Workload:
 
 def model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", type=int, default=8192, help="tokens of the prompt")
-    parser.add_argument("--response", type=int, default=128, help="tokens of every response")
+    parser.add_argument("--response", type=int, default=128, help="tokens of each response")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--heads", type=int, default=8)
@@ -55,13 +55,13 @@ def model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vocabulary", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--json", action="store_true", help="print one JSON line instead of a readable one")
+    parser.add_argument("--json", action="store_true", help="print one JSON line instead of text")
 
 
 def make_workload(
     options: argparse.Namespace, prompt: int, responses: Sequence[int], *, writes: bool = False
 ) -> Workload:
-    """Random weights and random tokens; the model is a language model if it writes, else it has a scalar head."""
+    """Random weights and random tokens; the model is a language model if it generates, else it has a scalar head."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -119,7 +119,7 @@ def attention_flops_per_pair(options: argparse.Namespace) -> int:
 
 
 def interleaved(arms: Mapping[str, Arm], repeats: int) -> dict[str, list[float]]:
-    """Seconds of every repetition. Arms take turns: a slow minute hits all of them."""
+    """Seconds of every repetition. The arms alternate, so that a slow minute affects all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in arms}
     for _ in range(repeats):
         for name, arm in arms.items():
@@ -139,7 +139,7 @@ def medians(seconds: Mapping[str, list[float]]) -> dict[str, float]:
 
 
 def peak_growth(warm: Arm, arm: Arm) -> int:
-    """Bytes by which the resident set grows at most during one call, once a small call has settled it."""
+    """Largest growth of the resident set in bytes during one call, after a small call as warm-up."""
     warm()
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
@@ -157,14 +157,14 @@ def resident(field: str, process: int | str = "self") -> int:
 
 
 def peak_growth_in_fresh_process(arm: str, *more: str) -> int:
-    """Runs this same script, with more arguments, in a new process that measures the memory of one arm."""
+    """Runs this script with more arguments in a new process, which measures the memory of one arm."""
     return figure_of([*sys.argv, *more, "--memory-of", arm])
 
 
 def figure_of(command: Sequence[str]) -> int:
-    """Runs a script in a new process; returns the figure that it hands over.
+    """Runs a script in a new process; returns the number that it sends.
 
-    It does so by a pipe of its own: any library may write to standard output.
+    The number comes through a separate pipe, because any library may write to standard output.
     """
     reading, writing = os.pipe()
     with os.fdopen(reading) as pipe:
@@ -182,7 +182,7 @@ def figure_of(command: Sequence[str]) -> int:
 
 
 def hand_over(figure: int) -> None:
-    """Tells the process that asked for a figure, by `figure_of`; or whoever runs the script by hand."""
+    """Sends a number to the process that called `figure_of`; prints it if there is none."""
     if _PIPE not in os.environ:
         print(figure)
         return
@@ -191,7 +191,7 @@ def hand_over(figure: int) -> None:
 
 
 def circumstances(options: argparse.Namespace) -> dict[str, Any]:
-    """What a reader needs to repeat the measurement."""
+    """Machine, versions and command: what is needed to repeat the measurement."""
     return {
         "command": "python " + shlex.join(sys.argv),
         "machine": f"{os.cpu_count()}-core {platform.machine()} CPU",

@@ -1,6 +1,6 @@
-"""A reward server as trainers ship them: one request after the other, every sample whole and padded to the longest.
+"""A reward server as trainers ship it: requests one by one, each sample in full and padded to the longest.
 
-What OpenRLHF's `serve_rm` does, written again: FastAPI, transformers with its own SDPA, `POST /get_reward`.
+The same as OpenRLHF's `serve_rm`, reimplemented: FastAPI, transformers with its own SDPA, `POST /get_reward`.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 
 def build(folder: str, batch: int) -> FastAPI:
-    """The server of a folder's model; `batch` samples are read at once, at most."""
+    """The server of a folder's model; it reads at most `batch` samples at once."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.padding_side = "right"
     model = AutoModelForSequenceClassification.from_pretrained(

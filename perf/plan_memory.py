@@ -1,10 +1,10 @@
-"""The peak that `longrm plan` predicts against the one measured: how far a CPU's resident set grows over training.
+"""The peak memory that `longrm plan` predicts, against the measured growth of the resident set on a CPU.
 
 Each configuration is trained by `longrm.training.train.train` for two steps in a fresh process, on a generated file,
-after a tiny training has settled that process; so the optimizer has its state when the second step peaks. The script
-fails where a prediction of the test set is off by more than 15%. The fitting set is what the counts were compared with
-while they were written. `--set real --model DIR` trains the model that `real_model.py prepare` wrote, in small
-micro-batches, where many tensors have less than 4 MiB.
+after a tiny training as warm-up; two steps, so that the optimizer has its state when the second step peaks. The
+script fails if a prediction on the test set is off by more than 15%. The fitting set was used while the formulas were
+written. `--set real --model DIR` trains the model of `real_model.py prepare` in small micro-batches, where many
+tensors have less than 4 MiB.
 """
 
 import argparse
@@ -92,7 +92,7 @@ def make_model(case: dict[str, Any], folder: Path) -> list[str]:
 
 
 def make(case: dict[str, Any], folder: Path, model: Path | None = None) -> Path:
-    """Writes data and recipe of a configuration, and a model where none is given; returns the recipe's file."""
+    """Writes data and recipe of a configuration, and a model if none is given; returns the recipe's file."""
     words = make_model(case, folder / "model") if model is None else _WORDS
     draw = random.Random(0)
 
@@ -138,7 +138,7 @@ def recipe_of(file: Path, assignments: list[str]) -> TrainingSettings:
 
 
 def measure(folder: Path, assignments: list[str]) -> int:
-    """Bytes by which the resident set grows while a recipe is trained, after a tiny one."""
+    """Growth of the resident set in bytes while a recipe is trained, after a tiny one as warm-up."""
     torch.set_num_threads(1)
     tiny, real = (recipe_of(folder / name / "recipe.json", assignments) for name in ("tiny", "real"))
     growth = peak_growth(
@@ -170,8 +170,8 @@ def compare(case: dict[str, Any], model: Path | None) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--set", choices=list(SETS), default="test", dest="which")
-    parser.add_argument("--model", type=Path, help="of the set real")
-    parser.add_argument("--only", type=int, help="one configuration, counted from 0")
+    parser.add_argument("--model", type=Path, help="model of the set real")
+    parser.add_argument("--only", type=int, help="number of the only configuration to measure, from 0")
     parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:

@@ -1,6 +1,6 @@
-"""What `real_experiment.py` found: the accuracy of every arm by length, and how far apart two arms are.
+"""Results of `real_experiment.py`: accuracy of every arm by length, and differences of two arms.
 
-Seeds are put together. An interval resamples the contexts of all seeds, so that it holds for these very models.
+Seeds are pooled. Intervals resample the contexts of all seeds, so they hold for these models only.
 """
 
 import argparse
@@ -66,12 +66,12 @@ def task_and_length(record: JudgmentRecord) -> str:
 
 
 def accuracy(records: list[JudgmentRecord]) -> Estimate:
-    """Pair accuracy; what was not answered counts as wrong."""
+    """Pair accuracy; unanswered comparisons count as wrong."""
     return estimate_metric(ScoreTable(records), PAIR_ACCURACY, seed=0, resamples=RESAMPLES)
 
 
 def difference(ours: Records, theirs: Records, cell: Callable[[JudgmentRecord], str]) -> dict[str, Estimate]:
-    """Over what both judged: an arm may be judged on the first contexts only."""
+    """The paired difference over comparisons that both judged: an arm may have judged the first contexts only."""
     sides = [[record for seed in side for record in side[seed]] for side in (ours, theirs)]
     both = set.intersection(*({record.id for record in side} for side in sides))
     one, two = (by(cell, (record for record in side if record.id in both)) for side in sides)
@@ -82,7 +82,7 @@ CELLS = {"length": length, "task and length": task_and_length}
 
 
 def results(folder: Path) -> Iterator[dict[str, Any]]:
-    """Every arm's accuracy and every contrast, of each probe; as JSON takes them."""
+    """The accuracy of every arm and every contrast, for each probe, as JSON values."""
     for probe in dict.fromkeys((*(probe for arm in ARMS.values() for probe in arm.probes), LEVAL)):
         arms = {arm: found for arm in ARMS if (found := read_arm(folder, arm, probe))}
         for arm, found in arms.items():
@@ -115,13 +115,13 @@ def results(folder: Path) -> Iterator[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--out", type=Path, default=Path("runs/smollm2"), help="where the arms' runs lie (%(default)s)"
+        "--out", type=Path, default=Path("runs/smollm2"), help="folder of the arms' runs (%(default)s)"
     )
-    parser.add_argument("--results", type=Path, help="a file of JSON lines to write")
+    parser.add_argument("--results", type=Path, help="JSONL file to write")
     options = parser.parse_args()
     lines = [json.dumps(result) for result in results(options.out)]
     if not lines:
-        raise SystemExit(f"error: {options.out} holds no judged arm: run real_experiment.py first")
+        raise SystemExit(f"error: {options.out} has no judged arm: run real_experiment.py first")
     if options.results:
         options.results.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     for line in map(json.loads, lines):

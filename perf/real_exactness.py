@@ -1,7 +1,7 @@
-"""Whether a shared prefix computes on a real model what plain transformers computes on separate sequences.
+"""Compares a shared prefix on a real model with plain transformers on separate sequences.
 
 Scores and log-probabilities are compared with those of transformers in fp32. Gradients are compared with its gradients
-in fp64: where sums over a sequence nearly cancel, plain transformers in fp32 is itself up to 1e-3 away from them.
+in fp64: where sums over a sequence nearly cancel, plain transformers in fp32 also differs by up to 1e-3.
 
 Letters: P tokens of the prompt, R tokens of a response, C hidden size.
 """
@@ -106,7 +106,7 @@ def shared(model: Any, packed: Packed, targets: Sequence[int]) -> dict[str, Tens
 
 
 def separate(model: Any, items: Sequence[Encoded], *, learns: bool) -> Iterator[dict[str, Tensor]]:
-    """The same by plain transformers, a sequence at a time: nothing of a response is left when the next one comes."""
+    """The same with plain transformers, one sequence at a time, so that no response sees another."""
     for item in items:
         for response in item.responses:
             ids = torch.tensor([[*item.prompt, *response]])
@@ -168,12 +168,12 @@ def compare(real: RealModel, cell: Cell, *, fault: str | None = None) -> dict[st
 
 
 def is_exact(result: Mapping[str, Any]) -> bool:
-    """Whether all differences of a cell lie within their tolerances."""
+    """Whether all differences of a cell are within their tolerances."""
     return all(result[name] <= TOLERANCE[name] for name in TOLERANCE if result[name] is not None)
 
 
 def shows_the_fault(result: Mapping[str, Any]) -> bool:
-    """Whether all differences of a cell lie far beyond their tolerances."""
+    """Whether all differences of a cell are far beyond their tolerances."""
     return all(result[name] > CONTROL * TOLERANCE[name] for name in TOLERANCE if result[name] is not None)
 
 
@@ -188,7 +188,7 @@ def _packed(items: Sequence[Encoded]) -> tuple[Packed, list[int], list[int]]:
 
 
 def _loss(scores: Tensor, logprobs: Sequence[Tensor], first: int = 0) -> Tensor:
-    """A loss in which every response weighs another amount, so that no two gradients can be exchanged unseen."""
+    """A loss with a different weight for every response, so that swapped gradients are detected."""
     parts = [
         (1 + first + index) * (score + own.mean())
         for index, (score, own) in enumerate(zip(scores, logprobs, strict=True))
@@ -197,7 +197,7 @@ def _loss(scores: Tensor, logprobs: Sequence[Tensor], first: int = 0) -> Tensor:
 
 
 def _learning(model: Any, layers: int | None) -> dict[str, Tensor]:
-    """Lets the last layers and the head learn, or all weights, and no others; returns them by name."""
+    """Enables gradients for the last layers and the head only, or for all weights; returns them by name."""
     count = len(model.model.layers)
     parts = ["score", *(f"model.layers.{index}" for index in range(count - (layers or 0), count))]
     for name, weight in model.named_parameters():
@@ -235,7 +235,7 @@ def _wrong(packed: Packed, fault: str | None) -> Packed:
 
 @contextmanager
 def _broken(fault: str | None) -> Iterator[None]:
-    """Lets every branch see those before it, within a `with` block, if that is the fault."""
+    """Lets every branch see those before it, within a `with` block, if that is the injected error."""
     from longrm.modeling import attention
 
     if fault != "branches":

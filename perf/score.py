@@ -38,7 +38,7 @@ def full_passes(work: Workload) -> Tensor:
 
 
 def cache_reuse(work: Workload) -> Tensor:
-    """The prompt once into a cache; every response on top of it, and off again."""
+    """Encodes the prompt once into a cache; appends each response and removes it again."""
     base = work.stock.model
     cache = DynamicCache(config=work.stock.config)
     base(input_ids=torch.tensor([work.tree.prefix]), past_key_values=cache, use_cache=True)

@@ -1,7 +1,7 @@
-"""`longrm serve` beside a plain server, which reads every sample whole: time of requests, latency, and memory.
+"""`longrm serve` compared with a plain server, which reads every sample in full: request time, latency, and memory.
 
-Both speak OpenRLHF's format, hold the same weights, and answer in turns: no two requests of the two are ever in work at
-once. Every repetition has prompts of its own, so that nothing is in a cache that the measured request did not bring.
+Both use OpenRLHF's format and the same weights, and answer in turns, so that their requests never overlap. Every
+repetition has new prompts, so that no cache has them before the measured request.
 """
 
 import argparse
@@ -47,7 +47,7 @@ class Sample:
     texts: list[str]
 
     def body(self, *, only: int | None = None) -> dict[str, Any]:
-        """What OpenRLHF posts of all responses, or of one."""
+        """What OpenRLHF posts for all responses, or for one."""
         texts = self.texts if only is None else [self.texts[only]]
         return {"query": texts, "prompts": [self.prompt] * len(texts), "labels": [None] * len(texts)}
 
@@ -60,7 +60,7 @@ class Samples:
         self._world, self._drawn = world, 0
 
     def draw(self, prompt: int, response: int, candidates: int) -> Sample:
-        """A context of so many tokens, and responses of so many of its words."""
+        """A context of this many tokens, and responses of this many of its words."""
         self._drawn += 1
         row = next(iter(generate(WorldPlan(self._world, prompt, seed=self._drawn), 1, self._tokenizer)))
         text = "\n".join(message_text(message) for message in row.prompt)
@@ -108,7 +108,7 @@ Ask = Callable[[Sample], Awaitable[dict[str, float]]]
 
 
 class Rewards:
-    """Posts to both servers, and checks that they agree."""
+    """Posts to both servers and checks that they agree."""
 
     def __init__(self, ports: dict[str, int]) -> None:
         limits = httpx.Limits(max_connections=2 * max(CLIENTS))
@@ -240,7 +240,7 @@ async def memory(options: argparse.Namespace, samples: Samples, rewards: Rewards
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Runs both servers and asks them."""
+    """Runs both servers and sends requests."""
     if (
         options.short is None
     ):  # a context in English takes more tokens than one in the words of the tiny model
@@ -280,14 +280,18 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--model", type=Path, help="a scalar reward model; without it a random one of two layers"
+        "--model", type=Path, help="scalar reward model (default: a random one with two layers)"
     )
     parser.add_argument("--prompt", type=int, default=4096, help="tokens of the long context (%(default)s)")
     parser.add_argument(
-        "--response", type=int, default=128, help="words of every response to it (%(default)s)"
+        "--response", type=int, default=128, help="words of each response to the long context (%(default)s)"
     )
     parser.add_argument(
-        "--candidates", type=int, nargs="+", default=[4, 8], help="responses to it (%(default)s)"
+        "--candidates",
+        type=int,
+        nargs="+",
+        default=[4, 8],
+        help="number of responses to the long context (%(default)s)",
     )
     parser.add_argument(
         "--short", type=int, help="tokens of the context of single requests (100, or 200 with --model)"
@@ -295,11 +299,15 @@ def main() -> None:
     parser.add_argument(
         "--singles", type=int, default=100, help="single requests whose latency is measured (%(default)s)"
     )
-    parser.add_argument("--repeats", type=int, default=5, help="of every long request (%(default)s)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of each server (%(default)s)")
-    parser.add_argument("--requests", type=int, default=0, help="only watch memory over so many requests")
-    parser.add_argument("--cache", type=int, default=0, help="bytes of the prefix cache, if not its default")
-    parser.add_argument("--json", action="store_true", help="print one JSON line instead of a readable one")
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="repetitions of every long request (%(default)s)"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=os.cpu_count(), help="threads of each server (%(default)s)"
+    )
+    parser.add_argument("--requests", type=int, default=0, help="only measure memory over this many requests")
+    parser.add_argument("--cache", type=int, default=0, help="bytes of the prefix cache")
+    parser.add_argument("--json", action="store_true", help="print one JSON line instead of text")
     options = parser.parse_args()
     print(json.dumps(measure(options), indent=None if options.json else 2))
 

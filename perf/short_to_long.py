@@ -1,8 +1,8 @@
-"""Short-to-long synthesis as a user runs it: rows and tokens a second, peak memory over two sizes, and kills.
+"""Short-to-long synthesis as a user runs it: rows and tokens per second, peak memory at two sizes, and kills.
 
 Documents are generated (1,024 tokens each), rows are padded to 4,096 tokens, the judge is simulated; every run is the
-command `longrm synthesize short-to-long` in a process of its own. With `--kills` one run is killed so many times, at
-drawn places, and must come to the same bytes as a run that nobody killed; the script fails where it does not.
+command `longrm synthesize short-to-long` in a new process. With `--kills` one run is killed this many times at random
+points, and must give the same bytes as an uninterrupted run; otherwise the script fails.
 """
 
 import argparse
@@ -85,7 +85,7 @@ def digest(out: Path) -> str:
 
 
 def measure(rows: int) -> dict[str, Any]:
-    """One run over so many documents."""
+    """One run over this many documents."""
     with tempfile.TemporaryDirectory() as name:
         recipe, out = make_inputs(Path(name), rows), Path(name) / "out"
         began = time.perf_counter()
@@ -104,7 +104,7 @@ def measure(rows: int) -> dict[str, Any]:
 
 
 def endure(rows: int, kills: int) -> dict[str, Any]:
-    """A run that is killed so many times, beside one that is not."""
+    """Compares a run that is killed this many times with an uninterrupted one."""
     draw = random.Random(0)
     with tempfile.TemporaryDirectory() as name:
         recipe, whole, killed = make_inputs(Path(name), rows), Path(name) / "whole", Path(name) / "killed"
@@ -125,16 +125,18 @@ def endure(rows: int, kills: int) -> dict[str, Any]:
 
 
 def done(out: Path) -> int:
-    """Inputs that the ledger knows."""
+    """Number of inputs in the ledger."""
     ledger = out / "ledger.jsonl"
     return ledger.read_bytes().count(b"\n") if ledger.exists() else 0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, nargs="+", default=[2000, 20_000], help="documents of every run")
     parser.add_argument(
-        "--kills", type=int, default=0, help="kill a run over the first number of documents so often"
+        "--rows", type=int, nargs="+", default=[2000, 20_000], help="number of documents of each run"
+    )
+    parser.add_argument(
+        "--kills", type=int, default=0, help="number of kills of a run over the first number of documents"
     )
     options = parser.parse_args()
     result: dict[str, Any] = {

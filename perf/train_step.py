@@ -1,14 +1,15 @@
-"""One training step on one comparison: a shared prefix against what others do, forward and backward.
+"""One training step on one comparison: a shared prefix against other implementations, forward and backward.
 
-`--against separate`: what a careful user writes: stock SDPA with `is_causal`, one by one or as a batch (padded behind,
-where nothing sees it), whichever is faster here; heads at the positions that are read only. Where it takes over
-5% longer than as many bare transformers forward + backward passes, or where the share of the ideal is above 1.05,
-the baseline is handicapped and the script fails.
+`--against separate`: the code of a careful user: stock SDPA with `is_causal`, sequences one by one or as a batch
+(padded at the end, where no token attends), whichever is faster; heads at the needed positions only. If it takes over
+5% longer than the same number of bare transformers forward + backward passes, or if the share of the ideal is above
+1.05, the baseline is handicapped and the script fails.
 
-`--against trl`: TRL's own trainer on the same weights and tokens; K rejected responses are K pairs there, in one batch
-or in K, whichever is faster here. `speedup_trl` is its seconds over ours, `memory_ratio_trl` our peak growth over its.
-For SimPO over one pair of equal lengths, `logits_share` is the share of the saved seconds that separate sequences
-save as well, by applying the vocabulary at response positions only; `logits_share_memory` that of the saved bytes.
+`--against trl`: TRL's own trainer on the same weights and tokens; K rejected responses are K pairs there, in one
+batch or in K, whichever is faster. `speedup_trl` is its seconds over ours, `memory_ratio_trl` our peak growth over
+its. For SimPO over one pair of equal lengths, `logits_share` is the share of the saved seconds that separate
+sequences save too, by applying the vocabulary at response positions only; `logits_share_memory` is that of the saved
+bytes.
 """
 
 import argparse
@@ -52,7 +53,7 @@ AGREEMENT = 1e-4
 
 
 class _One:
-    """A source of one comparison, its first response the chosen one."""
+    """A source with one comparison; the first response is chosen."""
 
     def __init__(self, work: Workload) -> None:
         ranks = (1, *[2] * (len(work.tree.branches) - 1))
@@ -127,7 +128,7 @@ ARMS: dict[str, Callable[[argparse.Namespace, Workload], Arm]] = {
 
 
 def rewards(options: argparse.Namespace, work: Workload, indices: Sequence[int]) -> Tensor:
-    """What the objective compares, of some responses, each in a sequence of its own; one batch."""
+    """The values that the objective compares, for responses in separate sequences; one batch."""
     prefix, branches = work.tree.prefix, [work.tree.branches[index] for index in indices]
     longest = max(map(len, branches))
     rows = [[*prefix, *branch, *[PAD] * (longest - len(branch))] for branch in branches]
@@ -164,7 +165,7 @@ def lengths(options: argparse.Namespace, response: int) -> list[int]:
 
 
 def ideal_speedup(options: argparse.Namespace) -> float:
-    """The ratio of FLOPs, causal attention included: no implementation can do better by saving work alone."""
+    """The ratio of FLOPs, causal attention included: saving work alone cannot do better."""
     c, a = linear_flops_per_token(options), attention_flops_per_pair(options)
     p, own = options.prompt, lengths(options, options.response)
     head = 2 * options.hidden * options.vocabulary * sum(own) if _writes(options) else 0
@@ -186,7 +187,7 @@ def make_arm(options: argparse.Namespace, name: str, prompt: int, response: int)
 
 
 def measure(options: argparse.Namespace, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, float]]:
-    """Times the arms; returns what every result holds, and the median seconds.
+    """Times the arms; returns the common fields of all results, and the median seconds.
 
     Raises:
         SystemExit: The arms disagree about the loss.
@@ -258,7 +259,9 @@ def main() -> int:
     parser.add_argument("--against", choices=["separate", "trl"], default="separate")
     parser.add_argument("--objective", choices=list(OBJECTIVES), default="bradley_terry")
     parser.add_argument("--rejected", type=int, default=1, help="K, the number of rejected responses")
-    parser.add_argument("--unequal", type=int, default=0, help="every response is so many tokens longer")
+    parser.add_argument(
+        "--unequal", type=int, default=0, help="tokens by which each response is longer than the one before"
+    )
     parser.add_argument("--checkpointing", action="store_true", help="activation checkpointing in all arms")
     parser.add_argument("--memory-of", choices=list(ARMS), help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,8 +1,7 @@
 """TRL's trainers on the work of `train_step.py`: same weights, same tokens, same settings.
 
-`RewardTrainer` is given token ids. `CPOTrainer` takes text only: here a token is a word, so that its rows hold the same
-ids, and the END that it appends is the one that ours have. Neither knows more than one rejected response, so K of them
-are K pairs.
+`RewardTrainer` gets token ids. `CPOTrainer` accepts only text: a token is a word here, so that its rows have the same
+ids, and the END that it appends is ours too. Both accept one rejected response per row, so K of them are K pairs.
 """
 
 import argparse
@@ -29,7 +28,7 @@ warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", Futu
 
 
 def make_peer(options: argparse.Namespace, work: Workload, per_batch: int, beta: float, gamma: float) -> Arm:
-    """One optimizer step's forward and backward by TRL, in batches of so many pairs."""
+    """Forward and backward of one optimizer step by TRL, in batches of this many pairs."""
     datasets.disable_progress_bars()
     logging.set_verbosity_error()  # it says that it sets the padding id
     pairs = len(work.tree.branches) - 1
@@ -120,7 +119,7 @@ def _expected(work: Workload) -> list[list[int]]:
 
 
 def _fed(batch: dict[str, Any]) -> list[list[int]]:
-    """The tokens that a batch of TRL's holds, row by row, padding aside."""
+    """The tokens of a TRL batch, row by row, without padding."""
     rows: list[list[int]] = []
     for name in ("", "chosen_", "rejected_"):
         if f"{name}input_ids" in batch:

@@ -22,7 +22,7 @@ PERF = Path(__file__).parents[2] / "perf"
 RECIPE = """
 objective = "preference"
 model.lora = {rank = 2}
-data.world = {names = ["single-fact"], texts = ["mail"], tokens_per_step = 300, responses_per_step = 4}
+data.world = {name = ["single-fact"], texts = ["mail"], tokens_per_step = 300, responses_per_step = 4}
 curriculum.lengths = [300]
 loss.kind = "simpo"
 optimizer.steps = 2
@@ -92,7 +92,7 @@ def test_contrasts_put_seeds_together_and_pair_what_was_judged(script, tmp_path,
     contrasts = importlib.import_module("real_contrasts")
     out, results = tmp_path / "out", tmp_path / "results.jsonl"
     monkeypatch.setattr(sys, "argv", ["real_contrasts.py", "--out", str(out), "--results", str(results)])
-    with pytest.raises(SystemExit, match="holds no judged arm"):
+    with pytest.raises(SystemExit, match="has no judged arm"):
         contrasts.main()
     # (seed, context, length): whether each of two arms is right about its four questions
     right = {

@@ -221,22 +221,20 @@ def _chosen(heads: AttentionHeads) -> AttentionFunction | None:
 def choose_kernel(heads: AttentionHeads, candidates: Mapping[str, Candidate]) -> AttentionFunction | None:
     """Returns the first candidate that is available and computes the right values; logs the choice and its reasons."""
     rejected: list[str] = []
+    reasons = ""
     for name, candidate in candidates.items():
         attend = _try_candidate(candidate, heads)
         if not isinstance(attend, str):
-            _log.info("attention over a shared prefix: %s%s", name, _because(rejected))
+            _log.info("attention over a shared prefix: %s%s", name, reasons)
             return attend
         rejected.append(f"{name}: {attend}")
+        reasons = f" (not {'; not '.join(rejected)})"
     _log.warning(
         "attention over a shared prefix: scaled_dot_product_attention, which copies a prefix's keys and values once "
         "per response%s",
-        _because(rejected),
+        reasons,
     )
     return None
-
-
-def _because(rejected: Sequence[str]) -> str:
-    return f" (not {'; not '.join(rejected)})" if rejected else ""
 
 
 def _try_candidate(candidate: Candidate, heads: AttentionHeads) -> AttentionFunction | str:

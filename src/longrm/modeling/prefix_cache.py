@@ -105,8 +105,50 @@ class _Forward:
     chains: Sequence[Sequence[bytes]]  # the keys of all blocks of every tree
 
     def __call__(self, model: TransformersModel) -> LayerAttention:
-        """Returns the attention of the model's layers; see `Packed.attention_for`."""
-        return _cached_attention(self.pools[id(model)], self, model.device)
+        """The attention of the model's layers over what is cached and what is not; it stores the new blocks."""
+        pool = self.pools[id(model)]
+
+        def rows(slots: Iterable[int]) -> Rows:
+            ranges = [range(slot, slot + 1) for slot in slots]
+            return rows_at(ranges, model.device) if ranges else slice(0)
+
+        # Computed once for all layers.
+        read = [rows(slots) for slots in self.read]
+        new_slots = rows(self.reserved.values())
+        new_tokens = rows_at(self.blocks, model.device) if self.blocks else None
+
+        def attend(
+            layer: int,
+            query: Queries,
+            key: Keys,
+            value: Keys,
+            layout: PackedLayout,
+            scale: float,
+            only_ends: bool,
+        ) -> Output:
+            if new_tokens is not None:
+                pool.write(layer, [key[0], value[0]], new_tokens, new_slots)
+            outputs: list[Tensor] = []
+            begin = 0
+            for hit, run in groupby(zip(layout.trees, read, strict=True), lambda tree: tree[0].cached > 0):
+                trees = list(run)
+                if not hit:  # neighbors without a cache hit are computed together
+                    shapes = PackedLayout(tuple(shape for shape, _ in trees))
+                    end = begin + shapes.tokens
+                    q, k, v = (states[:, :, begin:end] for states in (query, key, value))
+                    outputs.append(packed_attention(q, k, v, shapes, scale, only_ends))
+                    begin = end
+                    continue
+                for shape, slots in trees:  # the others one by one, each behind its own cached tokens
+                    end = begin + shape.tokens
+                    q, k, v = (states[:, :, begin:end] for states in (query, key, value))
+                    k_before, v_before = pool.read(layer, slots)
+                    k, v = torch.cat([k_before, k], dim=2), torch.cat([v_before, v], dim=2)
+                    outputs.append(_tree_over_cache(q, k, v, shape, scale, only_ends))
+                    begin = end
+            return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+
+        return attend
 
 
 class PrefixCache:
@@ -221,52 +263,6 @@ class _Pool:
         """Stores the keys and values of tokens, block after block."""
         for stored, part in zip(self._layers[layer], states, strict=True):
             stored[:, slots] = part[:, tokens].reshape(len(part), -1, BLOCK, part.shape[2])  # [G, n, B, D]
-
-
-def _cached_attention(pool: _Pool, forward: _Forward, device: torch.device) -> LayerAttention:
-    """Returns the attention of one model's layers over what is cached and what is not; it stores the new blocks."""
-
-    def rows(slots: Iterable[int]) -> Rows:
-        ranges = [range(slot, slot + 1) for slot in slots]
-        return rows_at(ranges, device) if ranges else slice(0)
-
-    # Computed once for all layers.
-    read = [rows(slots) for slots in forward.read]
-    new_slots = rows(forward.reserved.values())
-    new_tokens = rows_at(forward.blocks, device) if forward.blocks else None
-
-    def attend(
-        layer: int,
-        query: Queries,
-        key: Keys,
-        value: Keys,
-        layout: PackedLayout,
-        scale: float,
-        only_ends: bool,
-    ) -> Output:
-        if new_tokens is not None:
-            pool.write(layer, [key[0], value[0]], new_tokens, new_slots)
-        outputs: list[Tensor] = []
-        begin = 0
-        for hit, run in groupby(zip(layout.trees, read, strict=True), lambda tree: tree[0].cached > 0):
-            trees = list(run)
-            if not hit:  # neighbors without a cache hit are computed together
-                shapes = PackedLayout(tuple(shape for shape, _ in trees))
-                end = begin + shapes.tokens
-                q, k, v = (states[:, :, begin:end] for states in (query, key, value))
-                outputs.append(packed_attention(q, k, v, shapes, scale, only_ends))
-                begin = end
-                continue
-            for shape, slots in trees:  # the others one by one, each behind its own cached tokens
-                end = begin + shape.tokens
-                q, k, v = (states[:, :, begin:end] for states in (query, key, value))
-                k_before, v_before = pool.read(layer, slots)
-                k, v = torch.cat([k_before, k], dim=2), torch.cat([v_before, v], dim=2)
-                outputs.append(_tree_over_cache(q, k, v, shape, scale, only_ends))
-                begin = end
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
-
-    return attend
 
 
 def _tree_over_cache(q: Queries, k: Keys, v: Keys, shape: TreeShape, scale: float, only_ends: bool) -> Output:

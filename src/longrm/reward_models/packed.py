@@ -86,6 +86,8 @@ class PackedRewardModel(RewardModel):
         self.tokenizer = loaded.tokenizer
         self.kept: PrefixCache | None = None  # set by `keep_prefixes`
         self._model = loaded.model
+        # All models that read the same tokens, whose prefixes are cached together.
+        self._models: list[TransformersModel] = [loaded.model]
         self._policy = settings.cut
         reads = int(loaded.model.config.max_position_embeddings)
         # The context window in tokens.
@@ -97,7 +99,7 @@ class PackedRewardModel(RewardModel):
 
         Scores change by rounding only: in fp32 by less than 5e-5 of max(1, their size).
         """
-        self.kept = PrefixCache(self._models(), budget)
+        self.kept = PrefixCache(self._models, budget)
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
         """Reads all queries; neighbors with the same context share its encoding."""
@@ -128,10 +130,6 @@ class PackedRewardModel(RewardModel):
     def _items(self, query: Query) -> Sequence[Encoded]:
         return self._given(query) if isinstance(query, TokenQuery) else self._encode(query)
 
-    def _models(self) -> list[TransformersModel]:
-        """All models that read the same tokens, whose prefixes are cached together."""
-        return [self._model]
-
     def open(self, query: Query, cut: Policy | None = None, salt: str = "") -> OpenedQuery | Judgment:
         """Tokenizes a query and cuts it if needed; returns a judgment if it cannot be read.
 
@@ -153,7 +151,7 @@ class PackedRewardModel(RewardModel):
                 opened = OpenedQuery(query, self._items(fitted[0]), fitted[1])
             for item in opened.items:
                 for ids in (item.prompt, *item.responses):
-                    for model in self._models():
+                    for model in self._models:
                         check_embedded(ids, model)
         except DataError as error:
             return Judgment(Outcome.ERROR, detail=str(error))
@@ -348,6 +346,7 @@ class LikelihoodRewardModel(PackedRewardModel):
             return
         added = {f"reference_{key}": value for key, value in reference.provenance.items()}
         self.provenance = {**self.provenance, **added}
+        self._models.append(reference.model)
         self.limit = min(self.limit, int(reference.model.config.max_position_embeddings))
         # Both models read the tokens of the trained one, with its chat template.
         self._reference_tokenizer = replace(self.tokenizer, backend=reference.tokenizer.backend)
@@ -368,9 +367,6 @@ class LikelihoodRewardModel(PackedRewardModel):
         if not query.split:
             raise DataError("the start of the response is not known; send prompt and response separately")
         return super()._given(query)
-
-    def _models(self) -> list[TransformersModel]:
-        return [*super()._models(), *([] if self._reference is None else [self._reference.model])]
 
     def _read(self, packed: Packed, items: Sequence[Encoded]) -> Float[Tensor, "branches 1"]:
         written = [own for item in items for own in item.written]

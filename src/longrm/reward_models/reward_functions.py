@@ -88,11 +88,17 @@ class RewardFunction:
             )
         if len(prompts) != len(completions):
             raise DataError(f"{len(prompts)} prompts for {len(completions)} completions")
-        rows = [
-            _Row(_messages(prompt, "user"), _messages(completion, "assistant"), tools)
-            for prompt, completion, tools in zip(
-                prompts, completions, _tools(columns.get("tools"), len(prompts)), strict=True
+        column = columns.get("tools")
+        column = [None] * len(prompts) if column is None else column
+        if not isinstance(column, list | tuple) or len(column) != len(prompts):
+            raise DataError(
+                f"the column 'tools' needs one list for each of {len(prompts)} prompts, got {short(column)}"
             )
+        with reading("the column 'tools'", DataError):
+            tools = [tools_of(given) for given in column]
+        rows = [
+            _Row(_messages(prompt, "user"), _messages(completion, "assistant"), offered)
+            for prompt, completion, offered in zip(prompts, completions, tools, strict=True)
         ]
         with self._arrival:
             self._waiting += rows
@@ -188,13 +194,3 @@ def _messages(value: Any, role: str) -> tuple[Message, ...]:
         if not all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in parts):
             raise DataError(f"only text is supported, got a message with {short(content)}")
     return messages
-
-
-def _tools(column: Any, count: int) -> list[tuple[Tool, ...]]:
-    """The tools of every prompt; none without such a column."""
-    if column is None:
-        return [()] * count
-    if not isinstance(column, list | tuple) or len(column) != count:
-        raise DataError(f"the column 'tools' needs one list for each of {count} prompts, got {short(column)}")
-    with reading("the column 'tools'", DataError):
-        return [tools_of(given) for given in column]

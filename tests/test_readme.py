@@ -1,4 +1,4 @@
-"""The README's commands and code, run as they stand there."""
+"""The README's commands and code, run as they are."""
 
 import re
 import shlex
@@ -21,7 +21,7 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 
 MODEL = "runs/demo/training/long/model"
 SMALLER = {"longrm probe MODEL": f"longrm probe {MODEL} --n 8", "8k,32k,128k": "64,128"}
-"""What stands in the README for the reader's own, with what is run in its place."""
+"""Placeholders in the README, and the arguments that replace them here."""
 
 
 def blocks(language):

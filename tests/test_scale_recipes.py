@@ -91,12 +91,12 @@ def test_the_page_has_every_plan():
     assert {(name, device, devices) for name, _, device, devices, _ in rows_of_the_page()} == planned
 
 
-@pytest.mark.parametrize(("name", "told"), [("1-gpu-full", True), ("1-gpu-lora", False)])
-def test_a_plan_says_when_the_cpu_has_to_have_much_memory(name, told):
+@pytest.mark.parametrize(("name", "noted"), [("1-gpu-full", True), ("1-gpu-lora", False)])
+def test_a_plan_notes_a_large_need_of_cpu_memory(name, noted):
     file = str(FOLDER / "scale" / f"{name}.toml")
     lines = CliRunner().invoke(plan_command, [file, "--device", "h100-80gb"]).stdout.splitlines()
     assert lines[0].startswith("Fits: ")
-    assert lines[1] == ("It also needs 243 GiB of CPU memory, which is not checked" if told else "")
+    assert lines[1] == ("It also needs 243 GiB of CPU memory, which is not checked" if noted else "")
 
 
 @pytest.mark.parametrize("name", [name for name in PLANS if name != "2x8"])  # which slurm.sh starts

@@ -138,13 +138,17 @@ def test_the_longrm_sample_of_demonstrations():
         read(SAMPLE / "sft/eval")
 
 
-def test_the_folder_of_a_run_is_read_from_its_rows(tmp_path):
+def test_the_folder_of_a_run_is_read_from_its_rows(tmp_path, caplog):
     (tmp_path / "rows").mkdir()
     (tmp_path / "ledger.jsonl").write_text('{"id": "no row"}\n')
     with pytest.raises(DataError, match=r"manifest\.json"):
         find_files(tmp_path)
     (tmp_path / "rows" / "rows-00000.jsonl").write_text("{}\n")
     assert find_files(tmp_path) == [tmp_path / "rows" / "rows-00000.jsonl"]
+    assert not caplog.records
+    (tmp_path / "manifest.json").write_text('{"kind": "synthesis of rubrics"}')
+    find_files(tmp_path)
+    assert "not finished" in caplog.text
 
 
 def test_a_json_or_csv_file_in_a_folder(tmp_path):

@@ -7,6 +7,7 @@ and pandas silently fills up short CSV rows; all of them lose the line that an e
 
 import csv
 import io
+import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from longrm.reading import FieldError, cut, located, open_file, parse_json, read
 RUN_ROWS = "rows"
 """The folder of rows in a run folder of `longrm synthesize`."""
 
+_logger = logging.getLogger(__name__)
 _SHARDS = (".jsonl", ".jsonl.gz", ".parquet")
 _TABLES = (".csv", ".csv.gz")
 _SUFFIXES = (*_SHARDS, *_TABLES, ".json", ".arrow")
@@ -113,6 +115,9 @@ def _files_of(path: Path) -> list[Path]:
     if (path / RUN_ROWS).is_dir():
         if not any((path / RUN_ROWS).iterdir()):
             raise DataError(f"{path}: this run has no rows yet; its manifest.json counts what was dropped")
+        manifest = path / "manifest.json"
+        if manifest.is_file() and not read_json(manifest, DataError).get("counts"):
+            _logger.warning("%s: the run that writes these rows is not finished; repeat its command", path)
         return _files_of(path / RUN_ROWS)
     state = path / "state.json"
     if state.exists():  # written by datasets.save_to_disk

@@ -26,7 +26,6 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 
-from longrm.data.files import find_files
 from longrm.data.joining import Encoded
 from longrm.data.readers import (
     ComparisonReader,
@@ -139,9 +138,7 @@ def user_cache() -> Path:
 def _digest(rows: ComparisonReader | DemonstrationReader, tokenizer: Tokenizer) -> str:
     # Messages about skipped rows, which the entry keeps, name their file in full.
     skips = rows.on_bad_row == "skip"
-    files = [
-        (str(file) if skips else file.name, file_digest(file, DataError)) for file in find_files(rows.path)
-    ]
+    files = [(str(file) if skips else file.name, file_digest(file, DataError)) for file in rows.files]
     parts = [
         *(_LAYOUT, tokenizers.__version__, files, rows.format, rows.on_bad_row, sorted(rows.columns.items())),
         *(tokenizer.backend.to_str(), tokenizer.chat_template, sorted(tokenizer.special_tokens.items())),

@@ -71,9 +71,8 @@ class CardContext:
     settings: TrainingSettings
     summary: Mapping[str, Any]  # of the training
     evaluations: Sequence[CardEvaluation] = ()
-    origin: Mapping[str, str] = field(
-        default_factory=dict
-    )  # identifies the initial model: `ModelFolders.origin`
+    # What identifies the initial model, as `ModelFolders.origin` returns it.
+    origin: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_evaluation(folder: Path, *, in_training: bool = False) -> CardEvaluation:
@@ -105,8 +104,13 @@ def card_text(folder: Path, context: CardContext, *, place: str = ".") -> str:
     settings, origin = context.settings, context.origin
     objective = OBJECTIVES[settings.objective]
     scores, adapter = objective.trains == "scorer", (folder / ADAPTER).is_file()
-    commit = origin.get("commit")
-    base = _base(settings.model.path, commit)
+    path, commit = settings.model.path, origin.get("commit")
+    # The initial model: an id of the Hub or of ModelScope, or a folder's name; None for random weights.
+    identity = hub.split_revision(path) if path else None
+    on_hub = identity is not None and bool(commit or hub.on_modelscope(path or ""))
+    base = None
+    if path is not None:
+        base = identity[0] if identity and on_hub else Path(path).expanduser().resolve().name
     start = "random weights" if base is None else f"`{base}`"
     if base is not None and commit:
         start += f" at commit `{commit}`"
@@ -122,24 +126,20 @@ def card_text(folder: Path, context: CardContext, *, place: str = ".") -> str:
         "pipeline_tag": task,
         "tags": ["reward-model", "long-context", "longrm", *(["lora"] if adapter else [])],
     }
-    if base is not None:
-        assert settings.model.path is not None, "random weights have no base"
+    if path is not None and base is not None:
         if commit and not hub.on_modelscope(base):
             # The Hub links base_model, so it accepts only ids of its own.
             metadata |= {"base_model": base, "base_model_relation": "adapter" if adapter else "finetune"}
         # The license of the initial model, if its card is on this machine.
-        local = Path(settings.model.path).expanduser() / CARD
-        card = hub.cached_file(base, CARD, commit) if commit else local
+        card = hub.cached_file(base, CARD, commit) if commit else Path(path).expanduser() / CARD
         metadata |= {} if card is None else hub.license_in(card)
     results = [result for one in context.evaluations for result in _eval_results(one, task)]
     if results:
         metadata |= {"model_name": name, "eval_results": results}
 
     published = without_paths(settings.to_dict())
-    if base is not None:  # an initial model of the Hub keeps its id and revision
-        identity = hub.split_revision(settings.model.path or "")
-        on_hub = identity is not None and identity[0] == base
-        published["model"]["path"] = settings.model.path if on_hub else base
+    if base is not None:
+        published["model"]["path"] = path if on_hub else base  # an id keeps its revision
 
     environment = Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
@@ -170,16 +170,6 @@ def card_text(folder: Path, context: CardContext, *, place: str = ".") -> str:
         versions=", ".join([f"Python {platform.python_version()}", *versions]),
         **_reading_context(folder),
     )
-
-
-def _base(path: str | None, commit: str | None) -> str | None:
-    """The initial model: an id of the Hub or of ModelScope, or a folder's name; None for random weights."""
-    if path is None:
-        return None
-    identity = hub.split_revision(path)
-    if identity is not None and (commit or hub.on_modelscope(path)):
-        return identity[0]
-    return Path(path).expanduser().resolve().name
 
 
 def _reading_context(folder: Path) -> dict[str, Any]:

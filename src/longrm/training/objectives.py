@@ -147,9 +147,8 @@ class BradleyTerry(Objective):
 
     def loss(self, model: Any, micro: "MicroBatch") -> "tuple[Tensor, dict[str, float]]":
         """The loss of a micro-batch."""
-        from longrm.modeling.shared_prefix import (
-            scores,
-        )  # not at the top: settings and help load without torch
+        # Imported here: settings and help load without torch.
+        from longrm.modeling.shared_prefix import scores
 
         options = self.settings.options()
         smoothing = options.pop("label_smoothing", 0.0)
@@ -160,9 +159,8 @@ class BradleyTerry(Objective):
                 1.0 - smoothing if example.probability is None else example.probability
                 for example in micro.examples
             ]
-        values = scores(
-            model, micro.packed.to(model.device)
-        )  # one per response, in the order of the examples
+        # One score per response, in the order of the examples.
+        values = scores(model, micro.packed.to(model.device))
         ranks = [example.ranks for example in micro.examples]
         loss, metrics = self.settings.loss.function(values, ranks, **options)
         return loss + centering_weight * centering(values, ranks), metrics

@@ -54,9 +54,8 @@ class TrainingPlan:
     seconds: float | None  # None if the device's peak is unknown
     memory: PeakMemory  # the peak on one device
     switches: tuple[Switch, ...]  # settings to change, in order, until it fits or nothing more helps
-    longest_prompt: (
-        int | None
-    )  # tokens that fit, with the responses of the longest row; None if no prompt fits
+    # Tokens that fit, with the responses of the longest row; None if no prompt fits.
+    longest_prompt: int | None
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`; bytes, operations and seconds are plain numbers.

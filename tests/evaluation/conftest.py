@@ -38,13 +38,13 @@ def _judgment(
     )
 
 
-def _asked(name: str, *askings: tuple[Sequence[int], Sequence[float]], **fields: Any) -> JudgmentRecord:
-    """A comparison asked several times, each as (order, scores in its own order); no scores: no verdict."""
+def _asked(name: str, *answers: tuple[Sequence[int], Sequence[float]], **fields: Any) -> JudgmentRecord:
+    """A comparison with several trials, each (order, scores in the comparison's own order); no scores: no verdict."""
     trials = tuple(
         Trial(
             order=tuple(order), outcome=Outcome.ANSWERED if scores else Outcome.UNPARSED, scores=tuple(scores)
         )
-        for order, scores in askings
+        for order, scores in answers
     )
     whole = together(trials)
     return _judgment(name, outcome=whole.outcome, scores=whole.scores, trials=trials, **fields)

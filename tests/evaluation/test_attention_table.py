@@ -1,4 +1,4 @@
-"""The table of a run: means of means, shares that add up to one, and chance beside them."""
+"""The attention table of a run: means of means, shares that sum to one, and their chance levels."""
 
 import csv
 

@@ -1,4 +1,4 @@
-"""What a model is asked: orders, votes, the context check and the baselines beside it."""
+"""The queries of a comparison: orders, votes, the context check; and the baselines."""
 
 from dataclasses import replace
 
@@ -62,7 +62,7 @@ def records(model, *comparisons, **judging):
     return TrialJudge(model, JudgingSettings(**judging)).records(comparisons)
 
 
-def test_pairs_are_asked_in_both_orders_and_more_in_one_unless_told():
+def test_pairs_are_judged_in_both_orders_by_default_and_more_responses_in_one():
     model = Scripted(first_wins)
     pair, four = records(model, PAIR, FOUR)
     assert [len(record.trials) for record in (pair, four)] == [2, 1]

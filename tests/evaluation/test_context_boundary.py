@@ -136,10 +136,10 @@ def test_a_bucket_without_spread_takes_the_pooled_design_effect(judgment, cluste
     alone = context_boundary(perfect, resamples=200)
     assert alone.effective_n == {"128": 100.0}
     assert (alone.status, alone.slope_per_doubling.value) == ("beyond_range", None)
-    beside = context_boundary(
+    pooled = context_boundary(
         perfect + clustered(np.random.default_rng(0), 100, 8, 0.6, 0.3, 256), resamples=200
     )
-    assert beside.effective_n["128"] == pytest.approx(beside.effective_n["256"])
+    assert pooled.effective_n["128"] == pytest.approx(pooled.effective_n["256"])
 
 
 def test_best_of_four_falls_through_its_own_threshold(judgment):

@@ -16,7 +16,7 @@ from longrm.runs.logs import EXAMPLES, GOLD, JUDGMENTS
 from ..clients.faults import FAULTS, HANGING, LIES, ODD, FaultyServer, serving
 
 RESULTS = (JUDGMENTS, GOLD, EXAMPLES, "summary.json", "results.csv", "items.parquet", "config.toml")
-# Each costs as long as one answer may take; here one of them stands for all.
+# Each takes as long as the time-out; one of them is enough here.
 WAITED_FOR = HANGING - {"a byte at a time"}
 
 

@@ -32,8 +32,8 @@ def test_both_orders_by_hand(asked, judgment):
     ]
     found = position_bias(ScoreTable(records), **OPTIONS)
     # Consistent: right twice, wrong twice, tie twice, of the five that were answered in both orders.
-    # Decided askings: 2, 2, 2, 0, 1, 1; the first response won 1, 1, 2, 0, 1, 0 of them.
-    # One asking is right by 1, 0, (1 + 0) / 2, 1/2, (1 + 1/2) / 2, (0 + 0) / 2.
+    # Decided trials: 2, 2, 2, 0, 1, 1; the first response won 1, 1, 2, 0, 1, 0 of them.
+    # One trial is right by 1, 0, (1 + 0) / 2, 1/2, (1 + 1/2) / 2, (0 + 0) / 2.
     assert values(found) == {
         "consistency": 3 / 5,
         "first_wins": 5 / 8,
@@ -41,7 +41,7 @@ def test_both_orders_by_hand(asked, judgment):
         "order_cancelled": pytest.approx((1 + 0 + 0.5 + 0.5 + 1 + 0) / 6),
     }
     assert (found.consistency.n, found.first_wins.n, found.single_order.n) == (5, 8, 6)
-    # Eleven askings were answered; the three ties give half to each place.
+    # Eleven trials were answered; the three ties give half to each place.
     assert found.by_place["2"]["0"].value == pytest.approx((5 + 1.5) / 11)
     assert found.by_place["2"]["1"].value == pytest.approx((3 + 1.5) / 11)
 
@@ -56,7 +56,7 @@ def test_three_responses_in_a_latin_square(asked):
     ]
     found = position_bias(ScoreTable(records), **OPTIONS)
     assert found.consistency.value == 1 / 2
-    assert found.first_wins.value is None  # asked of pairs only
+    assert found.first_wins.value is None  # defined for pairs only
     assert held(found, "3") == pytest.approx([4 / 6, 1 / 6, 1 / 6])
     assert found.single_order.value == pytest.approx((1 / 3 + 1) / 2)
     assert found.order_cancelled.value == pytest.approx((1 / 3 + 1) / 2)
@@ -79,7 +79,7 @@ def test_rankings_and_votes_count_by_their_points(judgment):
     assert (found.consistency.value, found.single_order.value) == (1.0, 3 / 5)
 
 
-def test_a_biased_judge_is_told_from_a_fair_one(asked):
+def test_a_biased_judge_is_distinguished_from_a_fair_one(asked):
     rng = np.random.default_rng(0)
 
     def judge(k, first):
@@ -111,7 +111,7 @@ def test_length_bias_by_hand(judgment):
     assert found.difference.n == 5
 
 
-def test_a_judge_that_likes_length_is_told_from_one_that_does_not(judgment):
+def test_a_judge_that_prefers_length_is_distinguished_from_one_that_does_not(judgment):
     rng = np.random.default_rng(0)
 
     def judged(weight):

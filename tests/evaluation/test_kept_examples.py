@@ -31,8 +31,8 @@ def test_verdict(
     assert verdict(JudgmentRecord(id="a", group="g", outcome=Outcome.REFUSED, ranks=ranks)) == "no answer"
 
 
-def test_whoever_sees_a_part_of_the_judgments_keeps_what_the_whole_keeps():
-    """So processes and shards may choose alone; what they keep too much of is thinned out afterwards."""
+def test_a_part_of_the_judgments_keeps_everything_that_all_of_them_keep():
+    """So processes and shards choose independently, and the main process drops the rest."""
     draw = random.Random(0)
     for seed in range(200):
         records = [

@@ -74,8 +74,8 @@ def test_each_pattern_is_counted_over_what_can_show_it(judgment):
         judgment("gold unknown", ranks=None, scores=(1.0, 0.0), context_check="changed"),
     ]
     found = failures(records, **OPTIONS)
-    told = found.to_dict().items()
-    assert {name: (metric["value"], metric["n"], metric["groups"]) for name, metric in told} == {
+    rates = found.to_dict().items()
+    assert {name: (metric["value"], metric["n"], metric["groups"]) for name, metric in rates} == {
         "format_missed": (2 / 6, 6, 3),
         "context_ignored": (1 / 3, 3, 3),
         "contradicted": (1 / 3, 3, 2),

@@ -33,15 +33,15 @@ def judged(number, responses=2):
 def summaries():
     pairs = [judged(number) for number in range(24)]
     mixed = [judged(number, 2 + number % 2) for number in range(24)]
-    told = {"model": "m", "bench": "b", "resamples": 100}
-    first = summarize(pairs, scale="points", rule="judgebench", **told).to_dict()
-    second = summarize(mixed, scale="logit", **told).to_dict()
+    described = {"model": "m", "bench": "b", "resamples": 100}
+    first = summarize(pairs, scale="points", rule="judgebench", **described).to_dict()
+    second = summarize(mixed, scale="logit", **described).to_dict()
     stage = first | {"best_of_4": second, "pointwise": first}
     metric = first["ties"]
     return [
         first,
         second | {"audit": {"comparisons": 2, "findings": {"ties": {"what": "w", "count": 1, "examples": ["a"]}}}},
-        summarize([judged(0)], **told).to_dict(),
+        summarize([judged(0)], **described).to_dict(),
         {
             "schema_version": 1, "kind": "training", "objective": "sft", "steps": 2, "tokens": 9, "window": 2,
             "loss": 0.5, "accuracy": None, "data": {"read": 3}, "model_step": 2,

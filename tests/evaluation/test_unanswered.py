@@ -57,7 +57,7 @@ def test_a_part_without_an_answer_is_not_one_that_was_all_wrong(grid):
     assert (silent.complete, wrong.complete) == (False, True)
 
 
-def test_it_is_told_how_many_and_why(grid):
+def test_missing_answers_are_counted_with_reasons(grid):
     found = missing_answers(grid(answered=False))
     assert [*found.by_length] == ["31333"], "what was answered whole is not here"
     assert found.by_length["31333"].reason == "8 of 8 too long: 31,333 > 4,096 tokens"

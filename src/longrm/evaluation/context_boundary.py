@@ -206,13 +206,10 @@ def _described(value: float | None, low: float | None, high: float | None) -> su
     def tokens(end: float | None) -> float | None:
         return None if end is None or not math.isfinite(end) else float(end)
 
+    ends = {"value": value, "low": low, "high": high}
     return summaries.Crossing(
-        value=tokens(value),
-        low=tokens(low),
-        high=tokens(high),
-        value_place=place(value),
-        low_place=place(low),
-        high_place=place(high),
+        **{name: tokens(end) for name, end in ends.items()},
+        **{f"{name}_place": place(end) for name, end in ends.items()},
     )
 
 

@@ -91,7 +91,7 @@ def _published() -> Iterator[CsvRow]:
     published = tomllib.loads(text)
     for row in published["row"]:
         defects = "; ".join(published["defects"][name] for name in row["defects"])
-        numbers = {name: _number(value) for name, value in row["figures"].items()}
+        numbers = {name: _number(value) for name, value in row["numbers"].items()}
         yield {"model": row["model"], "source": published["source"], "defects": defects} | numbers
 
 

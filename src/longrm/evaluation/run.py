@@ -12,7 +12,7 @@ from longrm import reading
 from longrm.errors import RunError
 from longrm.evaluation.summaries import EvaluationSummary, RunSummary, load_summary
 from longrm.runs.folder import CONFIG, SUMMARY, read_manifest
-from longrm.runs.logs import EXAMPLES, Log, read_gold, read_judgments
+from longrm.runs.logs import EXAMPLES, GOLD, Log, read_all, read_judgments
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
 
 if TYPE_CHECKING:  # pandas takes half a second to import
@@ -90,7 +90,7 @@ class Run:
     @cached_property
     def gold(self) -> dict[str, GoldRecord]:
         """The gold of an evaluation's comparisons, by id."""
-        return {gold.id: gold for gold in read_gold(self.path)}
+        return {gold.id: gold for gold in read_all(self.path / GOLD, GoldRecord)}
 
     @cached_property
     def examples(self) -> dict[str, ExampleRecord]:

@@ -33,11 +33,11 @@ _RECORDED_PACKAGES = ("longrm", "torch", "transformers", "accelerate", "peft", "
 class RunFolder:
     """The folder that `--out` names, used by one process at a time. Use it as a context manager.
 
-    Opening a folder that holds a run continues it; different settings are an error that names them.
+    Opening the folder of a run continues it; different settings are an error that names them.
 
     Attributes:
         path: The folder.
-        kind: What kind of run it holds: "evaluation", "training", "demo", ...
+        kind: The kind of run: "evaluation", "training", "demo", ...
         continued: Whether an earlier process began this run.
     """
 
@@ -90,7 +90,7 @@ class RunFolder:
             self._lock.close()
 
     def _claim(self) -> None:
-        """Begins the run, or checks that the folder holds the same one."""
+        """Begins the run, or checks that the folder is of the same run."""
         settings = self._config.to_dict()
         results = self._results()
         if results and not (self.path / MANIFEST).exists():

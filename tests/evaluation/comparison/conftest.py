@@ -74,7 +74,7 @@ def written(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def two_runs(written: Callable[..., Path]) -> tuple[Path, Path]:
-    """240 pairs in 60 groups at two lengths: the second judge mends half of what the first gets wrong at 4,096."""
+    """240 pairs in 60 groups at two lengths: the second judge gets half of the first one's errors right at 4,096."""
     rng = np.random.default_rng(5)
     first = (rng.random(240) < 0.7).astype(float)
     long = np.arange(240) // 4 % 2 == 1

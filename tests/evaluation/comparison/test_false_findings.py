@@ -1,4 +1,4 @@
-"""How often something is found between two judges that are the same in law, of groups whose comparisons go together."""
+"""False findings between two judges of the same distribution, with dependent comparisons within groups."""
 
 import numpy as np
 import pytest

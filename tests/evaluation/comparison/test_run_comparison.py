@@ -1,4 +1,4 @@
-"""Runs against each other: figures by another way, what is left out, what is refused, and what is said."""
+"""Comparison of runs: recomputed numbers, comparisons that are left out, errors and texts."""
 
 import json
 from dataclasses import replace
@@ -137,7 +137,7 @@ def test_what_cannot_be_compared_is_left_out_and_counted(written, pairs):
     assert (found.overall.first, found.overall.second) == (1.0, 0.0)
 
 
-def test_what_sets_the_runs_apart_is_said(written, pairs):
+def test_differences_of_settings_are_listed(written, pairs):
     one = pairs(np.array([1.0, 0.0] * 40))
     moved = [replace(r, length=3657 if r.length == 1024 else r.length) for r in one]
     settings = {"judging.orders": "one", "judging.seed": 3, "remote.concurrency": 2, "judge.cut": "left"}

@@ -11,7 +11,7 @@ AB, BA = (0, 1), (1, 0)
 A, B, TIE, SILENT = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5), ()
 
 
-def test_sums_of_two_askings_by_hand(asked, judgment):
+def test_sums_of_two_trials_by_hand(asked, judgment):
     records = [
         asked("agree twice", (AB, A), (BA, A), task="Math"),
         asked("agree once, tie", (AB, A), (BA, TIE), task="Math"),
@@ -34,7 +34,7 @@ def test_sums_of_two_askings_by_hand(asked, judgment):
 
 
 @pytest.mark.real
-@pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded judgments do not lie beside the checkout")
+@pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded judgments are not next to the checkout")
 @pytest.mark.parametrize(
     ("judge", "published"),
     [("Ray2333_GRM-Gemma-2B-rewardmodel-ft", 59.43), ("Skywork_Skywork-Reward-Llama-3.1-8B", 62.29)],

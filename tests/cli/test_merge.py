@@ -5,7 +5,7 @@ import torch
 from click.testing import CliRunner
 from transformers import AutoModelForSequenceClassification
 
-from longrm.cli.merge import command
+from longrm.cli.push import merge as command
 from longrm.data import write
 from longrm.errors import LongRMError
 from longrm.modeling.loading import load_scorer, new_language_model

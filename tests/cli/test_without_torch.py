@@ -1,7 +1,6 @@
 """Help, plans and invalid settings are answered before torch or transformers is imported."""
 
 import json
-import os
 import subprocess
 import sys
 import tomllib
@@ -44,14 +43,6 @@ lengths = [64, 128]
 [optimizer]
 steps = 4
 """
-WITHOUT_TORCH = """
-import sys
-class Hidden:
-    def find_spec(name, path=None, target=None):
-        if name == "torch":
-            raise ModuleNotFoundError(name, name=name)
-sys.meta_path.insert(0, Hidden)
-"""
 
 
 def test_plans_and_invalid_settings_need_no_torch(tmp_path, pairs):
@@ -78,18 +69,6 @@ def test_plans_and_invalid_settings_need_no_torch(tmp_path, pairs):
         errors, ("optimizer.steps", "longrm train bradley-terry", "'simpo'", "lora"), strict=True
     ):
         assert named in line
-
-
-def test_without_torch_the_demo_ends_in_one_line(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(WITHOUT_TORCH)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    command = [sys.executable, "-m", "longrm", "--quiet", "demo", "--out", str(tmp_path / "demo")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 1
-    line = done.stderr.splitlines()[-1]
-    assert "'torch'" in line
-    assert "pip install '.[local]'" in line
-    assert not (tmp_path / "demo").exists()
 
 
 def test_without_torch_a_local_model_names_the_extra_and_a_baseline_loads(tmp_path, monkeypatch):

@@ -268,14 +268,6 @@ def test_fields_and_buttons_have_names(page: Page, report: Path) -> None:
     )
     assert unnamed == 0
     assert page.value("document.querySelector('#viewer [role=status]').getAttribute('aria-live')") == "polite"
-    reached = set()
-    choose(page, "q", "4096 0000")
-    page.value("document.querySelector('#viewer [name=q]').focus()")
-    name = "one.closest('article') ? 'article' : one.name || one.className || one.textContent"
-    for _ in range(30):
-        reached.add(page.value(f"(one => {name})(document.activeElement)"))
-        page.press("Tab")
-    assert reached >= {"q", "model", "outcome", "length", "depth", "sort", "scroll list", "Next →", "article"}
 
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\0\u2028\u202eturned\u2066\x1b[31m"

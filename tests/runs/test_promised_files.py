@@ -3,8 +3,8 @@
 import pytest
 from click.testing import CliRunner
 
-from longrm.cli.merge import command as merge
 from longrm.cli.push import command as push
+from longrm.cli.push import merge
 from longrm.cli.runs import command as runs
 from longrm.data import write
 from longrm.errors import RunError

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from longrm.cli.options import FORMAT, JSON, OUTPUT_FILE, PATH, columns_option, resolve, set_option
+from longrm.cli.options import FORMAT, JSON, OUTPUT_FILE, PATH, SET, columns_option, resolve
 from longrm.cli.terminal import echo, print_json, progress, terminal_width
 
 
@@ -27,7 +27,7 @@ from longrm.cli.terminal import echo, print_json, progress, terminal_width
 @FORMAT
 @click.option("--html", metavar="FILE", type=OUTPUT_FILE, help="Also write the result as an HTML page.")
 @click.option("--config", "config_file", type=PATH, help="TOML file of settings.")
-@set_option("similarity_threshold=0.9")
+@SET
 @JSON
 def command(
     path: str,

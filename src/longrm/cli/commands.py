@@ -21,7 +21,7 @@ COMMANDS = [
     *("probe", "evaluate", "score", "rank", "filter", "compare", "attribute"),
     *("report", "runs", "serve"),
 ]
-_IN_OTHER_MODULES = {"rank": ("score", "rank"), "filter": ("score", "filter_")}
+_IN_OTHER_MODULES = {"rank": ("score", "rank"), "filter": ("score", "filter_"), "merge": ("push", "merge")}
 SHARED = {"train", "probe", "evaluate", "score", "rank", "filter"}
 """Commands that several processes of torchrun work on together."""
 CONTINUED = SHARED | {"demo", "synthesize", "attribute"}

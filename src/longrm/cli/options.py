@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -96,18 +96,14 @@ def setting(flag: str, key: str, help: str, type: Any = None, metavar: str | Non
     return click.option(flag, name, type=choice, metavar=metavar, help=help)
 
 
-def set_option(example: str = "") -> Decorator:
-    """The option `--set`, with an example of a setting."""
-    help = f"Change one setting{example and f', such as {example}'} (TOML value); repeatable."
-    return click.option("--set", "assignments", multiple=True, metavar="A.B=VALUE", help=help)
-
-
+_SET_HELP = "Change one setting (TOML value); repeatable."
+SET = click.option("--set", "assignments", multiple=True, metavar="A.B=VALUE", help=_SET_HELP)
 _CONFIG_HELP = "TOML file of settings, or the name of a recipe (longrm recipes)."
 CONFIG = click.option("--config", "config_file", type=recipe_file, metavar="FILE", help=_CONFIG_HELP)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 _OUT_HELP = "Run folder; the same command continues an interrupted run."
 OUT_FOLDER = click.option("--out", required=True, type=PATH, help=_OUT_HELP)
-RUN_OPTIONS = options(OUT_FOLDER, CONFIG, set_option(), JSON)
+RUN_OPTIONS = options(OUT_FOLDER, CONFIG, SET, JSON)
 FORMAT = click.option("--format", help="Format of the rows (default: recognized from the columns).")
 
 
@@ -177,29 +173,19 @@ def scoring_options(*, model: str, column: str, model_required: bool) -> Decorat
         setting("--workers", "workers", workers, int),
         setting("--force", "force", "Overwrite a file with another model's scores.", bool),
         MODEL_OPTIONS,
-        set_option("judge.max_tokens=64"),
+        SET,
     )
 
 
 # --- Standard input and output ---
 
 
-class RowFiles(NamedTuple):
-    """Files in place of `-`; `to_stdout` means that messages must go to standard error."""
-
-    data: str
-    out: Path
-    to_stdout: bool
-
-    @property
-    def out_name(self) -> str:
-        """The output's name in messages."""
-        return "standard output" if self.to_stdout else str(self.out)
-
-
 @contextmanager
-def row_files(data: str, out: Path) -> Iterator[RowFiles]:
-    """Replaces `-` by temporary files: standard input is read first, standard output is written at the end."""
+def row_files(data: str, out: Path) -> Iterator[tuple[str, Path, str]]:
+    """Replaces `-` by temporary files; yields both files and the output's name in messages.
+
+    Standard input is read first, standard output is written at the end.
+    """
     from_stdin, to_stdout = data == "-", str(out) == "-"
     if (from_stdin or to_stdout) and world_size() > 1:
         raise ConfigError("'-' is not supported with several processes; name files")
@@ -211,7 +197,7 @@ def row_files(data: str, out: Path) -> Iterator[RowFiles]:
         if to_stdout:
             out = Path(folder) / "standard-output.jsonl"
         try:
-            yield RowFiles(data, out, to_stdout)
+            yield data, out, "standard output" if to_stdout else str(out)
         finally:
             if to_stdout and out.exists():
                 with out.open("rb") as file:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from longrm.cli.options import JSON, recipe_file, resolve, set_option
+from longrm.cli.options import JSON, SET, recipe_file, resolve
 from longrm.cli.terminal import echo, print_facts, print_json, print_lines, progress
 from longrm.training.plan import DEVICES, GIB, UTILIZATION, format_bytes
 
@@ -27,7 +27,7 @@ _DEVICES_HELP = "Number of devices; the recipe's [parallel] decides how they are
     help=_DEVICE_HELP,
 )
 @click.option("--devices", type=click.IntRange(min=1), default=1, show_default=True, help=_DEVICES_HELP)
-@set_option()
+@SET
 @JSON
 def command(recipe: Path, device: str, devices: int, assignments: tuple[str, ...], as_json: bool) -> None:
     """Computes what a training needs: steps, tokens, operations, hours, and memory by part.

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from longrm.cli.evaluate import print_result
-from longrm.cli.options import JSON, JUDGING_OPTIONS, OUT_FOLDER, resolve, set_option, setting
+from longrm.cli.options import JSON, JUDGING_OPTIONS, OUT_FOLDER, SET, resolve, setting
 from longrm.cli.terminal import echo, shared_work
 from longrm.runs.workers import is_main_process
 
@@ -37,7 +37,7 @@ _TOKENIZER_HELP = (
 @setting("--tokenizer", "probe.tokenizer", _TOKENIZER_HELP, metavar="PATH")
 @JUDGING_OPTIONS
 @OUT_FOLDER
-@set_option()
+@SET
 @JSON
 def command(
     model: str,

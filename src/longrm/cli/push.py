@@ -1,4 +1,4 @@
-"""`longrm push`."""
+"""`longrm push` and `longrm merge`."""
 
 from pathlib import Path
 
@@ -66,3 +66,31 @@ def command(
         removed = f" and removed {', '.join(done.removed)}" if done.removed else ""
         echo(f"Replaced the model that was there, in commit {done.commit[:12]}{removed}")
     echo(f"Uploaded {total} to {done.url}")
+
+
+@click.command("merge", short_help="Merge an adapter into its base model.")
+@click.argument("run", metavar="RUN", type=PATH)
+@click.option("--out", required=True, type=PATH, help="Folder to write the model into.")
+def merge(run: Path, out: Path) -> None:
+    """Merges the adapter and the scalar head of a training run or a model folder into the base model.
+
+    The result is a model folder for transformers, vLLM and SGLang.
+
+    \b
+    longrm merge runs/lora --out runs/lora/merged
+    """
+    from longrm.modeling import saving
+    from longrm.training.model_card import card_context_of_run, save_card_context, training_run, write_card
+
+    trained = training_run(run)
+
+    def describe(folder: Path) -> None:
+        # Called before the folder gets its name: a kill leaves no model without a card.
+        if trained is not None:
+            context = card_context_of_run(trained)
+            write_card(folder, context)
+            save_card_context(folder, context)
+
+    source = run if trained is None else trained / "model"
+    saving.merge(source, out, finish=describe)
+    echo(f"Wrote {out}")

@@ -35,16 +35,16 @@ def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) ->
     """
     from longrm.scoring.scored_file import ScoreSettings, score_file
 
-    with row_files(data, out) as files:
-        settings = resolve(ScoreSettings, None, assignments, {**flags, "data": files.data})
+    with row_files(data, out) as (source, target, name):
+        settings = resolve(ScoreSettings, None, assignments, {**flags, "data": source})
         with shared_work() as (group, report):
-            result = score_file(settings, files.out, workers=group, progress=report)
+            result = score_file(settings, target, workers=group, progress=report)
         if result is None:  # another process writes the file
             return
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.outcomes.items()))
         echo(
-            f"Wrote {result.rows} rows (format {result.format}; {outcomes}) to {files.out_name}",
-            err=files.to_stdout,
+            f"Wrote {result.rows} rows (format {result.format}; {outcomes}) to {name}",
+            err=str(out) == "-",
         )
         for outcome, first in sorted(result.first_unscored.items()):
             echo(f"No scores, {outcome}, first: {first}", err=True)
@@ -124,17 +124,17 @@ def _select(
     """Ranks or filters the rows, scoring them first if a model is given, and prints what was written and dropped."""
     from longrm.scoring.scored_file import ScoreSettings
 
-    with row_files(data, out) as files:
-        settings = resolve(ScoreSettings, None, assignments, {**flags, "data": files.data})
+    with row_files(data, out) as (source, target, name):
+        settings = resolve(ScoreSettings, None, assignments, {**flags, "data": source})
         with shared_work() as (group, report):
-            counts = select(settings, files.out, **options, workers=group, progress=report)
+            counts = select(settings, target, **options, workers=group, progress=report)
         if counts is None:  # another process writes the file
             return
         dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.dropped.items()))
         echo(
-            f"Wrote {counts.written} of {counts.rows} rows (format {counts.format}) to {files.out_name}"
+            f"Wrote {counts.written} of {counts.rows} rows (format {counts.format}) to {name}"
             f"{dropped and f'; dropped: {dropped}'}",
-            err=files.to_stdout,
+            err=str(out) == "-",
         )
         for outcome, first in sorted(counts.first_unscored.items()):
             echo(f"No scores, {outcome}, first: {first}", err=True)

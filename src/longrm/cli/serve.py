@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from longrm.cli.options import MODEL_HELP, MODEL_OPTIONS, resolve, set_option, setting
+from longrm.cli.options import MODEL_HELP, MODEL_OPTIONS, SET, resolve, setting
 from longrm.cli.terminal import echo
 
 
@@ -29,7 +29,7 @@ from longrm.cli.terminal import echo
     help="Host name that requests without a key may address; repeatable.",
 )
 @MODEL_OPTIONS
-@set_option("limits.waiting=10000")
+@SET
 def command(assignments: tuple[str, ...], **flags: Any) -> None:
     """Serves a reward model over HTTP until it is stopped; prints one line when it is ready.
 

@@ -72,7 +72,7 @@ levels = ["Most polite.", "Polite.", "Neutral.", "Curt.", "Rude.", "Insulting."]
 """
 
 
-def test_an_added_domain_makes_rows_and_refuses_languages_that_it_lacks(tmp_path, put, monkeypatch):
+def test_an_added_domain_makes_rows_and_rejects_languages_that_it_lacks(tmp_path, put, monkeypatch):
     monkeypatch.setitem(DOMAINS, "politeness", Domain.parse("politeness", ADDED))
     documents = [
         {

@@ -114,7 +114,7 @@ def test_padding_fills_the_room_whole_piece_by_whole_piece(room, seed):
 
 
 @pytest.mark.parametrize("layout", ["scattered", "document", "segment"])
-def test_evidence_is_whole_at_depths_drawn_evenly(layout):
+def test_evidence_is_complete_at_uniform_depths(layout):
     critical = ["The first critical chunk.", "The second critical chunk."]
     own = [chunk(n, f"own {n}.", 10) for n in range(30)]
     foreign = [chunk(n, f"foreign {n}.", 10) for n in range(70)]

@@ -128,7 +128,7 @@ CELLS = st.dictionaries(st.text("abcde", min_size=1, max_size=2), st.integers(0,
 
 
 @given(CELLS, st.integers(0, 120))
-def test_shares_are_as_even_as_water_that_rises(available, total):
+def test_shares_are_max_min_fair(available, total):
     taken = even_shares(available, total)
     assert taken.keys() == available.keys()
     assert sum(taken.values()) == min(total, sum(available.values()))
@@ -202,7 +202,7 @@ def test_disagreements_are_dropped_and_counted():
     assert {opinion for _, opinion in selected(rate=rate_by_metric)[1].opinions} == {"agrees"}
 
 
-def test_what_cannot_be_scored_is_counted():
+def test_documents_that_cannot_be_scored_are_counted():
     def read():
         one = Document("x", "t", "q", "g", "LongQA", candidates=(Candidate("x", "m", "y"),))
         yield one

@@ -67,7 +67,7 @@ def scores(model, texts):
     return found
 
 
-def test_the_truth_is_the_score_then_the_metric_then_word_overlap():
+def test_the_true_score_is_the_own_one_then_the_metric_then_word_overlap():
     scored = replace(FOX, candidates=(Candidate("fox", "m", "in the barn", score=0.3),))
     assert scores(simulated(inputs=[scored]), [judging("in the barn")]) == [3]
     chosen = Document("exam", TEXT, "Which?", "(B) fox", metric="right_choices")
@@ -106,7 +106,7 @@ def test_errors_grow_with_the_length_of_the_prompt():
     assert share(simulated("error=0.1"), texts) == pytest.approx(0.1, abs=0.06)
 
 
-def test_models_err_on_their_own_and_the_same_way_again():
+def test_models_err_independently_and_reproducibly():
     texts = many()
 
     def wrong(**changed):
@@ -146,7 +146,7 @@ def test_sufficiency_and_attribution_look_for_the_gold_answer(monkeypatch):
     assert [parts[number].text for number in found] == [texts[1], texts[3]]
 
 
-def test_a_writer_answers_by_what_it_is_shown():
+def test_a_writer_answers_from_the_text_shown():
     shown = [writing(OWL.text), writing(TEXT)]
     assert [answer.text for answer in ask(simulated(), *shown)] == ["in an oak", "in the barn"]
     assert ask(simulated("1"), shown[0])[0].text == "in the barn"

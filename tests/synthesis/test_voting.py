@@ -50,7 +50,7 @@ def test_conf_counts_all_clusters_and_the_unparsed():
     assert count_votes(votes(8, 8, 8), 0.5).cluster_sizes == [3]
 
 
-def test_chosen_says_what_the_others_of_its_cluster_say():
+def test_chosen_agrees_best_with_its_cluster():
     shared = "The response names Marlow and quotes the ledger, as the context says."
     cast = [
         Vote("odd", 8, "Bananas are yellow and rarely sing."),

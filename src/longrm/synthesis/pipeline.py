@@ -225,36 +225,36 @@ def open_models(
         spending = Spending(log, {model.label: model.price for model in models})
         opened: list[AsyncModel] = []
         for model in models:
-            kind, _, rates = model.model.partition(":")
+            kind, _, address = model.model.partition(":")
             if model.replica_urls and kind != "openai":
                 raise ConfigError(f"'{model.model}': `replica_urls` is only valid with openai:URL#NAME")
             if kind == "simulated":
-                opened.append(SimulatedModel(ErrorRates.parse(rates), model.label, seed, answers))
+                opened.append(SimulatedModel(ErrorRates.parse(address), model.label, seed, answers))
+                continue
+            writers: list[Writer]
+            if kind == "openai":
+                (url, name), remote = split_address(address), model.remote
+                if remote.cache is None:
+                    remote = remote.model_copy(update={"cache": str(folder / CACHE)})
+                pay = partial(spending.pay, model.label)
+                # All replicas share the cache entries of the first URL.
+                writers = [
+                    OpenAIClient(each, name, remote, on_usage=pay, cached_as=url)
+                    for each in (url, *model.replica_urls)
+                ]
+            elif split_kind(model.model)[0] is None:
+                from longrm.modeling.local_writer import (
+                    LocalWriter,
+                )  # imports torch, which nothing else here needs
+
+                writers = [LocalWriter.load(model.model)]
             else:
-                opened.append(ServedModel(model.label, _writers(model, folder, spending)))
+                raise ConfigError(
+                    f"'{model.model}' cannot write: use openai:URL#NAME (an endpoint), or the folder or Hub id of a "
+                    "causal language model"
+                )
+            opened.append(ServedModel(model.label, writers))
         yield opened, spending
-
-
-def _writers(model: ModelSettings, folder: Path, spending: Spending) -> list[Writer]:
-    kind, _, address = model.model.partition(":")
-    if kind == "openai":
-        (url, name), remote = split_address(address), model.remote
-        if remote.cache is None:
-            remote = remote.model_copy(update={"cache": str(folder / CACHE)})
-        pay = partial(spending.pay, model.label)
-        # All replicas share the cache entries of the first URL.
-        return [
-            OpenAIClient(each, name, remote, on_usage=pay, cached_as=url)
-            for each in (url, *model.replica_urls)
-        ]
-    if split_kind(model.model)[0] is not None:
-        raise ConfigError(
-            f"'{model.model}' cannot write: use openai:URL#NAME (an endpoint), or the folder or Hub id of a causal "
-            "language model"
-        )
-    from longrm.modeling.local_writer import LocalWriter  # imports torch, which nothing else here needs
-
-    return [LocalWriter.load(model.model)]
 
 
 def _unique(inputs: Iterable[Any]) -> Iterator[Any]:

@@ -196,9 +196,8 @@ def verify_votes(row: Comparison) -> VoteVerification | None:
         votes.append(Vote(judge, None if score == UNPARSED else float(score), text, contradicted))
     count = count_votes(votes, majority=0.0)
     consensus = [vote.judge for vote in by_agreement(count.consensus)]
-    recorded = row.metadata.get("contrast")
-    contrast: Contrast | None = next((one for one in get_args(Contrast) if one == recorded), None)
-    if contrast is None:
+    contrast: Any = row.metadata.get("contrast")
+    if contrast not in get_args(Contrast):  # released rows do not record it
         others = {known[judge] for judge in judges[1:]} - {known[judges[0]]}
         contrast = "score" if others - {UNPARSED} else "format" if others else "none"
     conf = tuple(sizes) if isinstance(sizes, list) else ()

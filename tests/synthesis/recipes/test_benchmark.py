@@ -110,7 +110,7 @@ def test_a_finished_run_is_left_alone_and_a_killed_one_ends_the_same(tmp_path, r
         synthesize(of(recipe), tmp_path / "whole")
 
 
-def test_a_simulated_judge_checks_and_errs_as_often_as_it_is_told(tmp_path, recipe, written_benchmark):
+def test_a_simulated_judge_checks_and_errs_at_its_rate(tmp_path, recipe, written_benchmark):
     judged = {"second_check.model": "simulated:0"}
     right = synthesize(of(recipe, **judged), tmp_path / "right")
     checked = right["counts"]["second_check"]["token_f1"]

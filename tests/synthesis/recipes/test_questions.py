@@ -77,14 +77,14 @@ def test_a_question_that_passes_all_checks_is_a_row_with_its_evidence():
         (GOOD.replace("the fox sleep?", "the fox mentioned above sleep?"), "points_at_the_passage"),
     ],
 )
-def test_a_faulty_reply_is_dropped_for_its_reason_and_nobody_is_asked_to_check_it(written, reason):
+def test_unusable_replies_are_counted_by_reason_and_not_checked(written, reason):
     model = Scripted(written)
     rows, steps = made(model)
     assert (rows, steps["replies"]) == ([], {reason: 1})
     assert len(model.seen) == 1
 
 
-def test_an_answer_that_the_evidence_does_not_lead_to_and_one_that_needs_no_text_are_dropped():
+def test_unsupported_questions_and_those_answered_without_the_text_are_dropped():
     assert made(Scripted(GOOD, supported="unknown"))[1]["support"] == {"unsupported": 1}
     rows, steps = made(Scripted(GOOD, guessed="Hm.\nIn the barn"))
     assert (rows, steps["closed_book"]) == ([], {"answered_without_the_text": 1})

@@ -86,7 +86,7 @@ def test_the_source_is_cut_at_its_end(share, left):
 
 
 @given(st.integers(0, 200), st.integers(1, 60), st.integers(0, 90))
-def test_what_is_kept_fits_and_the_next_passage_would_not(seed, low, more):
+def test_truncation_keeps_as_many_passages_as_fit(seed, low, more):
     cut = perturb("truncate", seed, low=low, high=low + more)
     (done,) = cut.done
     kept = sum(map(approximate_tokens, texts(cut)))
@@ -96,7 +96,7 @@ def test_what_is_kept_fits_and_the_next_passage_would_not(seed, low, more):
 
 
 @given(st.integers(0, 100))
-def test_distractors_stand_between_and_nothing_is_lost(seed):
+def test_distractors_are_inserted_and_no_passage_is_lost(seed):
     shown = perturb("inject_distractors", seed, low=40, high=80)
     (done,) = shown.done
     assert [text for text in texts(shown) if text in TEXTS] == TEXTS
@@ -167,7 +167,7 @@ def short_passages(monkeypatch):
     monkeypatch.setattr(responses, "PASSAGE_SIZE", 6)
 
 
-def test_every_model_answers_under_every_plan_and_what_is_lost_is_counted():
+def test_every_model_answers_under_every_plan_and_dropped_answers_are_counted():
     document = Document("d", " ".join(TEXTS), "Which?", "Fact 7", metadata={"steps": ["3 and 4 make 7"]})
     plans = [
         {},

@@ -75,7 +75,7 @@ REFUSED, CUT = (Completion(outcome, "[[A]]") for outcome in (Outcome.REFUSED, Ou
 AGAINST_ITSELF = "Response B is better overall.\n\n[[A]]"
 
 
-def test_a_criterion_by_which_both_orders_name_the_better_response_stays():
+def test_criteria_that_prefer_the_better_response_in_both_orders_are_kept():
     model = Scripted(lines(KIND, BRIEF), {KIND: (A, B), BRIEF: (A, B)})
     (row,), steps = drafted(model, compared(metadata={"task": "t"}))
     assert row == {
@@ -111,7 +111,7 @@ def test_a_criterion_by_which_both_orders_name_the_better_response_stays():
         ((AGAINST_ITSELF, B), "contradicted"),
     ],
 )
-def test_any_other_criterion_is_dropped_for_its_reason_and_the_others_stay(verdicts, reason):
+def test_other_criteria_are_dropped_and_counted_by_reason(verdicts, reason):
     rows, steps = drafted(Scripted(lines(KIND), {KIND: verdicts}))
     assert (rows, steps["check"]) == ((), {reason: 1})
     assert steps["rubrics"] == {"no_criterion_left": 1}
@@ -120,7 +120,7 @@ def test_any_other_criterion_is_dropped_for_its_reason_and_the_others_stay(verdi
     assert steps["check"] == {reason: 1, "kept": 1}
 
 
-def test_drafts_that_are_no_use_are_counted_and_not_checked():
+def test_unusable_drafts_are_counted_and_not_checked():
     reply = lines("", KIND, "it is KIND", "Response A is kind.", BRIEF, "It is true.")
     model = Scripted(reply, {KIND: (A, B), BRIEF: (A, B)})
     _, steps = drafted(model, most=2)
@@ -193,7 +193,7 @@ TWO = ["It names Ann.", "It is kind."]
         "Criterion: A draft.\nBetter so:\nCriterion: It names Ann.\nCriterion: It is kind.",
     ],
 )
-def test_the_lines_that_a_reply_ends_with_are_its_criteria(reply):
+def test_criteria_are_read_from_the_last_lines_of_a_reply(reply):
     assert read_criteria(reply) == TWO
 
 
@@ -215,7 +215,7 @@ def test_the_lines_that_a_reply_ends_with_are_its_criteria(reply):
         ("回答提到了安娜。", ""),
     ],
 )
-def test_a_criterion_that_is_no_use_has_its_reason(criterion, problem):
+def test_reasons_to_drop_a_draft(criterion, problem):
     assert problem_of(criterion, ["It names Ann."], 5) == problem
 
 
@@ -237,7 +237,7 @@ def test_the_writer_sees_which_response_is_better_in_a_drawn_order():
     assert 70 < first < 130  # 4 standard deviations
 
 
-def test_of_more_responses_the_best_and_the_worst_are_shown_with_the_tools_and_cannot_close_their_tags():
+def test_best_and_worst_response_and_tools_are_shown_and_cannot_close_their_tags():
     tool = {"type": "function", "function": {"name": "look"}}
     content, _ = request_for(compared((2, 3, 2, 1), ("so-so", "bad</other>", "fine", "good"), tools=(tool,)))
     assert "<preferred>\ngood\n</preferred>" in content

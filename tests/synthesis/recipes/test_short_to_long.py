@@ -89,7 +89,7 @@ def evidence_of(row):
 
 
 @pytest.mark.parametrize("domain", ["qa_faithfulness", "qa_helpfulness", "summary"])
-def test_rows_have_their_length_and_their_evidence_whole(domain):
+def test_rows_have_the_target_length_and_complete_evidence(domain):
     rows, _ = make(domain=domain, evidence_from="retrieval")
     assert len(rows) == 12
     assert {row["length"] for row in rows} == {1500, 3000}
@@ -206,14 +206,14 @@ def test_a_judge_finds_an_answer_in_other_words(monkeypatch):
         (Completion(Outcome.REFUSED), "refused"),
     ],
 )
-def test_judgments_that_cannot_be_taken_are_dropped_and_counted(said, reason):
+def test_unusable_judgments_are_dropped_and_counted(said, reason):
     rows, steps = make(Judge(score=lambda text: said))
     assert rows == []
     assert [one["judgment"] for one in steps] == [{reason: 2}] * 6
 
 
 @pytest.mark.parametrize("step", ["score", "suffices", "names"])
-def test_a_model_that_cannot_be_asked_loses_no_row(step):
+def test_a_model_that_cannot_be_reached_stops_the_run(step):
     gone = Judge(**{step: lambda text: Completion(Outcome.ERROR, detail="500")})
     with pytest.raises(RunError, match="simulated could not be asked"):
         make(gone, evidence_from="model", sufficiency="judge")
@@ -267,7 +267,7 @@ def test_pairs_share_one_long_context_and_are_read_by_training(tmp_path):
 
 
 @pytest.mark.parametrize("rows", ["judgments", "pairs"])
-def test_naive_long_data_differ_by_what_the_judge_reads_alone(rows):
+def test_naive_long_data_differ_only_in_the_context_of_the_judge(rows):
     def lost_in_length(text):
         return by_truth(text) if len(words_tokenizer().encode(text)) < 500 else "[[5]]"
 
@@ -283,7 +283,7 @@ def test_naive_long_data_differ_by_what_the_judge_reads_alone(rows):
     assert {row["score"] for row in naive} == ({5} if rows == "judgments" else set())
 
 
-def test_what_cannot_be_used_is_dropped_at_the_step_that_shows_it():
+def test_unusable_documents_are_dropped_and_counted_by_step():
     document = SOURCES[0]
 
     def fate(document=document, judge=None, **changed):

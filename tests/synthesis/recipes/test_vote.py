@@ -201,7 +201,7 @@ def test_every_judge_has_its_own_seeds():
     assert [judge.seeds for judge in panel] == [judge.seeds for judge in again]
 
 
-def test_only_what_is_kept_is_lengthened():
+def test_answers_without_consensus_or_contrast_are_dropped_before_padding():
     rows, steps = make(judges(0, 0, 0))
     assert rows == []
     assert [one["contrast"] for one in steps] == [{"no_contrast": 3}] * 4

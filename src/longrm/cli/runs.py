@@ -209,7 +209,7 @@ def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
     longrm runs show runs/rm --verify
     """
     if verify:
-        from longrm.runs.promised_files import FILES, check_files
+        from longrm.runs.folder import FILES, check_files
 
         folder = run / "model" if (run / "model" / FILES).is_file() else run
         for name in check_files(folder, digests=True):

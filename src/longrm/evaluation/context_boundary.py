@@ -110,6 +110,10 @@ def boundary_of(
     ):
         # Too few outcomes to interpolate: only the intervals of the lengths count.
         ends = None, BELOW_RANGE if at_least is None else at_least, BEYOND_RANGE if below is None else below
+    slope = UNDEFINED
+    if fitted := logistic_slope(np.log2(length), sample.total, sample.weight, group):
+        change, error = fitted
+        slope = Estimate(change, change - Z * error, change + Z * error, sample.n, int(group.max()) + 1)
     above_chance = [bucket.length for bucket in takewhile(lambda one: one.low > one.chance, buckets)]
     return summaries.ContextBoundary(
         metric="top1" if metric is TOP1 else "pair_accuracy",
@@ -119,7 +123,7 @@ def boundary_of(
         at_least=at_least,
         below=below,
         estimate=_described(*ends),
-        slope_per_doubling=_slope(sample, length, group),
+        slope_per_doubling=slope,
         above_chance_reach=summaries.AboveChanceReach(
             tokens=above_chance[-1] if above_chance else None,
             smallest_n=min(bucket.n for bucket in buckets),
@@ -211,14 +215,6 @@ def _described(value: float | None, low: float | None, high: float | None) -> su
         **{name: tokens(end) for name, end in ends.items()},
         **{f"{name}_place": place(end) for name, end in ends.items()},
     )
-
-
-def _slope(sample: RatioSample, length: IntArray, group: IntArray) -> Estimate:
-    slope = logistic_slope(np.log2(length), sample.total, sample.weight, group)
-    if slope is None:
-        return UNDEFINED
-    value, error = slope
-    return Estimate(value, value - Z * error, value + Z * error, sample.n, int(group.max()) + 1)
 
 
 def _effective_n(buckets: Sequence[_Bucket]) -> dict[int, float]:

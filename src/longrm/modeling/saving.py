@@ -20,8 +20,7 @@ from longrm.modeling.loading import (
     read_config,
 )
 from longrm.modeling.shared_prefix import TransformersModel
-from longrm.runs.folder import keep_umask
-from longrm.runs.promised_files import FILES, check_files, record_files
+from longrm.runs.folder import FILES, check_files, keep_umask, record_files
 from longrm.runs.scratch import new_folder
 
 # Files whose sizes and digests are recorded; others, such as the model card, are meant to be edited.

@@ -24,6 +24,7 @@ from longrm.runs.workers import WorkerGroup
 
 SCHEMA_VERSION = 1
 CONFIG, MANIFEST, SUMMARY = "config.toml", "manifest.json", "summary.json"
+FILES = "files.json"  # sizes and digests of the files of a finished run, to detect later damage
 LOCK = ".lock"
 CACHE = "completions.sqlite"  # the answers of remote models, keyed by their requests
 _logger = logging.getLogger(__name__)
@@ -196,6 +197,43 @@ def write_file(path: Path, content: str | bytes) -> None:
             file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
+
+
+def record_files(folder: Path, paths: Iterable[Path]) -> None:
+    """Writes the sizes and SHA-256 digests of finished files into `files.json` in a folder above them."""
+    record = {
+        str(path.relative_to(folder)): {
+            "bytes": path.stat().st_size,
+            "sha256": reading.file_digest(path, RunError),
+        }
+        for path in sorted(paths)
+    }
+    write_json(folder / FILES, record)
+
+
+def check_files(folder: Path, *, digests: bool = False) -> list[str]:
+    """Compares files with `files.json`, their sizes and optionally digests, and returns their names.
+
+    A missing or different file is a `RunError`.
+    """
+    record = read_json(folder / FILES)
+    with reading.reading(folder / FILES, RunError):
+        written = {name: (entry["bytes"], entry["sha256"]) for name, entry in record.items()}
+    for name, (size, digest) in written.items():
+        path = folder / name
+        if not path.is_file():
+            problem = "is missing"
+        elif path.stat().st_size != size:
+            problem = f"has {path.stat().st_size:,} bytes, not {size:,} as written"
+        elif digests and reading.file_digest(path, RunError) != digest:
+            problem = "has other contents than were written (SHA-256 differs)"
+        else:
+            continue
+        raise RunError(
+            f"{path} {problem}; restore it or choose another --out (if you changed it on purpose, remove "
+            f"{folder / FILES})"
+        )
+    return list(written)
 
 
 def keep_umask(file: Path) -> None:

@@ -25,10 +25,18 @@ from longrm.errors import ConfigError, DataError, RunError
 from longrm.jsonl import append_lines, json_line, writable
 from longrm.reward_models.kinds import split_kind
 from longrm.reward_models.simulated import ErrorRates
-from longrm.runs.folder import CACHE, MANIFEST, RunFolder, read_manifest, write_json
+from longrm.runs.folder import (
+    CACHE,
+    FILES,
+    MANIFEST,
+    RunFolder,
+    check_files,
+    read_manifest,
+    record_files,
+    write_json,
+)
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
-from longrm.runs.promised_files import FILES, check_files, record_files
 from longrm.synthesis.models import SPENDING, AsyncModel, ModelSettings, PaidAnswer, ServedModel, Spending
 from longrm.synthesis.settings import SynthesisRecipe
 from longrm.synthesis.simulated import GoldAnswers, SimulatedModel

@@ -24,8 +24,16 @@ from longrm.errors import ModelError, RunError
 from longrm.evaluation.metrics import PAIR_ACCURACY
 from longrm.evaluation.run import Run
 from longrm.modeling.folders import ADAPTER, ADAPTER_WEIGHTS, weight_files
-from longrm.runs.folder import CONFIG, MANIFEST, SUMMARY, installed_versions, write_file, write_json
-from longrm.runs.promised_files import FILES, check_files
+from longrm.runs.folder import (
+    CONFIG,
+    FILES,
+    MANIFEST,
+    SUMMARY,
+    check_files,
+    installed_versions,
+    write_file,
+    write_json,
+)
 from longrm.training.evaluations import EVALUATIONS
 from longrm.training.objectives import OBJECTIVES
 from longrm.training.settings import TrainingSettings

@@ -17,10 +17,9 @@ from longrm.evaluation.summaries import read_summary
 from longrm.modeling.device_memory import return_freed_memory
 from longrm.modeling.saving import save
 from longrm.modeling.sequence_parallel import share_sequences
-from longrm.runs.folder import SCHEMA_VERSION, SUMMARY, read_json, write_json
+from longrm.runs.folder import FILES, SCHEMA_VERSION, SUMMARY, check_files, read_json, write_json
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
-from longrm.runs.promised_files import FILES, check_files
 from longrm.runs.records import StepRecord
 from longrm.runs.scratch import new_folder
 from longrm.runs.workers import world_size

@@ -20,9 +20,17 @@ from longrm.data import write_rows
 from longrm.errors import DataError
 from longrm.judging.pointwise import Pointwise
 from longrm.reading import located
-from longrm.runs.folder import MANIFEST, RunFolder, read_manifest, write_file, write_json
+from longrm.runs.folder import (
+    FILES,
+    MANIFEST,
+    RunFolder,
+    check_files,
+    read_manifest,
+    record_files,
+    write_file,
+    write_json,
+)
 from longrm.runs.progress import Progress, no_progress
-from longrm.runs.promised_files import FILES, check_files, record_files
 from longrm.synthesis import selection
 from longrm.synthesis.documents import GOLD_MODEL, Document, is_leval, policy_prompt
 from longrm.synthesis.domains import DOMAINS, language_of

@@ -11,7 +11,7 @@ from longrm.errors import RunError
 from longrm.modeling.loading import new_language_model
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
-from longrm.runs.promised_files import check_files, record_files
+from longrm.runs.folder import check_files, record_files
 from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 from longrm.worlds import WorldPlan, generate, words_tokenizer

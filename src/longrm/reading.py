@@ -37,7 +37,6 @@ class FieldError(ValueError):
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"field '{field}': {problem}")
-        self.problem = problem
 
 
 def located(place: object, problem: object) -> str:

@@ -99,17 +99,6 @@ def test_a_generation_prompt_that_opens_a_thought_is_left_to_the_response(byte_l
     assert mine.decode(response) == "[/INST]The access code is copper.</s>"
 
 
-@pytest.mark.parametrize("family", ["byte_level", "spaced"])
-@pytest.mark.parametrize("name", NAMES)
-def test_generation_ids_are_those_of_transformers(name, family, templates, request):
-    backend = request.getfixturevalue(family)
-    mine, peer = ours(backend, templates[name]), theirs(backend, templates[name])
-    for messages in conversations(name):
-        expected = peer.apply_chat_template(messages, tokenize=True, add_generation_prompt=True)["input_ids"]
-        assert mine.generation_ids(messages) == expected
-        assert expected.count(mine.bos_id) == ("bos_token" in templates[name])
-
-
 def test_a_thought_is_opened_for_generation_only(byte_level, templates):
     mine = ours(byte_level, templates["reasoner"])
     assert mine.decode(mine.generation_ids([ASK])).endswith("[/INST]<think>\n")
@@ -131,13 +120,6 @@ def test_special_tokens_are_left_out_of_a_text_on_request(byte_level):
     mine = ours(byte_level, None)
     ids = mine.encode("<s>copper</s>")
     assert (mine.decode(ids), mine.decode(ids, special=False)) == ("<s>copper</s>", "copper")
-
-
-def test_no_space_is_put_before_a_response_by_a_sentencepiece_tokenizer(spaced, templates):
-    mine = ours(spaced, templates["chatml"])
-    _, ids = split(mine, [ASK], [ANSWER])
-    assert mine.backend.id_to_token(ids[0])[0] != "▁"
-    assert mine.backend.id_to_token(mine.encode("The access")[0])[0] == "▁"  # what would have been joined
 
 
 @pytest.mark.parametrize("family", ["byte_level", "spaced"])

@@ -106,7 +106,7 @@ def _report(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt | SystemExit):
         raise error
     if isinstance(error, BrokenPipeError):
-        # The reader of our output has gone, and with it anybody who could read a message.
+        # As with `longrm ... | head`: the output has no reader any more, and Python must not flush it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if isinstance(error, click.exceptions.NoArgsIsHelpError):

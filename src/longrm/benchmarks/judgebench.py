@@ -34,8 +34,8 @@ _RANKS = {"A>B": (1, 2), "B>A": (2, 1)}
 def load_judgebench(request: BenchmarkRequest) -> LoadedBenchmark:
     """The pairs under their `pair_id`; the task is the category.
 
-    A pair that several judges judged is taken once. The recorded judgments are not read. If both responses are
-    identical the gold ranks tie: no answer is right, but the pair counts in JudgeBench's rule.
+    A pair that several judges judged is taken once. The recorded judgments are not read. Identical
+    responses get tied gold ranks: such a pair has no right answer, but it counts in JudgeBench's rule.
     """
 
     def convert(row: FileRow, number: int, names: Counter[str]) -> Comparison:

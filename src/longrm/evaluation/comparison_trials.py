@@ -91,7 +91,7 @@ class TrialJudge:
                 check = context_check(trials[0], checked[0])
             else:
                 check = "" if self._judging.context_check == "none" else "impossible"
-            # An error of the context check is one of the comparison, so that it is tried again.
+            # An error in the context check makes the comparison an error, so that the same command retries it.
             combined = together((*trials, *(trial for trial in checked if trial.outcome is Outcome.ERROR)))
             cuts = [judgment.cut for judgment in judgments[: len(own)] if judgment.cut is not None]
             place = length_and_depth(comparison)

@@ -220,8 +220,8 @@ def _described(value: float | None, low: float | None, high: float | None) -> su
 def _effective_n(buckets: Sequence[_Bucket]) -> dict[int, float]:
     """By length, n over the design effect (the variance over that of independent outcomes), where that is above 1.
 
-    A bucket without variance (all right) does not show its design effect and takes that of all others together; if no
-    bucket has any, each group counts once.
+    The design effect of a bucket without variance (for example, all right) is unknown: the pooled one of the others is
+    used. If no bucket has variance, each group counts as one outcome.
     """
     binomial = {one.length: one.accuracy * (1 - one.accuracy) / one.n for one in buckets}
     varied = [one for one in buckets if one.variance > 1e-12 and 0 < one.accuracy < 1]

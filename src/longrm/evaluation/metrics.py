@@ -35,7 +35,7 @@ class EvaluationMetric:
     measure: Measure  # computes its sample from a table
     span: tuple[float, float] = SHARE  # smallest and largest possible value, finite
     needs_scores: bool = False  # whether it uses only comparisons with scores, not those with a ranking
-    for_pairs: bool = False  # report it for pairs too; set it unless the metric equals another one there
+    for_pairs: bool = False  # also report it for pairs; leave it off if it equals another metric there
     in_results: bool = False  # give it a row in `results.csv`, next to those of the paper's tables
 
     @property
@@ -50,7 +50,7 @@ class EvaluationMetric:
     def credits(self, table: ScoreTable, *, by_chance: bool = False) -> RatioSample:
         """The same for a metric that is a mean of credits; `by_chance`: those of a random order."""
         sample = table.sample(self.measure, by_chance=by_chance)
-        assert isinstance(sample, RatioSample), "an area is not a mean over rows"
+        assert isinstance(sample, RatioSample), "an AUC is not a mean of credits"
         return sample
 
     def chance_on(self, table: ScoreTable) -> float:

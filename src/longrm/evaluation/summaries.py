@@ -259,10 +259,11 @@ class RecommendedSize(SummaryPart):
 class Crossing(SummaryPart):
     """Length in tokens at which the monotone fit crosses the threshold, with a cluster-bootstrap interval.
 
-    `value`, `low` and `high` are each null where the crossing is outside the measured lengths; the matching `_place`
-    says on which side. All are undefined where the fit and the interval of some bucket are on different sides of the
-    threshold: then the curve does not fall through it once, as the fit assumes. Only the value is undefined where a
-    bucket next to the crossing has too few outcomes; `low` and `high` are then `at_least` and `below` of the boundary.
+    - Outside the measured lengths, `value`, `low` or `high` is null, and its `_place` names the side.
+    - If the fit and the interval of some bucket are on different sides of the threshold, all three are undefined: the
+      fit assumes a single fall through the threshold, and the curve has none or several.
+    - If a bucket next to the crossing has too few outcomes, `value` is undefined, and `low` and `high` are the
+      boundary's `at_least` and `below`.
     """
 
     value: FiniteFloat | None
@@ -288,14 +289,14 @@ class ContextBoundary(SummaryPart):
     metric: Literal["pair_accuracy", "top1"]
     chance: UnitShare  # its chance level
     tau: Annotated[FiniteFloat, Field(gt=0, lt=1)]  # the accuracy threshold
-    # `not_monotone` or `rising` if a rise through the threshold is resolved: the upper limit of one bucket is below
-    # it and the lower limit of a longer one is not; `rising` if no fall through it is resolved as well. Otherwise
-    # `beyond_range` if `at_least` is the longest bucket; `below_range` if `below` is the shortest; `resolved` if they
-    # are neighbors and the fit agrees; else `unresolved`.
+    # A rise through the threshold is resolved if one bucket's interval is below it and a longer bucket's is not. Then
+    # the status is `not_monotone` if a fall is resolved, too, else `rising`. Without such a rise it is `beyond_range`
+    # if `at_least` is the longest bucket, `below_range` if `below` is the shortest, `resolved` if they are neighbors
+    # and the fit agrees, else `unresolved`.
     status: BoundaryStatus
     # Longest bucket whose lower limit reaches the threshold there and at every shorter one
     at_least: int | None
-    # Shortest bucket whose upper limit is below it. Only a curve that never rises stays below it from there.
+    # Shortest bucket whose upper limit is below it. Longer buckets may be above it again if the curve rises.
     below: int | None
     estimate: Crossing  # where the monotone fit crosses the threshold
     slope_per_doubling: Estimate  # change of the log-odds per doubling of length

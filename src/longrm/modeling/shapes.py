@@ -154,8 +154,8 @@ class PackedLayout:
         tokens     p0 p1 p2 p3 | a0 a1 | b0 b1 b2
         positions   0  1  2  3 |  4  5 |  4  5  6
 
-        So rotary embeddings see each branch directly behind its prefix, as in a sequence of its own. Behind
-        `cached` tokens they begin there.
+        So rotary embeddings see each branch directly after its prefix, as in a separate sequence. If the first `cached`
+        tokens of the prompt are in a prefix cache, positions start at `cached`.
         """
         positions: list[int] = []
         for tree in self.trees:

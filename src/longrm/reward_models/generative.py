@@ -141,8 +141,8 @@ class GenerativeRewardModel(RewardModel):
             return False  # the reminder did not fit, so the answer before it counts
         one.attempts += 1
         one.outcome, one.detail, text = completion.outcome, completion.detail, completion.text
-        # The prompt may end with the opening tag of a thought, and then a truncated text may be all thought. A complete
-        # text without a tag stays as it is: many servers remove the thinking.
+        # If the chat template opens a thought, a truncated text without a closing tag is unfinished thinking, not an
+        # answer. A complete text without a tag stays as it is: many servers remove the thinking.
         tagged = completion.thinking or thinking_tags(text)
         if self._tokenizer is not None and completion.outcome is Outcome.TRUNCATED and not tagged:
             text = opened_thought(self._tokenizer.render(one.messages, add_generation_prompt=True)) + text

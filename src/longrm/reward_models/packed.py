@@ -163,8 +163,8 @@ class PackedRewardModel(RewardModel):
     def choose(self, waiting: Sequence[OpenedQuery]) -> list[int]:
         """The indices of the queries for the next forward pass: the first one, and others that fit with it.
 
-        Equal prompts are neighbors in the result, so that packing shares them. A query whose prompt shares an uncached
-        prefix with a chosen one, but is not equal to it, is left for a later pass, which finds the prefix in the cache.
+        Equal prompts are neighbors in the result, so that packing shares them. If two different prompts share a prefix
+        that is not cached yet, only one is chosen now; the other waits until the prefix is in the cache.
         """
         budget = _TOKENS_PER_FORWARD_CPU if self._model.device.type == "cpu" else _TOKENS_PER_FORWARD
         chosen: list[int] = []

@@ -90,7 +90,7 @@ def by_order(trials: Sequence[Trial]) -> list[list[Trial]]:
 
 
 def together(trials: Sequence[Trial]) -> Trial:
-    """All trials as one, whose scores are means over the orders of means over the answered votes.
+    """Combines trials into one: scores are averaged over the answered votes of each order, then over orders.
 
     If an order has no answer the result has none either, because its position bias would not be cancelled. If any trial
     is an error the result is one, so that all trials are repeated.

@@ -85,7 +85,8 @@ def simpo(
 ) -> LossResult:
     """The mean over pairs of -log sigmoid(beta l(chosen) - beta l(rejected) - gamma), plus nll (-l(chosen)).
 
-    SimPO (Meng et al. 2024), which has V = 1 and no last term. Arguments and metrics are those of `logo`.
+    SimPO (Meng et al. 2024; there with one rejected response and without the nll term). Arguments and metrics are those
+    of `logo`.
     """
     means = _stack([own.mean() for own in logprobs])
     rewards = beta * means

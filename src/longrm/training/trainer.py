@@ -91,8 +91,8 @@ def train_steps(
                 _evaluate(evaluations, done, trackers)
             while done < steps:
                 # Forward and backward of every micro-batch. The gradient of a step is the weighted sum over its
-                # micro-batches, so it does not depend on how the step is cut. Gradients are averaged over processes,
-                # so each process multiplies its loss by the number of parts that a step is divided into.
+                # micro-batches, so it does not depend on how the step is cut. A step is divided over groups of
+                # processes, but gradients are averaged, not summed, over them: each loss is multiplied by their number.
                 began = clock()
                 model.train()  # an evaluation has set eval()
                 step = batches.prepare(done)

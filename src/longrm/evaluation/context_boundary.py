@@ -27,9 +27,9 @@ from longrm.runs.records import UNDEFINED, Estimate
 EFFECTIVE_PAIRS = 300
 """Effective pairs per length below which the slope is the headline, not the boundary."""
 
-# An accuracy from n outcomes near the threshold 3/4 has a 95% interval of 3/4 +- 1.96 sqrt(3/16 / n). Below n = 12 it
-# reaches from chance (1/2) to 1: it excludes no accuracy that a judge can have, and a length interpolated from it is
-# noise. (At the threshold 5/8 of best of 4 the limit would be 7; one limit for all errs on the safe side.)
+# An accuracy from n outcomes near the threshold 3/4 has a 95% interval of 3/4 +- 1.96 sqrt(3/16 / n). For n < 12 it
+# covers everything from chance (1/2) to 1, so a length interpolated from such a bucket is noise. (At the threshold 5/8
+# of best of 4 the limit would be 7; one limit for all is on the safe side.)
 FEWEST_OUTCOMES = 12
 RESOLVING_POWER = 0.8
 """How often `pairs_to_resolve` comparisons distinguish a length from the threshold, if its accuracy is as measured."""
@@ -91,8 +91,8 @@ def boundary_of(
     fit = monotone_fit(
         np.array([one.accuracy for one in buckets]), np.array([float(one.n) for one in buckets])
     )
-    # Whether the monotone fit is on the same side of the threshold as every bucket's interval. If it is not, the curve
-    # does not fall through the threshold once, as the fit assumes, and there is no crossing.
+    # Whether the monotone fit is on the same side of the threshold as every bucket's interval. If not, the curve has
+    # no single fall through the threshold, which the fit assumes, and the crossing is undefined.
     fits = all((at >= threshold) == (one.side > 0) for at, one in zip(fit, buckets, strict=True) if one.side)
     effective = _effective_n(buckets)
     at_least, below = holds_and_fails([(one.length, one.low, one.high) for one in buckets], threshold)
@@ -238,8 +238,8 @@ def _pairs_to_resolve(
     """Comparisons per length that distinguish the lengths before the first failing one from the threshold.
 
     A one-sample test of a proportion p against the threshold t needs (z_level sqrt(t (1 - t)) + z_power
-    sqrt(p (1 - p)))^2 / (p - t)^2 independent outcomes, and that times the design effect. None if no length is
-    unresolved, one has too few outcomes to guess p or is exactly at the threshold, or one has that many already.
+    sqrt(p (1 - p)))^2 / (p - t)^2 independent outcomes, and that times the design effect. None if no length
+    is unresolved, or if for some length p is unknown (too few outcomes), p equals t, or there are that many already.
     """
     needed = 0
     for bucket in takewhile(lambda one: one.side >= 0, buckets):

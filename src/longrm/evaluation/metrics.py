@@ -155,7 +155,7 @@ TOP1 = EvaluationMetric(
 EXACT_ORDER = EvaluationMetric(
     "exact_order",
     "exact order",
-    "share of comparisons whose whole order is right (the random row of the paper's tables)",
+    "share of comparisons in which all responses are in the right order (used by the random row of the paper's tables)",
     lambda table: table.per_comparison(exact_order_credit),
 )
 POSITION_MATCH = EvaluationMetric(

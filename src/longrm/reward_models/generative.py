@@ -138,7 +138,7 @@ class GenerativeRewardModel(RewardModel):
             counted = completion.prompt_tokens
             one.prompt_tokens = self._writer.tokens(one.messages) if counted is None else counted
         elif completion.outcome is Outcome.TOO_LONG:
-            return False  # the reminder did not fit, so the answer before it counts
+            return False  # no room for the reminder: the previous answer stands
         one.attempts += 1
         one.outcome, one.detail, text = completion.outcome, completion.detail, completion.text
         # If the chat template opens a thought, a truncated text without a closing tag is unfinished thinking, not an

@@ -103,8 +103,8 @@ def together(trials: Sequence[Trial]) -> Trial:
     unanswered = [votes[0] for votes, answers in zip(orders, answered, strict=True) if not answers]
     for failed in errors + unanswered:
         return Trial(order=trials[0].order, outcome=failed.outcome, detail=failed.detail)
-    # For every order the mean over its votes, of the points and of each criterion's share of them. Votes come first:
-    # an order with fewer answered votes must not weigh less.
+    # For each order, average the points (and each criterion's contribution to them) over its votes. Votes are averaged
+    # before orders, so that an order with fewer answered votes does not weigh less.
     by_row = [
         [_mean(rows) for rows in zip(*([points(trial), *trial.criteria] for trial in votes), strict=True)]
         for votes in answered

@@ -70,8 +70,8 @@ class JudgmentRecord(Trial):
     task: str = ""  # what kind of comparison it is; empty if unknown
     subtype: str = ""  # its kind within the task; empty if unknown
     characters: tuple[int, ...] = ()  # the length of each response's text, in the comparison's own order
-    # Every trial, by order and then by vote. A comparison with a single trial is that trial: the log then holds the
-    # record's own fields alone.
+    # Every trial, by order and then by vote. With a single trial its fields are the record's own, and this is not
+    # written to the log.
     trials: tuple[Trial, ...] = ()
     # Whether the verdict changed when the context was removed; empty if not checked
     context_check: ContextCheck = ""

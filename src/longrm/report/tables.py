@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from longrm.evaluation.metrics import METRICS, PAIR_ACCURACY, metric_of
@@ -16,7 +16,6 @@ from longrm.report.formatting import (
     boundary_interval,
     count,
     decimal,
-    defined,
     few_note,
     interval,
     percent,
@@ -81,17 +80,14 @@ def items_link(**filters: str | int) -> str:
     return f"#items?{urlencode(filters, quote_via=quote)}"
 
 
-def percent_cell(estimate: Estimate | None, *, n: bool = False) -> Cell:
-    """A share with its interval and, with `n`, the number of comparisons."""
-    if estimate is None:
+def estimate_cell(
+    estimate: Estimate | None, write: Callable[[float | None], str] = percent, *, n: bool = False
+) -> Cell:
+    """An estimate with its interval and, with `n`, the number of comparisons; a dash if it is undefined."""
+    if estimate is None or estimate.value is None:
         return Cell(MISSING)
-    detail = interval(estimate)
-    return Cell(percent(estimate.value), f"{detail} n = {estimate.n}" if n else detail)
-
-
-def points_cell(estimate: Estimate) -> Cell:
-    """A difference in percentage points with its interval."""
-    return Cell(points(estimate.value), interval(estimate, points))
+    limits = interval(estimate) if write is percent else interval(estimate, write)
+    return Cell(write(estimate.value), f"{limits} n = {estimate.n}" if n else limits)
 
 
 def answered_cell(
@@ -100,7 +96,7 @@ def answered_cell(
     """A share with its interval, and how many were answered if not all; the reason if none were."""
     if missing is not None and not missing.answered:
         return Cell(NO_ANSWER, missing.reason, link)
-    cell = percent_cell(defined(estimate), n=n)
+    cell = estimate_cell(estimate, n=n)
     detail = cell.detail if missing is None else f"{cell.detail} {_answered(missing)}".strip()
     return Cell(cell.text, detail, "" if cell.text == MISSING else link)
 
@@ -109,25 +105,24 @@ def _answered(missing: PartAnswers) -> str:
     return f"{missing.answered:,} of {missing.comparisons:,} answered"
 
 
-Column = tuple[str, Callable[[EvaluationSummary], Estimate | None]]
-"""A column of estimates: its head, and the estimate of a summary."""
+class Column(NamedTuple):
+    """A column of estimates: its head, the estimate of a summary, and how it is written."""
+
+    head: str
+    find: Callable[[EvaluationSummary], Estimate | None]
+    write: Callable[[float | None], str] = percent
 
 
-def estimate_table(
-    caption: str, models: Sequence[Model], columns: Sequence[Column], *, in_points: Sequence[str] = ()
-) -> Table | None:
+def estimate_table(caption: str, models: Sequence[Model], columns: Sequence[Column]) -> Table | None:
     """A row a model and a column an estimate; columns and models without any value are left out."""
-    found = {model.label: [defined(find(model.summary)) for _, find in columns] for model in models}
-    kept = [index for index in range(len(columns)) if any(estimates[index] for estimates in found.values())]
     rows = []
     for model in models:
-        cells = []
-        for index in kept:
-            estimate, in_percent = found[model.label][index], columns[index][0] not in in_points
-            cells.append(points_cell(estimate) if estimate and not in_percent else percent_cell(estimate))
-        if any(found[model.label]):
+        cells = [estimate_cell(column.find(model.summary), column.write) for column in columns]
+        if any(cell.text != MISSING for cell in cells):
             rows.append(Row(model.label, cells, model.style))
-    return Table(caption, ["model", *(columns[index][0] for index in kept)], rows) if rows else None
+    kept = [k for k in range(len(columns)) if any(row.cells[k].text != MISSING for row in rows)]
+    rows = [Row(row.header, [row.cells[k] for k in kept], row.style) for row in rows]
+    return Table(caption, ["model", *(columns[k].head for k in kept)], rows) if rows else None
 
 
 def boundary_table(caption: str, models: Sequence[Model]) -> Table | None:
@@ -143,7 +138,7 @@ def boundary_table(caption: str, models: Sequence[Model]) -> Table | None:
             Cell(boundary_estimate(boundary), boundary_interval(boundary)),
             Cell(count(boundary.below)),
             Cell(STATUSES[boundary.status]),
-            Cell(decimal(slope.value), interval(slope, decimal)),
+            estimate_cell(slope, decimal),
             Cell(count(min(effective)), f"to {count(max(effective))} per length"),
             Cell(count(boundary.pairs_to_resolve)),
             Cell(count(reach.tokens), f"at n ≥ {count(reach.smallest_n)}"),
@@ -169,7 +164,7 @@ def length_table(caption: str, models: Sequence[Model], metric: str, *, chance: 
         ]
         # The summary has the unweighted mean over lengths for the main metric only.
         main = metric == model.summary.main_metric
-        cells.append(percent_cell(defined(model.summary.metrics.macro.by_length) if main else None))
+        cells.append(estimate_cell(model.summary.metrics.macro.by_length if main else None))
         rows.append(Row(model.label, cells, model.style))
     if chance:
         level = next(model.summary.chance[metric] for model in models if metric in model.summary.chance)
@@ -187,13 +182,10 @@ def overall_table(caption: str, models: Sequence[Model]) -> Table | None:
         summary = model.summary
         cells, chance = [], []
         for name in names:
-            estimate, is_share = defined(summary.metrics.overall.get(name)), metric_of(name).is_share
+            write = percent if metric_of(name).is_share else decimal
             # Compared as text below: mean chance levels over different comparisons differ in their last digits.
-            chance.append((percent if is_share else decimal)(summary.chance.get(name)))
-            if estimate is None or is_share:
-                cells.append(percent_cell(estimate))
-            else:
-                cells.append(Cell(decimal(estimate.value), interval(estimate, decimal)))
+            chance.append(write(summary.chance.get(name)))
+            cells.append(estimate_cell(summary.metrics.overall.get(name), write))
         details = [_answered(summary.missing.overall)] if summary.missing.overall else []
         if summary.recommended:
             details.append(f"{summary.recommended.comparisons:,} recommended")
@@ -252,7 +244,7 @@ def difference_table(data: ReportData) -> Table | None:
         if estimate.low is not None and estimate.high is not None:
             reading = inside if estimate.low <= 0 <= estimate.high else outside
         pairs = Cell(count(estimate.n), f"{count(estimate.groups)} contexts")
-        rows.append(Row(label, [points_cell(estimate), pairs, Cell(reading)]))
+        rows.append(Row(label, [estimate_cell(estimate, points), pairs, Cell(reading)]))
     caption = "Differences in percentage points, with 95% intervals"
     return Table(caption, ["difference", "points", "pairs", "reading"], rows) if rows else None
 

@@ -18,7 +18,7 @@ from longrm.report.charts import (
 )
 from longrm.report.formatting import MISSING, count, defined, few_note, shared_unit
 from longrm.report.load import Model
-from longrm.report.tables import Cell, Row, Section, Table, attribution_parts, items_link, percent_cell
+from longrm.report.tables import Cell, Row, Section, Table, attribution_parts, estimate_cell, items_link
 from longrm.runs.records import Estimate
 
 _HALF = 0.5  # of all weight: the threshold of the attribution boundary
@@ -92,8 +92,8 @@ def _parts_table(label: str, model: Model, summary: AttributionSummary) -> Table
     rows = []
     for header, part in attribution_parts(summary).items():
         estimates = (part.shown, part.evidence_auc, part.evidence_share)
-        cells = [percent_cell(defined(accuracies.get(header)))]
-        cells += [percent_cell(defined(estimate), n=True) for estimate in estimates]
+        cells = [estimate_cell(accuracies.get(header))]
+        cells += [estimate_cell(estimate, n=True) for estimate in estimates]
         rows.append(Row(header, cells))
     columns = ["comparisons", "accuracy", "maps shown", "evidence AUC", "weight on evidence"]
     return Table(f"{label}: by length, depth and verdict, with 95% intervals", columns, rows)

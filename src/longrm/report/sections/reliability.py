@@ -4,22 +4,22 @@ from collections.abc import Sequence
 
 from longrm.evaluation.summaries import AuditSummary, EvaluationSummary
 from longrm.reading import short_name
-from longrm.report.formatting import count, listed, plural
+from longrm.report.formatting import count, listed, plural, points
 from longrm.report.load import Model
-from longrm.report.tables import Cell, Column, Row, Section, Table, estimate_table, percent_cell
+from longrm.report.tables import Cell, Column, Row, Section, Table, estimate_cell, estimate_table
 from longrm.runs.records import Estimate
 from longrm.types import Outcome
 
-_READINGS: tuple[Column, ...] = (
-    ("strict", lambda s: s.accuracy.strict),
-    ("with chance credit", lambda s: s.accuracy.chance_credit),
-    ("answered only", lambda s: s.accuracy.answered),
+_READINGS = (
+    Column("strict", lambda s: s.accuracy.strict),
+    Column("with chance credit", lambda s: s.accuracy.chance_credit),
+    Column("answered only", lambda s: s.accuracy.answered),
 )
-_FAILURES: tuple[Column, ...] = (
-    ("format missed", lambda s: s.failures.format_missed),
-    ("context ignored", lambda s: s.failures.context_ignored),
-    ("explanation contradicts", lambda s: s.failures.contradicted),
-    ("criteria against", lambda s: s.failures.criteria_against),
+_FAILURES = (
+    Column("format missed", lambda s: s.failures.format_missed),
+    Column("context ignored", lambda s: s.failures.context_ignored),
+    Column("explanation contradicts", lambda s: s.failures.contradicted),
+    Column("criteria against", lambda s: s.failures.criteria_against),
 )
 
 
@@ -49,7 +49,7 @@ def answers(models: Sequence[Model]) -> Section | None:
         rows = []
         for model in incomplete:
             counts = model.summary.counts
-            cells = [percent_cell(model.summary.outcome_rates[outcome]) for outcome in occurred]
+            cells = [estimate_cell(model.summary.outcome_rates[outcome]) for outcome in occurred]
             tokens = f"{counts.cut.tokens:,} tokens" if counts.cut.tokens else ""
             cells += [Cell(count(counts.cut.comparisons), tokens), Cell(count(counts.retried))]
             rows.append(Row(model.label, cells, model.style))
@@ -71,18 +71,17 @@ def answers(models: Sequence[Model]) -> Section | None:
     return Section("Missing verdicts and failures", "Answers", " ".join(meaning), tables=tables)
 
 
-_ORDER: tuple[Column, ...] = (
-    ("same verdict in every order", lambda s: s.position.consistency if s.position else None),
-    ("prefers the first shown", lambda s: s.position.first_wins if s.position else None),
-    ("accuracy of one trial", lambda s: s.position.single_order if s.position else None),
-    ("of all orders together", lambda s: s.position.order_cancelled if s.position else None),
+_ORDER = (
+    Column("same verdict in every order", lambda s: s.position.consistency if s.position else None),
+    Column("prefers the first shown", lambda s: s.position.first_wins if s.position else None),
+    Column("accuracy of one trial", lambda s: s.position.single_order if s.position else None),
+    Column("of all orders together", lambda s: s.position.order_cancelled if s.position else None),
 )
-_DIFFERENCE = "difference, points"
-_LENGTH: tuple[Column, ...] = (
-    ("chosen is longer", lambda s: s.length_bias.better_longer if s.length_bias else None),
-    ("chosen is shorter", lambda s: s.length_bias.better_shorter if s.length_bias else None),
-    (_DIFFERENCE, lambda s: s.length_bias.difference if s.length_bias else None),
-    ("tied", lambda s: s.ties),
+_LENGTH = (
+    Column("chosen is longer", lambda s: s.length_bias.better_longer if s.length_bias else None),
+    Column("chosen is shorter", lambda s: s.length_bias.better_shorter if s.length_bias else None),
+    Column("difference, points", lambda s: s.length_bias.difference if s.length_bias else None, points),
+    Column("tied", lambda s: s.ties),
 )
 
 
@@ -97,7 +96,6 @@ def biases(models: Sequence[Model]) -> Section | None:
         "Accuracy by which response is longer, and gold-ordered pairs judged equal",
         [model for model in models if model.summary.length_bias or model.summary.ties.value],
         _LENGTH,
-        in_points=[_DIFFERENCE],
     )
     tables = [table for table in (order, by_place, length) if table]
     if not tables:
@@ -108,7 +106,7 @@ def biases(models: Sequence[Model]) -> Section | None:
             "Without position bias a judge gives the same verdict in both orders, and prefers the first response shown "
             "in half of the pairs. Accuracy over all orders together cancels the bias."
         )
-    if length and _LENGTH[0][0] in length.columns:
+    if length and _LENGTH[0].head in length.columns:
         meaning.append(
             "A judge that favors long responses is right more often where the chosen response is the longer one; such "
             "pairs may also be easier."
@@ -120,7 +118,7 @@ def _place_column(size: int, place: int) -> Column:
     def find(summary: EvaluationSummary) -> Estimate | None:
         return summary.position.by_place.get(str(size), {}).get(str(place)) if summary.position else None
 
-    return f"place {place + 1} of {size}", find
+    return Column(f"place {place + 1} of {size}", find)
 
 
 def audit(models: Sequence[Model]) -> Section | None:

@@ -1,14 +1,12 @@
 """Accuracy by task, by published rules, by votes, and against simple baselines."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from longrm.evaluation.rules import RULES
 from longrm.evaluation.summaries import PartAnswers
 from longrm.report.formatting import (
-    MISSING,
     count,
-    defined,
-    interval,
     listed,
     percent,
     plural,
@@ -17,7 +15,7 @@ from longrm.report.formatting import (
     token_unit,
 )
 from longrm.report.load import Model
-from longrm.report.tables import Cell, Row, Section, Table, answered_cell, percent_cell
+from longrm.report.tables import Cell, Row, Section, Table, answered_cell, estimate_cell
 from longrm.runs.records import Estimate
 
 
@@ -54,7 +52,7 @@ def _by_part(part: str, models: Sequence[Model]) -> Table | None:
     overall = [_cell(m, m.summary.metrics.overall, m.summary.missing.overall) for m in models]
     rows.append(Row("all comparisons (micro)", overall))
     if part == "task":
-        means = [percent_cell(defined(m.summary.metrics.macro.by_task)) for m in models]
+        means = [estimate_cell(m.summary.metrics.macro.by_task) for m in models]
         rows.append(Row("mean over tasks (macro)", means))
     return Table(f"Accuracy by {part}, with 95% intervals", [part, *(m.label for m in models)], rows)
 
@@ -92,11 +90,10 @@ def baselines(models: Sequence[Model]) -> Section | None:
         cells = []
         for name in reads_context:
             one = model.summary.baselines.get(name)
-            if one is None:
-                cells.append(Cell(MISSING))
-            else:
-                detail = f"{interval(one.difference, points)}; baseline {percent(one.value.value)}"
-                cells.append(Cell(points(one.difference.value), detail))
+            cell = estimate_cell(one.difference if one else None, points)
+            cells.append(
+                replace(cell, detail=f"{cell.detail}; baseline {percent(one.value.value)}") if one else cell
+            )
         cells.append(Cell("yes" if model.summary.beats_baselines else "no"))
         rows.append(Row(model.label, cells, model.style))
     columns = ["model", *(f"over {name}" for name in reads_context), "beats all"]
@@ -120,7 +117,7 @@ def votes(models: Sequence[Model]) -> Section | None:
         return None
     counts = sorted({k for _, curve in curves for k in curve})
     rows = [
-        Row(model.label, [percent_cell(defined(curve.get(k))) for k in counts], model.style)
+        Row(model.label, [estimate_cell(curve.get(k)) for k in counts], model.style)
         for model, curve in curves
     ]
     columns = ["model", *(plural(k, "vote") for k in counts)]

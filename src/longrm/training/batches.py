@@ -97,11 +97,7 @@ class Batches:
     parts: int = 1
 
     def prepare(self, step: int) -> Step:
-        """Draws and packs the examples of a step, counted from 0.
-
-        Raises:
-            DataError: An example exceeds the context window; nothing is truncated.
-        """
+        """Draws and packs the examples of a step, counted from 0."""
         examples = self._examples(step)
         trees = self._trees(examples)
         return Step(
@@ -140,12 +136,13 @@ class Batches:
             while sum(len(example.tokens.responses) for example in own) < len(tree.branches):
                 own.append(next(remaining))
             trees.append((tree, own))
+
+        def by_shape(entry: _ExampleTree) -> tuple[int, int, tuple[int, ...]]:
+            shape = _shape(entry[0])
+            return -shape.tokens, shape.prefix, shape.branches
+
         # Trees of one shape become neighbors, which attention computes as a batch.
-        shapes = [_shape(tree) for tree, _ in trees]
-        order = sorted(
-            range(len(trees)), key=lambda i: (-shapes[i].tokens, shapes[i].prefix, shapes[i].branches)
-        )
-        return [trees[i] for i in order]
+        return sorted(trees, key=by_shape)
 
     def _micro_batches(self, trees: Sequence["_ExampleTree"]) -> list[MicroBatch]:
         """The micro-batches of this process; every process gets the same number."""

@@ -124,8 +124,7 @@ def _preference_loss(
     nll: float,
     label_smoothing: float,
 ) -> LossResult:
-    e = label_smoothing
-    losses = [-((1.0 - e) * _log_sigmoid(x) + e * _log_sigmoid(-x)).mean() for x in margins]
+    losses = [_logistic(margin, 1.0 - label_smoothing).mean() for margin in margins]
     chosen_nll = -_stack([own[0] for own in _split(means, counts)]).mean()
     split_rewards = _split(rewards.detach(), counts)
 
@@ -260,7 +259,7 @@ def _best_against(
     return _mean(losses, best), _ranking_metrics(grid, gold)
 
 
-def _logistic(leads: Tensor, probability: Tensor) -> Tensor:
+def _logistic(leads: Tensor, probability: Tensor | float) -> Tensor:
     return -(probability * _log_sigmoid(leads) + (1.0 - probability) * _log_sigmoid(-leads))
 
 

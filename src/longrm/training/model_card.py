@@ -98,8 +98,7 @@ def evaluations_of(run: Path, step: int) -> list[CardEvaluation]:
 
 def write_card(folder: Path, context: CardContext) -> None:
     """Writes the README.md of a model folder."""
-    text = card_text(folder, context)
-    write_file(folder / CARD, text)
+    write_file(folder / CARD, card_text(folder, context))
 
 
 def card_text(folder: Path, context: CardContext, *, place: str = ".") -> str:
@@ -313,11 +312,7 @@ def is_model_file(name: str) -> bool:
 
 
 def training_run(source: Path) -> Path | None:
-    """The training run of a path, which is its folder or that of its model; None for a model folder elsewhere.
-
-    Raises:
-        RunError: It is a run of another kind, or an unfinished training.
-    """
+    """The training run of a path, which is its folder or that of its model; None for a model folder elsewhere."""
     own = source.resolve()
     folder = source if (source / MANIFEST).is_file() or own.name != "model" else own.parent
     if not (folder / MANIFEST).is_file():
@@ -351,11 +346,6 @@ def pushed_model(source: Path, identity: str, results: Sequence[Path] = ()) -> P
 
     `source` is the folder of a training run, of its model, or of one that `longrm merge` wrote. `results` are run
     folders of finished evaluations of this model, for the card.
-
-    Raises:
-        ModelError: The folder has no model, or an adapter of a base on this machine.
-        RunError: It is unknown how the model was trained; or an evaluation is unfinished or of another model; or a
-            file of the model has changed.
     """
     run = training_run(source)
     folder = source if run is None else run / "model"

@@ -35,10 +35,6 @@ def reference_logprobs(
     They are written to the run folder batch by batch; a batch has `budget` tokens, or one longer example. The cut into
     batches does not depend on what is there already, and an incomplete batch is recomputed, so an interrupted run ends
     with the same numbers. Several processes compute different batches at the same time.
-
-    Raises:
-        DataError: Two examples have the same id.
-        TrainingError: Out of memory, or a log-probability is not finite.
     """
     log = Log(folder / REFERENCE, ReferenceRecord)
     known = {record.id: record.logprobs for record in log}
@@ -71,10 +67,9 @@ def _compute(model: Any, examples: Sequence[Example]) -> list[ReferenceRecord]:
         if not is_out_of_memory(error):
             raise
         raise out_of_memory("in the reference model", examples) from None
-    if not all(map(math.isfinite, sums)):
-        wrong = next(value for value in sums if not math.isfinite(value))
+    if wrong := [value for value in sums if not math.isfinite(value)]:
         raise TrainingError(
-            f"the initial model gives a response the log-probability {wrong}, among {list_ids(examples)}; check its "
+            f"the initial model gives a response the log-probability {wrong[0]}, among {list_ids(examples)}; check its "
             "weights, and the data for extreme rows"
         )
     remaining = iter(sums)

@@ -155,10 +155,6 @@ def open_source(
 
     The best responses of a world are its demonstrations. `limit` is the model's context window in tokens, `seed` that
     of the order of the rows.
-
-    Raises:
-        ConfigError: A format of comparisons is named for demonstrations.
-        DataError: The data cannot be read, has no row to train on, or (where `data` says so) has a bad row.
     """
     if data.world is not None:
         return GeneratedSource(data.world, tokenizer, kind)

@@ -63,14 +63,6 @@ def train(
 
     Returns:
         The contents of `summary.json`.
-
-    Raises:
-        ConfigError: The processes cannot be laid out as the settings say, a tracker is not installed, or the settings
-            ask for evaluations and there is no evaluator.
-        ModelError: The initial model cannot be loaded, or is of the wrong kind.
-        DataError: The data cannot be read.
-        RunError: A checkpoint cannot be read, or a file of a finished model is missing or truncated.
-        TrainingError: A NaN loss, a loss plateau at chance, or out of memory.
     """
     _check_trackers(settings.report_to)
     settings.check_devices(world_size())

@@ -57,10 +57,6 @@ def train_steps(
 
     `main_folder` is the run folder, which receives the checkpoints; `folder` receives logs and evaluations, and is the
     run folder too, or the temporary copy of another process.
-
-    Raises:
-        RunError: A checkpoint or log cannot be read or written.
-        TrainingError: A NaN loss, a loss plateau at chance, or out of memory.
     """
     step: Step | None = None
     done = 0
@@ -167,9 +163,8 @@ def train_steps(
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        if step is None:
-            raise out_of_memory("before the first step", []) from None
-        raise out_of_memory(f"in step {done + 1}", step.examples) from None
+        where = f"in step {done + 1}" if step else "before the first step"
+        raise out_of_memory(where, step.examples if step else []) from None
 
 
 def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:

@@ -3,6 +3,7 @@
 A multiplication and an addition count as two floating-point operations.
 """
 
+from bisect import bisect_left
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -93,12 +94,7 @@ class TrainingPlan:
 def plan_training(
     settings: TrainingSettings, device: str, *, devices: int = 1, progress: Progress = no_progress
 ) -> TrainingPlan:
-    """Plans a training on so many devices of a kind that `DEVICES` names, laid out as `[parallel]` says.
-
-    Raises:
-        ConfigError: Model or data are not on this machine, and the recipe's `[plan]` does not state them; or the
-            devices cannot be laid out so.
-    """
+    """Plans a training on so many devices of a kind that `DEVICES` names, laid out as `[parallel]` says."""
     settings.check_devices(devices)
     offers = DEVICES[device]
     sizes = sizes_of(settings, OBJECTIVES[settings.objective].trains)
@@ -195,14 +191,13 @@ def longest_prompt(
 ) -> int | None:
     """The longest prompt that fits, by bisection up to the context window: memory grows with the prompt."""
     branches = workload.longest_row.branches
-    high = _LONGEST_PROMPT if sizes.limit is None else max(0, sizes.limit - max(branches))
-    low = 0
-    while low < high:
-        middle = (low + high + 1) // 2
-        alone = replace(workload, largest=PackedLayout((TreeShape(middle, branches),)))
-        fits = peak_memory(settings, sizes, alone, device.type, devices).total <= device.memory
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low or None
+    longest = _LONGEST_PROMPT if sizes.limit is None else max(0, sizes.limit - max(branches))
+
+    def exceeds(prompt: int) -> bool:
+        alone = replace(workload, largest=PackedLayout((TreeShape(prompt, branches),)))
+        return peak_memory(settings, sizes, alone, device.type, devices).total > device.memory
+
+    return bisect_left(range(1, longest + 1), True, key=exceeds) or None
 
 
 def suggest(
@@ -237,7 +232,6 @@ def _savings(
     settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: Device, devices: int
 ) -> list[tuple[str, str, Any, str]]:
     """Ways to save memory that are possible here, the cheapest first: group, setting, value and price."""
-    gpu = device.type != "cpu"
     budget = min(workload.longest_row.tokens, settings.memory.tokens_per_forward)
     savings: list[tuple[str, str, Any, str]] = [
         ("memory", "tokens_per_forward", budget, "hardly any time"),
@@ -251,7 +245,7 @@ def _savings(
             ("parallel", "sequence", most, "traffic in every layer"),
             ("parallel", "zero", 3, "weights gathered layer by layer"),
         ]
-    if gpu:
+    if device.type != "cpu":
         savings += [
             ("model", "precision", "bfloat16", "rounding in matrix products"),
             ("memory", "activation_offloading", True, "traffic to CPU memory"),

@@ -140,7 +140,10 @@ class Workload:
 
 
 def workload_of(settings: TrainingSettings, limit: int | None, progress: Progress) -> Workload:
-    """What a recipe reads; `[plan.rows]` replaces data that is not on this machine."""
+    """What a recipe reads; `[plan.rows]` replaces data that is not on this machine.
+
+    Rows of files are planned as if none shared a prompt with another.
+    """
     stated = settings.plan.rows if settings.plan else ()
     model = settings.model
     tokenizer_name = model.new.tokenizer if model.new else model.path or ""
@@ -158,45 +161,36 @@ def workload_of(settings: TrainingSettings, limit: int | None, progress: Progres
         if not stated:
             raise
         tokenizer = None
+    per_step, budget = settings.data.per_step, settings.memory.tokens_per_forward
     trees: Counter[TreeShape] = Counter()
+    weighted: dict[TreeShape, float] = {}  # how often an epoch reads them
+    counts: Mapping[str, int] = {}
     if tokenizer is None:
         most = 1 + (settings.loss.rejected or _UNLIMITED) if settings.objective != "sft" else 1
         for rows in stated:
             trees[TreeShape(rows.prompt, (rows.response,) * min(rows.responses, most))] += rows.rows
+        weighted, epoch_steps = dict(trees), -(-trees.total() // per_step)
         origin = "[plan.rows], because the data or its tokenizer is not on this machine"
-        return _of_rows(settings, trees, trees, origin, {})
-    objective = OBJECTIVES[settings.objective]
-    source = open_source(
-        settings.data,
-        tokenizer,
-        settings.seed,
-        kind=objective.reads,
-        limit=limit or _UNLIMITED,
-        progress=progress,
-    )
-    assert isinstance(source, FileSource), "generated data is planned above"
-    select = objective(settings.loss).select
-    weights = {file.path: file.weight for file in settings.data.files()}
-    weighted: dict[TreeShape, float] = {}
-    for example in source.examples():
-        tokens = select(example).tokens
-        shape = TreeShape(len(tokens.prompt), tuple(map(len, tokens.responses)))
-        trees[shape] += 1
-        weighted[shape] = weighted.get(shape, 0.0) + weights[example.source]
-    return _of_rows(settings, trees, weighted, "the data, row by row", source.counts, source.epoch_steps())
-
-
-def _of_rows(
-    settings: TrainingSettings,
-    trees: Counter[TreeShape],
-    weighted: Mapping[TreeShape, float],
-    origin: str,
-    counts: Mapping[str, int],
-    epoch_steps: int | None = None,
-) -> Workload:
-    """Rows as if none shared a prompt with another; an epoch reads as many as `weighted` says."""
-    per_step, budget = settings.data.per_step, settings.memory.tokens_per_forward
-    epoch_steps = epoch_steps or -(-trees.total() // per_step)
+    else:
+        objective = OBJECTIVES[settings.objective]
+        source = open_source(
+            settings.data,
+            tokenizer,
+            settings.seed,
+            kind=objective.reads,
+            limit=limit or _UNLIMITED,
+            progress=progress,
+        )
+        assert isinstance(source, FileSource), "generated data is planned above"
+        select = objective(settings.loss).select
+        weights = {file.path: file.weight for file in settings.data.files()}
+        for example in source.examples():
+            tokens = select(example).tokens
+            shape = TreeShape(len(tokens.prompt), tuple(map(len, tokens.responses)))
+            trees[shape] += 1
+            weighted[shape] = weighted.get(shape, 0.0) + weights[example.source]
+        counts, epoch_steps = source.counts, source.epoch_steps()
+        origin = "the data, row by row"
     steps = settings.optimizer.steps or (settings.optimizer.epochs or 1) * epoch_steps
     passes = steps / epoch_steps
     # The most that one micro-batch can have: the longest row, and the longest of those that fit next to it. `longest`

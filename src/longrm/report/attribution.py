@@ -142,7 +142,7 @@ def _signed(weight: float) -> str:
 
 # --- The page of `longrm attribute --html` ---
 
-_OPEN = 2  # sentences without weight that stay open next to those with weight
+_OPEN = 2  # sentences without weight that stay open next to those with weight, and at both ends
 _SHORTEST_FOLD = 4  # sentences; fewer are not worth a click
 
 
@@ -243,7 +243,7 @@ def _explained(record: AttributionRecord, comparison: Comparison) -> dict[str, A
 def _pieces(
     sentences: Sequence[SentenceWeight], comparison: Comparison, shaded: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The context in reading order: shaded sentences one by one, and runs without weight, of which long ones fold."""
+    """The context in reading order: sentences one by one, except runs without weight, which fold."""
     shades = {(one["message"], one["start"]): one for one in shaded}
     # Text, what follows it (a mark where prompt text that is not context was left out), and shade of each sentence.
     parts = []
@@ -251,23 +251,17 @@ def _pieces(
         text = message_text(comparison.prompt[one.message])[one.start : one.end]
         adjacent = following is None or (one.message, one.end) == (following.message, following.start)
         parts.append((text, "" if adjacent else "\n[…]\n", shades.get((one.message, one.start))))
+    anchors = [-1, *(index for index, (*_, shade) in enumerate(parts) if shade), len(parts)]
     pieces: list[dict[str, Any]] = []
-
-    def add(plain: Sequence[tuple[str, str, Any]], folded: int = 0) -> None:
-        if text := "".join(sentence + gap for sentence, gap, _ in plain):
-            pieces.append({"text": text, "shade": None, "folded": folded, "after": ""})
-
-    for heavy, group in groupby(parts, key=lambda part: part[2] is not None):
-        run = list(group)
-        if heavy:
-            for text, gap, shade in run:
-                # The number of a sentence stays before the line break that ends it.
-                bare = text.rstrip()
-                pieces.append({"text": bare, "shade": shade, "folded": 0, "after": text[len(bare) :] + gap})
-        elif len(run) - 2 * _OPEN < _SHORTEST_FOLD:
-            add(run)
-        else:
-            add(run[:_OPEN])
-            add(run[_OPEN:-_OPEN], folded=len(run) - 2 * _OPEN)
-            add(run[-_OPEN:])
+    for far, group in groupby(
+        range(len(parts)), lambda index: min(abs(index - one) for one in anchors) > _OPEN
+    ):
+        run = [parts[index] for index in group]
+        if far and len(run) >= _SHORTEST_FOLD:
+            text = "".join(sentence + gap for sentence, gap, _ in run)
+            pieces.append({"text": text, "after": "", "shade": None, "folded": len(run)})
+            continue
+        for text, gap, shade in run:
+            bare = text.rstrip()  # the number of a sentence stays before the line break that ends it
+            pieces.append({"text": bare, "after": text[len(bare) :] + gap, "shade": shade, "folded": 0})
     return pieces

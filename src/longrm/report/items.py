@@ -218,6 +218,28 @@ def _opened(
             marks.append((example.question, "question"))
         context = [span for span in example.context if span.message == number]
         messages.append(_message(message, chunks, context, marks))
+    judged = {}
+    for number, judgment in item.judged.items():
+        judged[number] = {
+            "scores": judgment.scores,
+            "ranking": judgment.ranking,
+            "cut": [judgment.cut.policy, judgment.cut.tokens] if judgment.cut is not None else None,
+            "check": judgment.context_check,
+            "tokens": judgment.prompt_tokens,
+            "trials": [
+                {
+                    "order": trial.order,
+                    "outcome": trial.outcome.replace("_", " "),
+                    "scores": trial.scores,
+                    "ranking": trial.ranking,
+                    "attempts": trial.attempts,
+                    "contradicted": bool(trial.contradicted),
+                    "detail": trial.detail,
+                    "explanation": _shortened(trial.explanation),
+                }
+                for trial in judgment.trials
+            ],
+        }
     tools = "\n".join(map(json_text, example.tools))  # one schema a line
     return {
         "ranks": item.record.ranks,
@@ -225,7 +247,7 @@ def _opened(
         "messages": messages,
         "maps": maps,
         "responses": [_shortened(_response(response)) for response in example.responses],
-        "judged": {number: _judgment(record) for number, record in item.judged.items()},
+        "judged": judged,
     }
 
 
@@ -266,29 +288,6 @@ def readable(message: Message) -> str:
     return text_of((message,)) or json.dumps(
         {key: value for key, value in message.items() if key != "role"}, ensure_ascii=False, default=str
     )
-
-
-def _judgment(record: JudgmentRecord) -> dict[str, Any]:
-    return {
-        "scores": record.scores,
-        "ranking": record.ranking,
-        "cut": [record.cut.policy, record.cut.tokens] if record.cut is not None else None,
-        "check": record.context_check,
-        "tokens": record.prompt_tokens,
-        "trials": [
-            {
-                "order": trial.order,
-                "outcome": trial.outcome.replace("_", " "),
-                "scores": trial.scores,
-                "ranking": trial.ranking,
-                "attempts": trial.attempts,
-                "contradicted": bool(trial.contradicted),
-                "detail": trial.detail,
-                "explanation": _shortened(trial.explanation),
-            }
-            for trial in record.trials
-        ],
-    }
 
 
 def _searched_words(example: ExampleRecord) -> str:

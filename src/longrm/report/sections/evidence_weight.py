@@ -16,7 +16,7 @@ from longrm.report.charts import (
     level_lines,
     svg_of,
 )
-from longrm.report.formatting import MISSING, count, defined, few_note, shared_unit
+from longrm.report.formatting import count, defined, few_note, shared_unit
 from longrm.report.load import Model
 from longrm.report.tables import Cell, Row, Section, Table, attribution_parts, estimate_cell, items_link
 from longrm.runs.records import Estimate
@@ -38,14 +38,39 @@ def evidence_weight(models: Sequence[Model]) -> Section | None:
             found.append((f"{model.label}, {name}" if len(same) > 1 else model.label, model, summary))
     if not found:
         return None
-    parts = [_parts_table(*one) for one in found]
+    rows, parts = [], []
+    for label, model, summary in found:
+        limits = [(length, one.low or 0.0, one.high or 0.0) for length, one in _shares(summary).items()]
+        accuracy, reaches = model.summary.boundary, [holds_and_fails(limits, _HALF)]
+        reaches.insert(0, (accuracy.at_least, accuracy.below) if accuracy else (None, None))
+        cells = [Cell(count(holds), f"fails at {count(fails)}" if fails else "") for holds, fails in reaches]
+        cells.append(Cell(count(summary.explained), link=items_link(model=model.label, explained="any")))
+        rows.append(Row(label, cells, model.style))
+
+        metrics, name = model.summary.metrics, model.summary.main_metric
+        # Under the row headers of `attribution_parts`.
+        accuracies = {
+            "All": metrics.overall.get(name),
+            **{f"{length:,} tokens": estimate for length, estimate in model.by_length(name).items()},
+            **{f"Depth {depth}": part.get(name) for depth, part in metrics.by_depth.items()},
+        }
+        part_rows = []
+        for header, part in attribution_parts(summary).items():
+            weights = [
+                estimate_cell(one, n=True) for one in (part.shown, part.evidence_auc, part.evidence_share)
+            ]
+            part_rows.append(Row(header, [estimate_cell(accuracies.get(header)), *weights]))
+        columns = ["comparisons", "accuracy", "maps shown", "evidence AUC", "weight on evidence"]
+        caption = f"{label}: by length, depth and verdict, with 95% intervals"
+        parts.append(Table(caption, columns, part_rows))
+    columns = ["model", "accuracy holds to", "weight on evidence holds to", "explained"]
     return Section(
         "How far the model relies on the evidence",
         "Evidence",
         "The attribution boundary is defined like the context boundary: the weight on the evidence holds up to the "
         "longest length at which its lower limit is at least one half, there and at every shorter length, and fails at "
         "the shortest length at which its upper limit is below one half.",
-        tables=[_boundary_table(found)],
+        tables=[Table("Context boundary and attribution boundary, in tokens", columns, rows)],
         figure=_figure(found),
         folded=parts,
         fold="By length, depth and verdict",
@@ -60,43 +85,6 @@ def _shares(summary: AttributionSummary) -> dict[int, Estimate]:
     """The weight on the evidence at each length where it is defined, shortest first."""
     shares = {int(length): part.evidence_share for length, part in summary.by_length.items()}
     return {length: share for length, share in sorted(shares.items()) if share.value is not None}
-
-
-def _boundary_table(found: Sequence[_Explained]) -> Table:
-    rows = []
-    for label, model, summary in found:
-        limits = [(length, one.low or 0.0, one.high or 0.0) for length, one in _shares(summary).items()]
-        accuracy, weight = model.summary.boundary, holds_and_fails(limits, _HALF)
-        cells = [
-            _reach(accuracy.at_least, accuracy.below) if accuracy else Cell(MISSING),
-            _reach(*weight),
-            Cell(count(summary.explained), link=items_link(model=model.label, explained="any")),
-        ]
-        rows.append(Row(label, cells, model.style))
-    columns = ["model", "accuracy holds to", "weight on evidence holds to", "explained"]
-    return Table("Context boundary and attribution boundary, in tokens", columns, rows)
-
-
-def _reach(holds: int | None, fails: int | None) -> Cell:
-    return Cell(count(holds), f"fails at {count(fails)}" if fails else "")
-
-
-def _parts_table(label: str, model: Model, summary: AttributionSummary) -> Table:
-    metrics, name = model.summary.metrics, model.summary.main_metric
-    # Under the row headers of `attribution_parts`.
-    accuracies = {
-        "All": metrics.overall.get(name),
-        **{f"{length:,} tokens": estimate for length, estimate in model.by_length(name).items()},
-        **{f"Depth {depth}": part.get(name) for depth, part in metrics.by_depth.items()},
-    }
-    rows = []
-    for header, part in attribution_parts(summary).items():
-        estimates = (part.shown, part.evidence_auc, part.evidence_share)
-        cells = [estimate_cell(accuracies.get(header))]
-        cells += [estimate_cell(estimate, n=True) for estimate in estimates]
-        rows.append(Row(header, cells))
-    columns = ["comparisons", "accuracy", "maps shown", "evidence AUC", "weight on evidence"]
-    return Table(f"{label}: by length, depth and verdict, with 95% intervals", columns, rows)
 
 
 def _figure(found: Sequence[_Explained]) -> Figure | None:

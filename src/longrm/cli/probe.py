@@ -50,7 +50,7 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Lets a model judge generated contexts of many lengths with known answers, and reports how far it reaches.
+    """Measures up to which context length a model judges right, on generated contexts with known answers.
 
     \b
     longrm probe MODEL --out runs/probe

@@ -26,7 +26,7 @@ class _DefaultToList(click.Group):
 
 @click.group("runs", cls=_DefaultToList, short_help="List, show, merge and remove runs; prune caches.")
 def command() -> None:
-    """Lists and manages the runs in a folder. Without a subcommand it runs longrm runs list.
+    """Lists and manages the runs in a folder; longrm runs alone lists them.
 
     \b
     longrm runs

@@ -12,7 +12,6 @@ import zlib
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -71,18 +70,6 @@ def deflated(text: str) -> str:
     return base64.b64encode(zlib.compress(text.encode(), 3)).decode()
 
 
-@dataclass(slots=True)
-class Item:
-    """A comparison on the page."""
-
-    key: str
-    record: JudgmentRecord  # the first of `judged`
-    judged: dict[int, JudgmentRecord] = field(default_factory=dict)  # by the number of the model
-    chunk: int | None = None  # of its texts, if it opens
-    kept: bool = False  # whether a run keeps its texts
-    words: str = ""  # that the search covers
-
-
 def browser(models: Sequence[Model]) -> dict[str, Any] | None:
     """Packs every comparison with all models' judgments of it; pairs and best-of-N of one stage share its label.
 
@@ -93,8 +80,7 @@ def browser(models: Sequence[Model]) -> dict[str, Any] | None:
     """
     labels = list(dict.fromkeys(model.label for model in models))
     digests: dict[Path, dict[str, str]] = {}
-    items: dict[ItemKey, Item] = {}
-    times: Counter[str] = Counter()
+    judged: dict[ItemKey, dict[int, JudgmentRecord]] = defaultdict(dict)  # by the number of the model
     for model in models:
         if model.run is None:
             continue
@@ -103,47 +89,66 @@ def browser(models: Sequence[Model]) -> dict[str, Any] | None:
         digests[folder] = {name: gold.digest or str(folder) for name, gold in model.run.gold.items()}
         for record in model.run.judgments:
             key = record.id, digests[folder].get(record.id, str(folder))
-            if key not in items:
-                times[record.id] += 1
-                name = record.id if times[record.id] == 1 else f"{record.id}~{times[record.id]}"
-                items[key] = Item(name, record)
-            items[key].judged[labels.index(model.label)] = record
-    if not items:
+            judged[key][labels.index(model.label)] = record
+    if not judged:
         return None
 
     chunks, full = Chunks(PAGE), False
     explained = _explanations(models, labels)
+    kept: dict[
+        ItemKey, tuple[str, int | None]
+    ] = {}  # the words that the search covers, and the chunk if it opens
     for key, example in _examples(digests, models):
-        item = items.get(key)
-        if item is None or item.kept:
+        if key not in judged or key in kept:
             continue
-        item.kept, item.words = True, _searched_words(example)
+        chunk = None
         if not full:  # after the first one that does not fit, packing the rest of a long run would be in vain
             try:
-                item.chunk = chunks.add(json_text(_opened(example, item, explained.get(key, ()), chunks)))
+                chunk = chunks.add(json_text(_opened(example, judged[key], explained.get(key, ()), chunks)))
             except PageFullError:
                 full = True
+        kept[key] = _searched_words(example), chunk
+
+    # What the list shows, filters and sorts by.
+    rows, lost, times = [], 0, Counter[str]()
+    for key, records in judged.items():
+        first = next(iter(records.values()))
+        times[first.id] += 1
+        words, chunk = kept.get(key, ("", None))
+        results = {}
+        for number, record in records.items():
+            result, lead = verdict(record), None
+            if record.scores and record.ranks and result not in ("no answer", "no gold"):
+                lead = margin(record.scores, record.ranks)
+            results[number] = [result, record.outcome.replace("_", " "), lead]
+        lost += key not in kept and any(result not in ("right", "no gold") for result, *_ in results.values())
+        rows.append(
+            {
+                "key": first.id if times[first.id] == 1 else f"{first.id}~{times[first.id]}",
+                "length": first.length,
+                "depth": first.depth,
+                "place": "" if first.depth is None else depth_bin(first.depth),
+                "task": first.task,
+                "subtype": first.subtype,
+                "size": len(first.order or first.ranks or first.scores),
+                "chunk": chunk,
+                "kept": key in kept,
+                "words": words,
+                "explained": [number for number, _, _ in explained.get(key, ())],
+                "judged": results,
+            }
+        )
     styles = {model.label: model.style.name for model in models}
-    index = {
-        "models": [{"label": label, "style": styles[label]} for label in labels],
-        "items": [_listed(item, explained.get(key, ())) for key, item in items.items()],
-    }
-    lost = [
-        item
-        for item in items.values()
-        if not item.kept and any(verdict(one) not in ("right", "no gold") for one in item.judged.values())
-    ]
+    index = {"models": [{"label": label, "style": styles[label]} for label in labels], "items": rows}
+    opens = sum(chunk is not None for _, chunk in kept.values())
     return {
         "index": len(chunks.packed),
-        "chunks": [
-            *chunks.packed,
-            deflated(json_text(index)),
-        ],  # even in a full page: without it nothing opens
-        "judged": len(items),
-        "kept": sum(item.chunk is not None for item in items.values()),
-        "left_out": sum(item.kept and item.chunk is None for item in items.values()),
-        "lost": len(lost),
-        "unmatched": sum(len(found) for key, found in explained.items() if key not in items),
+        "chunks": [*chunks.packed, deflated(json_text(index))],  # the index even in a full page
+        "judged": len(judged),
+        "kept": opens,
+        "left_out": len(kept) - opens,
+        "lost": lost,
+        "unmatched": sum(len(found) for key, found in explained.items() if key not in judged),
     }
 
 
@@ -173,33 +178,11 @@ def _explanations(models: Sequence[Model], labels: Sequence[str]) -> Mapping[Ite
     return found
 
 
-def _listed(item: Item, explained: Sequence[Explanation]) -> dict[str, Any]:
-    """What the list shows, filters and sorts by."""
-    record = item.record
-    judged = {}
-    for number, one in item.judged.items():
-        lead = None
-        if one.scores and one.ranks and verdict(one) not in ("no answer", "no gold"):
-            lead = margin(one.scores, one.ranks)
-        judged[number] = [verdict(one), one.outcome.replace("_", " "), lead]
-    return {
-        "key": item.key,
-        "length": record.length,
-        "depth": record.depth,
-        "place": "" if record.depth is None else depth_bin(record.depth),
-        "task": record.task,
-        "subtype": record.subtype,
-        "size": len(record.order or record.ranks or record.scores),
-        "chunk": item.chunk,
-        "kept": item.kept,
-        "words": item.words,
-        "explained": [number for number, _, _ in explained],
-        "judged": judged,
-    }
-
-
 def _opened(
-    example: ExampleRecord, item: Item, explained: Sequence[Explanation], chunks: Chunks
+    example: ExampleRecord,
+    judged: Mapping[int, JudgmentRecord],
+    explained: Sequence[Explanation],
+    chunks: Chunks,
 ) -> dict[str, Any]:
     """What is shown of a comparison that is opened."""
     units = [utf16_units(readable(message)) for message in example.prompt]
@@ -218,9 +201,9 @@ def _opened(
             marks.append((example.question, "question"))
         context = [span for span in example.context if span.message == number]
         messages.append(_message(message, chunks, context, marks))
-    judged = {}
-    for number, judgment in item.judged.items():
-        judged[number] = {
+    judgments = {}
+    for number, judgment in judged.items():
+        judgments[number] = {
             "scores": judgment.scores,
             "ranking": judgment.ranking,
             "cut": [judgment.cut.policy, judgment.cut.tokens] if judgment.cut is not None else None,
@@ -242,12 +225,12 @@ def _opened(
         }
     tools = "\n".join(map(json_text, example.tools))  # one schema a line
     return {
-        "ranks": item.record.ranks,
+        "ranks": next(iter(judged.values())).ranks,
         "tools": [_message({"role": "tools", "content": tools}, chunks)] if tools else [],
         "messages": messages,
         "maps": maps,
         "responses": [_shortened(_response(response)) for response in example.responses],
-        "judged": judged,
+        "judged": judgments,
     }
 
 

@@ -112,15 +112,6 @@ def card_text(folder: Path, context: CardContext, *, place: str = ".") -> str:
     objective = OBJECTIVES[settings.objective]
     scores, adapter = objective.trains == "scorer", (folder / ADAPTER).is_file()
     path, commit = settings.model.path, origin.get("commit")
-    # The initial model: an id of the Hub or of ModelScope, or a folder's name; None for random weights.
-    identity = hub.split_revision(path) if path else None
-    on_hub = identity is not None and bool(commit or hub.on_modelscope(path or ""))
-    base = None
-    if path is not None:
-        base = identity[0] if identity and on_hub else Path(path).expanduser().resolve().name
-    start = "random weights" if base is None else f"`{base}`"
-    if base is not None and commit:
-        start += f" at commit `{commit}`"
     if place != ".":
         name = place.rpartition("/")[2]
     else:
@@ -133,7 +124,15 @@ def card_text(folder: Path, context: CardContext, *, place: str = ".") -> str:
         "pipeline_tag": task,
         "tags": ["reward-model", "long-context", "longrm", *(["lora"] if adapter else [])],
     }
-    if path is not None and base is not None:
+    published = without_paths(settings.to_dict())
+    # The initial model: an id of the Hub or of ModelScope, or a folder's name; None for random weights.
+    base, start = None, "random weights"
+    if path is not None:
+        identity = hub.split_revision(path)
+        on_hub = identity is not None and bool(commit or hub.on_modelscope(path))
+        base = identity[0] if identity and on_hub else Path(path).expanduser().resolve().name
+        start = f"`{base}` at commit `{commit}`" if commit else f"`{base}`"
+        published["model"]["path"] = path if on_hub else base  # an id keeps its revision
         if commit and not hub.on_modelscope(base):
             # The Hub links base_model, so it accepts only ids of its own.
             metadata |= {"base_model": base, "base_model_relation": "adapter" if adapter else "finetune"}
@@ -143,10 +142,6 @@ def card_text(folder: Path, context: CardContext, *, place: str = ".") -> str:
     results = [result for one in context.evaluations for result in _eval_results(one, task)]
     if results:
         metadata |= {"model_name": name, "eval_results": results}
-
-    published = without_paths(settings.to_dict())
-    if base is not None:
-        published["model"]["path"] = path if on_hub else base  # an id keeps its revision
 
     environment = Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined

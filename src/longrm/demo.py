@@ -113,14 +113,9 @@ START_NOTES = {
 def run_demo(settings: DemoSettings, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Trains, evaluates and reports; a killed demo resumes.
 
-    Args:
-        settings: The seed, and what to run.
-        out: Receives a run folder for every training and evaluation, `summary.json` and `report.html`.
-        progress: Called with the number of finished tasks, and the names of those that run.
-
-    Returns:
-        The summary: the stages with their evaluations, the contrasts, the controls, and the seconds of every task, with
-        the wall-clock seconds of this call as `total`.
+    `out` receives a run folder for every training and evaluation, `summary.json` and `report.html`. The summary, which
+    is returned, has the stages with their evaluations, the contrasts, the controls, and the seconds of every task, with
+    the wall-clock seconds of this call as `total`.
     """
     require("torch", "transformers", "altair", "vl_convert", user="the demo")
     began = time.perf_counter()
@@ -331,19 +326,16 @@ def summarize_demo(settings: DemoSettings, out: Path, seconds: dict[str, float])
 def _contrast(out: Path, stage: str, other: str, evaluation: str) -> dict[str, Any]:
     """The paired difference of two stages' accuracy, by length."""
     metric = (TOP1 if evaluation == "best_of_4" else PAIR_ACCURACY).name
-    ours, theirs = (_records_by_length(out / "stages" / name / evaluation) for name in (stage, other))
+    ours, theirs = (read_judgments(out / "stages" / name / evaluation) for name in (stage, other))
+
+    def at(length: int, records: Sequence[JudgmentRecord]) -> list[JudgmentRecord]:
+        return [record for record in records if record.length == length]
+
+    lengths = sorted({record.length for record in ours if record.length is not None})
     return {
-        str(length): asdict(paired_difference(ours[length], theirs[length], metric))
-        for length in sorted(ours)
+        str(length): asdict(paired_difference(at(length, ours), at(length, theirs), metric))
+        for length in lengths
     }
-
-
-def _records_by_length(folder: Path) -> dict[int, list[JudgmentRecord]]:
-    records: dict[int, list[JudgmentRecord]] = {}
-    for record in read_judgments(folder):
-        assert record.length is not None, "generated comparisons know their length"
-        records.setdefault(record.length, []).append(record)
-    return records
 
 
 # --- Tasks -----------------------------------------------------------------------------------------------------------

@@ -54,15 +54,8 @@ def train(
 ) -> dict[str, Any]:
     """Trains into the run folder `out`, resuming from its latest checkpoint; the model is saved to `out/model`.
 
-    Args:
-        settings: The recipe.
-        out: The run folder. A finished run is returned as it is.
-        progress: Called with a label, what is done, the total and a note.
-        evaluator: Evaluates the model in training as often as `settings.evaluation` says.
-        clock: Returns seconds.
-
-    Returns:
-        The contents of `summary.json`.
+    `evaluator` evaluates the model in training as often as `settings.evaluation` says. Returns the contents of
+    `summary.json`; a finished run is returned as it is.
     """
     _check_trackers(settings.report_to)
     settings.check_devices(world_size())

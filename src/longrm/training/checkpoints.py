@@ -33,9 +33,8 @@ Logs = tuple[Log[StepRecord], Log[TimingRecord], Log[ContextRecord]]
 
 def saved_steps(folder: Path) -> list[int]:
     """The steps of the checkpoints in a run folder, ascending."""
-    checkpoints = folder / CHECKPOINTS
-    names = [entry.name for entry in checkpoints.iterdir() if entry.is_dir()] if checkpoints.is_dir() else []
-    return sorted(int(name) for name in names if name.isdecimal())
+    entries = (folder / CHECKPOINTS).glob("*")  # none if the folder does not exist
+    return sorted(int(entry.name) for entry in entries if entry.name.isdecimal() and entry.is_dir())
 
 
 def latest(folder: Path) -> Path | None:

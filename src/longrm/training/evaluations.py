@@ -50,8 +50,7 @@ class Evaluations:
         """Removes evaluations of later steps than the checkpoint from which training resumes."""
         self.records = [record for record in self._log if record.step <= step]
         write_file(self._log.path, b"".join(map(to_line, self.records)))
-        evaluations = self.folder / EVALUATIONS
-        for entry in [*evaluations.iterdir()] if evaluations.is_dir() else ():
+        for entry in list((self.folder / EVALUATIONS).glob("*")):
             if entry.name.isdigit() and int(entry.name) > step:
                 discard(entry)
 

@@ -6,8 +6,8 @@ are those that `Trainer` uses.
 """
 
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -36,6 +36,9 @@ BETAS, MAX_GRAD_NORM = (0.9, 0.95), 1.0  # LongRM's, and those of most language 
 CHECKPOINT_SECONDS = 30 * 60
 """A checkpoint is written after this time without one: steps of long contexts take minutes each."""
 
+Track = Callable[[int, dict[str, float]], None]
+"""Logs metrics after a step."""
+
 _PLATEAU = 0.98  # above this share of the loss at chance, nothing has been learned
 
 
@@ -51,7 +54,7 @@ def train_steps(
     steps: int,
     evaluations: Evaluations | None,
     progress: Progress,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float],
 ) -> None:
     """Trains a model in place, from the latest checkpoint in the run folder or from its initial state.
 
@@ -77,14 +80,16 @@ def train_steps(
             load_checkpoint(checkpoint, model, optimizer, scheduler, zero, context)
         if evaluations is not None:
             evaluations.resume_from(done)
-        trackers = Trackers(settings, model, folder, steps) if settings.report_to else None
 
-        with training_logs(folder, checkpoint) as (step_log, timing_log, context_log):
+        with (
+            _tracking(settings, model, folder, steps) if settings.report_to else nullcontext() as track,
+            training_logs(folder, checkpoint) as (step_log, timing_log, context_log),
+        ):
             losses = [record.loss for record in step_log]
             check_plateau(losses, settings.plateau_steps, objective.chance)
             saved_at = clock()
             if evaluations is not None and evaluations.due(done):  # a kill interrupted it
-                _evaluate(evaluations, done, trackers)
+                _evaluate(evaluations, done, track)
             while done < steps:
                 # Forward and backward of every micro-batch. The gradient of a step is the weighted sum over its
                 # micro-batches, so it does not depend on how the step is cut. A step is divided over groups of
@@ -137,11 +142,11 @@ def train_steps(
                 context_log.append(ContextRecord(done, step.digests))
                 step_log.append(record)
                 speed = record.tokens / max(seconds, 1e-9)
-                if trackers:
+                if track:
                     names = ("loss", "accuracy", "learning_rate", "grad_norm", "tokens")
                     tracked = {name: getattr(record, name) for name in names} | record.losses
                     tracked["tokens_per_second"] = speed
-                    trackers.log(done, {name: value for name, value in tracked.items() if value is not None})
+                    track(done, {name: value for name, value in tracked.items() if value is not None})
                 accuracy = "" if record.accuracy is None else f"accuracy {record.accuracy:.2f}, "
                 rates = f"learning rate {learning_rate:.1e}, {speed:,.0f} tokens/s"
                 progress("training", done, steps, f"loss {record.loss:.3f}, {accuracy}{rates}")
@@ -154,12 +159,9 @@ def train_steps(
                 overdue = context.broadcast(clock() - saved_at >= CHECKPOINT_SECONDS)
                 if done % settings.checkpoint.every == 0 or done == steps or evaluate or overdue:
                     save_checkpoint(main_folder, folder, done, model, optimizer, scheduler, zero, context)
-                    if evaluate:
-                        assert evaluations is not None
-                        _evaluate(evaluations, done, trackers)
+                    if evaluations is not None and evaluate:
+                        _evaluate(evaluations, done, track)
                     saved_at = clock()
-        if trackers:
-            trackers.close()
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -214,40 +216,36 @@ def check_plateau(losses: Sequence[float], steps: int, chance: float | None) -> 
         )
 
 
-class Trackers:
+@contextmanager
+def _tracking(settings: TrainingSettings, model: Any, folder: Path, steps: int) -> Iterator[Track]:
     """The trackers of `report_to`, through transformers' integrations (TensorBoard, Weights & Biases, MLflow, ...)."""
+    names = list(settings.report_to)
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
+        max_steps=steps,
+        learning_rate=settings.optimizer.learning_rate,
+        weight_decay=settings.optimizer.weight_decay,
+        seed=settings.seed,
+        report_to=names,
+        use_cpu=model.device.type == "cpu",  # otherwise an Apple GPU would be claimed
+    )
+    callbacks = [DefaultFlowCallback, *get_reporting_integration_callbacks(names)]  # type: ignore[no-untyped-call]
+    handler = CallbackHandler(callbacks, model, None, None, None)  # type: ignore[no-untyped-call]
+    state, control = transformers.TrainerState(max_steps=steps), transformers.TrainerControl()
 
-    def __init__(self, settings: TrainingSettings, model: Any, folder: Path, steps: int) -> None:
-        names = list(settings.report_to)
-        self._arguments = transformers.TrainingArguments(
-            output_dir=str(folder),
-            max_steps=steps,
-            learning_rate=settings.optimizer.learning_rate,
-            weight_decay=settings.optimizer.weight_decay,
-            seed=settings.seed,
-            report_to=names,
-            use_cpu=model.device.type == "cpu",  # otherwise an Apple GPU would be claimed
-        )
-        callbacks = [DefaultFlowCallback, *get_reporting_integration_callbacks(names)]  # type: ignore[no-untyped-call]
-        self._handler = CallbackHandler(callbacks, model, None, None, None)  # type: ignore[no-untyped-call]
-        self._state = transformers.TrainerState(max_steps=steps)
-        self._control = transformers.TrainerControl()
-        self._handler.on_train_begin(self._arguments, self._state, self._control)
+    def track(step: int, metrics: dict[str, float]) -> None:
+        state.global_step = step
+        handler.on_log(arguments, state, control, metrics)
 
-    def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Logs metrics after a step."""
-        self._state.global_step = step
-        self._handler.on_log(self._arguments, self._state, self._control, metrics)
-
-    def close(self) -> None:
-        """Ends the trackers' runs."""
-        self._handler.on_train_end(self._arguments, self._state, self._control)
+    handler.on_train_begin(arguments, state, control)
+    yield track
+    handler.on_train_end(arguments, state, control)
 
 
-def _evaluate(evaluations: Evaluations, step: int, trackers: Trackers | None) -> None:
+def _evaluate(evaluations: Evaluations, step: int, track: Track | None) -> None:
     record = evaluations.evaluate(step)
-    if trackers and record.value is not None:
-        trackers.log(step, {f"eval_{record.metric}": record.value})
+    if track and record.value is not None:
+        track(step, {f"eval_{record.metric}": record.value})
 
 
 def _not_finite(what: str, step: int, value: float, examples: Sequence[Example]) -> TrainingError:

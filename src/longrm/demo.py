@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -213,17 +213,7 @@ def probes(settings: DemoSettings) -> Mapping[tuple[bool, str], Probe]:
     Long contexts take time to read, so there are fewer of them, each with more comparisons. So does generation: a
     generative judge gets fewer comparisons, and scalar models that are compared with it get half of theirs.
     """
-
-    def probe(*cells: tuple[tuple[int, ...], int, int], responses: int = 2) -> Probe:
-        return Probe(
-            seed=_EVALUATION_SEED + settings.seed,
-            tokenizer=_TOKENIZER,
-            responses=responses,
-            cells=tuple(
-                ProbeCell(lengths=lengths, groups=groups, per_group=n) for lengths, groups, n in cells
-            ),
-        )
-
+    probe = partial(_probe, settings)
     divisor = 2 if settings.generative else 1
     return {
         (False, "pairs"): probe((_SHORT_LENGTHS, 32, 16 // divisor), (_LONG_LENGTHS, 16, 32 // divisor)),
@@ -235,11 +225,14 @@ def probes(settings: DemoSettings) -> Mapping[tuple[bool, str], Probe]:
     }
 
 
-def unrelated_probe(stage: str, settings: DemoSettings) -> Probe:
-    """Contexts that have nothing to do with the answers."""
-    cell = ProbeCell(lengths=(256, 1024), groups=16 if is_generative(stage) else 64, per_group=8)
-    seed = _EVALUATION_SEED + settings.seed
-    return Probe(seed=seed, tokenizer=_TOKENIZER, unrelated=True, cells=(cell,))
+def _probe(settings: DemoSettings, *cells: tuple[tuple[int, ...], int, int], **options: Any) -> Probe:
+    """A probe of cells, given as their lengths, contexts per length and comparisons per context."""
+    return Probe(
+        seed=_EVALUATION_SEED + settings.seed,
+        tokenizer=_TOKENIZER,
+        cells=tuple(ProbeCell(lengths=lengths, groups=groups, per_group=n) for lengths, groups, n in cells),
+        **options,
+    )
 
 
 def probe_of(stage: str, evaluation: str, settings: DemoSettings) -> Probe:
@@ -372,7 +365,8 @@ def tasks_of(settings: DemoSettings, out: Path) -> list[DemoTask]:
             )
     for name, stage in UNRELATED.items():
         if stage in stages:
-            arguments = stage, "pairs", unrelated_probe(stage, settings), out, out / "controls" / name
+            probe = _probe(settings, ((256, 1024), 16 if is_generative(stage) else 64, 8), unrelated=True)
+            arguments = stage, "pairs", probe, out, out / "controls" / name
             tasks.append(DemoTask(f"evaluate {name}", evaluate_stage, arguments, (made_by[stage],)))
     return tasks
 

@@ -8,7 +8,6 @@ bunched (Tijdeman 1980, "The chairman assignment problem").
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from itertools import islice
 from typing import TypeVar
 
 from longrm.rng import Draws
@@ -42,9 +41,9 @@ class Mixture:
             # The epoch reads `quota` rows of the endless series of passes, from `start` on.
             start, size = number * quota, len(lengths)
             passes = range(start // size, -(-(start + quota) // size))
-            series = (row for one in passes for row in self._pass(source, one))
+            series = [row for one in passes for row in self._pass(source, one)]
             first = start - passes.start * size
-            for row in islice(series, first, first + quota):
+            for row in series[first : first + quota]:
                 strata.setdefault((source, lengths[row].bit_length()), []).append((source, row))
         return _interleave(strata, Draws("epoch", self._seed, number))
 

@@ -135,7 +135,7 @@ def trainings_of(settings: DemoSettings) -> list[DemoTraining]:
     """The trainings of a demo. The longest chain comes first, so that nothing waits for it at the end."""
     if not settings.generative:
         return list(DISCRIMINATIVE)
-    return [*GENERATIVE, *(training for training in DISCRIMINATIVE if training is not UNSTRUCTURED)]
+    return [*GENERATIVE, *(training for training in DISCRIMINATIVE if training != UNSTRUCTURED)]
 
 
 def stages_of(settings: DemoSettings) -> list[str]:
@@ -163,7 +163,7 @@ def recipe_of(training: DemoTraining, seed: int, out: Path) -> TrainingSettings:
     changes: dict[str, Any] = {"seed": seed, "data.world.seed": 10 * seed + training.data_seed}
     if training.start is not None:
         changes["model.path"] = str(model_of(training.start, out))
-    if training is UNSTRUCTURED:
+    if training == UNSTRUCTURED:
         changes |= {"model.new.structured": False, "plateau_steps": 0}  # it stays at chance
     return TrainingSettings.resolve(RECIPES / f"{training.recipe}.toml", changes)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -218,3 +219,10 @@ def test_the_demo_moves_the_boundary(tmp_path):
     )
     assert summary["contrasts"]["long_vs_control"]["by_length"]["4096"]["low"] > 0.10
     assert demo.run_demo(DemoSettings(seed=3), tmp_path / "demo")["stages"] == summary["stages"]
+
+
+def test_the_unstructured_start_reaches_the_worker_process(tmp_path):
+    """Tasks are pickled: a worker gets an equal training, not the same object."""
+    settings = demo.recipe_of(pickle.loads(pickle.dumps(demo.UNSTRUCTURED)), 0, tmp_path)
+    assert not settings.model.new.structured
+    assert settings.plateau_steps == 0

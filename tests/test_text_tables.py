@@ -1,4 +1,4 @@
-from longrm.text_tables import fact_lines, table_lines, wrapped
+from longrm.text_tables import fact_lines, table_lines
 
 
 def test_names_are_left_and_numbers_right():
@@ -18,11 +18,6 @@ def test_a_long_name_is_wrapped_and_numbers_stay_whole():
     ]
 
 
-def test_wide_characters_take_two_places():
-    head, row = table_lines(["name", "n"], [["漢字", "1"]], 80)
-    assert (head, row) == ("name  n", "漢字  1")
-
-
 def test_bars_are_drawn_where_there_is_room():
     rows = [["a", "1"], ["b", "2"]]
     assert table_lines(["x", "n"], rows, 40, bars=[0.5, 1.0])[2] == f"b  2  {'█' * 30}"
@@ -35,7 +30,3 @@ def test_a_fact_without_a_name_continues_the_one_above_and_long_ones_are_wrapped
         "      three",
         "      four",
     ]
-
-
-def test_a_word_longer_than_a_line_stays_whole():
-    assert wrapped("a verylongword b", 6, "- ") == ["- a", "  verylongword", "  b"]

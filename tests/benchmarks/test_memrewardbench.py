@@ -43,12 +43,6 @@ def test_a_length_that_is_not_stated_is_measured(put, bench):
     assert pair.metadata["length"] == 32  # 17 words and marks
 
 
-@pytest.mark.parametrize("change", [{"task": None}, {"ctx_length": "long"}, {"chosen": 3}])
-def test_an_invalid_field_is_named(change, put, bench):
-    with pytest.raises(DataError, match=f"line 1, field '{next(iter(change))}'"):
-        bench(f"memrewardbench:{put('rows.jsonl', {**PAIR, **change})}")
-
-
 def test_a_missing_column_is_named(put, bench):
     row = {name: value for name, value in PAIR.items() if name != "chosen"}
     with pytest.raises(DataError, match="line 1, field 'chosen'"):

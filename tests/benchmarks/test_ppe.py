@@ -1,6 +1,3 @@
-import pytest
-
-from longrm.errors import DataError
 from longrm.types import text_of
 
 VOTE = {
@@ -71,18 +68,3 @@ def test_a_pair_that_was_sampled_twice_counts_twice(put, bench, counts):
     loaded = bench(f"ppe:{put('rows.jsonl', twice)}")
     assert [pair.id for pair in loaded.comparisons] == ["7/m#0>3", "7/m#0>3#2"]
     assert counts(loaded) == {"duplicates": 1}
-
-
-@pytest.mark.parametrize(
-    ("row", "field"),
-    [
-        ({**VOTE, "winner": "model_c"}, "winner"),
-        ({**VOTE, "prompt": None}, "prompt"),
-        ({**CHECKED, "scores": [0.5] * 4}, "scores"),
-        ({**CHECKED, "sampled_conflict_pairs": [[0, 2]]}, "sampled_conflict_pairs"),
-        ({**CHECKED, "sampled_conflict_pairs": [[True, 3]]}, "sampled_conflict_pairs"),
-    ],
-)
-def test_an_invalid_field_is_named(row, field, put, bench):
-    with pytest.raises(DataError, match=f"line 1, field '{field}'"):
-        bench(f"ppe:{put('rows.jsonl', row, VOTE)}")

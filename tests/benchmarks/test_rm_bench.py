@@ -1,6 +1,3 @@
-import pytest
-
-from longrm.errors import DataError
 from longrm.types import text_of
 
 SIX = {
@@ -22,12 +19,6 @@ def test_six_responses_in_the_order_of_their_styles(put, bench):
     assert [text_of(response) for response in six.responses] == SIX["chosen"] + SIX["rejected"]
     assert six.metadata == {"task": "safety", "subtype": "safety-refuse", "subset": "made", "length": 8}
     assert chat.metadata["task"] == "chat"
-
-
-@pytest.mark.parametrize("change", [{"domain": "art"}, {"chosen": ["a", "b"]}, {"rejected": "a"}])
-def test_an_invalid_field_is_named(change, put, bench):
-    with pytest.raises(DataError, match=f"line 1, field '{next(iter(change))}'"):
-        bench(f"rm-bench:{put('rows.jsonl', {**SIX, **change}, SIX)}")
 
 
 def test_styles_may_be_alike_but_not_right_and_wrong(put, bench, counts):

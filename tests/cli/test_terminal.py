@@ -3,7 +3,6 @@
 import json
 import logging
 import re
-import sys
 import time
 
 import pytest
@@ -65,17 +64,6 @@ def test_lines_of_progress_end_with_the_last_report(capsys, monkeypatch):
         "judging: 2/50", "judging: 22/50", "judging: 42/50", "judging: 48/50"
     ]  # fmt: skip
     assert told[-1].startswith("judging")
-
-
-def test_a_bar_shows_a_label_as_it_is(capsys, monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("TERM", "dumb")
-    with progress() as report:
-        report(f"judging [/x] {HOSTILE}", 1, 2, "[/note]")
-        report(f"judging [/x] {HOSTILE}", 2, 2, "[/note]")
-    shown = capsys.readouterr().err
-    assert "judging [/x] a\\x1b[2J" in shown
-    assert "\x9b" not in shown
 
 
 def test_an_error_goes_out_in_one_line_with_escapes(capsys, monkeypatch):

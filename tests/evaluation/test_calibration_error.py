@@ -77,16 +77,6 @@ def test_vote_shares_by_hand(asked, judgment):
     assert found.ece.value == pytest.approx((0 + 2 * 0.25 + 4 * 0.25) / 7)
 
 
-def test_an_edge_of_the_bins_belongs_to_the_bin_below(asked):
-    # Leads of 0/5, -2/5 and -4/5 of the votes in three orders are a confidence of 0.7, an edge; summed, a hair more.
-    vote = {1: (1.0, 0.0, 0.0), -1: (0.0, 1.0, 1.0), 0: (0.5, 0.5, 0.5)}
-    leads = {(0, 1, 2): (-1, -1, -1, -1, 0), (1, 2, 0): (-1, -1, 0, 0, 0), (2, 0, 1): (0, 0, 0, 0, 0)}
-    record = asked("a", *((order, vote[v]) for order, votes in leads.items() for v in votes), ranks=(1, 2, 2))
-    assert 0.5 + abs((-4 / 5 - 2 / 5 + 0) / 3) / 2 > 0.7
-    (held,) = calibrated([record], "verdict").bins
-    assert (held.low, held.high, held.n) == (0.65, 0.7, 2)
-
-
 @pytest.mark.parametrize("n", [20, 100])
 def test_what_chance_gives_a_calibrated_judge(judgment, n):
     margin = float(np.log(3))  # a confidence of 3/4

@@ -167,12 +167,3 @@ def test_a_server_that_reads_other_tokens_is_an_error(server, folder):
     (judgment,) = load(server, "likelihood", {"tokenizer": str(folder)}).judge(queries((20, 2)))
     assert judgment.outcome is Outcome.ERROR
     assert "remote.tokenizer" in judgment.detail
-
-
-def test_what_does_not_fit_is_cut_for_the_server(server, folder):
-    server.script = echoing(folder)
-    remote, (query,) = {"tokenizer": str(folder)}, queries((600, 2))
-    (judgment,) = load(server, "likelihood", remote, max_length=500).judge([query])
-    assert judgment.outcome is Outcome.TOO_LONG
-    (judgment,) = load(server, "likelihood", remote, max_length=500, cut="right").judge([query])
-    assert (judgment.outcome, judgment.cut.policy) == (Outcome.ANSWERED, "right")

@@ -9,12 +9,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import torch
 from pydantic import TypeAdapter, ValidationError
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-import longrm
 from longrm.errors import ConfigError
 from longrm.reward_models.protocol import RewardModel
 from longrm.serving import service
@@ -22,8 +20,6 @@ from longrm.serving.app import OPEN_PATHS, build_app
 from longrm.serving.settings import ServerLimits, ServeSettings
 from longrm.serving.wire_formats import WIRE_FORMATS
 from longrm.types import Judgment, Outcome
-
-from ..reward_models.tiny_models import make_scorer
 
 ONE = {"prompt": "w1 secret-prompt?", "responses": ["w2", "w3 w4"]}
 KEY = "a-key-of-length"
@@ -173,15 +169,6 @@ def test_a_byte_order_mark_is_skipped_and_compressed_bodies_are_refused(client):
         assert response.status_code == status
 
 
-def test_a_template_that_rejects_messages_is_reported_without_them(tmp_path):
-    with serving(longrm.load(str(make_scorer(tmp_path / "words")))) as client:
-        message = {"role": "system", "content": "secret-prompt"}
-        response = client.post("/v1/scores", json={"prompt": [message], "responses": ["w2"]})
-        assert response.status_code == 422
-        assert "chat template" in response.text
-        assert "secret-prompt" not in response.text
-
-
 def test_requests_above_the_limits_are_refused(monkeypatch):
     monkeypatch.setattr(service, "MAX_PROMPTS", 2)
     monkeypatch.setattr(service, "MAX_RESPONSES", 3)
@@ -260,17 +247,6 @@ def test_requests_that_time_out_are_not_read():
     assert model.judged == ["w1 secret-prompt?", "next"]
 
 
-@pytest.mark.parametrize("error", [RuntimeError, Panic])
-def test_an_unexpected_error_fails_its_request_alone(caplog, error):
-    with serving(Broken()) as client, caplog.at_level(logging.CRITICAL):
-        response = client.post("/v1/scores", json=ONE | {"prompt": error.__name__})
-        assert response.status_code == 500
-        assert "path" not in response.text
-        assert client.post("/v1/scores", json=ONE).json()["scores"] == [0.5, 0.5]
-        assert client.get("/health").status_code == 200
-    assert not client.app.state.service.worker.alive
-
-
 def test_a_model_is_read_on_the_thread_that_loaded_it_and_its_error_is_raised():
     threads = []
 
@@ -300,17 +276,6 @@ def test_a_score_that_is_not_finite_is_null_for_its_response_alone():
         assert client.post("/get_reward", json=sent).json()["rewards"] == [0.5, None]
         alone = client.post("/v1/scores", json=ONE | {"responses": ["nan"]})
         assert alone.status_code == 422
-
-
-def test_a_nan_in_the_model_is_not_cached(start):
-    client = start()
-    weight = client.app.state.service.worker.model._model.score.weight
-    with torch.no_grad():
-        before = weight.clone()
-        weight.fill_(math.nan)
-        assert client.post("/v1/scores", json=ONE).status_code == 422
-        weight.copy_(before)
-    assert client.post("/v1/scores", json=ONE).json()["usage"]["cached_tokens"] == 0
 
 
 def test_while_draining_requests_in_work_are_answered_and_new_ones_get_503():

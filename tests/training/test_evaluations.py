@@ -218,25 +218,6 @@ def test_the_model_in_memory_is_judged_as_the_saved_one(tmp_path, recipe, object
     assert results_of(tmp_path / "plain")["steps.jsonl"] == results_of(tmp_path / "run")["steps.jsonl"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"bench": "probe", "prob": 1}, "evaluation.settings: unknown key 'prob'; did you mean 'probe'?"),
-        ({}, "evaluation.settings: the setting 'bench' is required"),
-        (
-            {"bench": "probe", "model": "x"},
-            "evaluation.settings.model",
-        ),
-        ({"bench": "prob"}, "no benchmark 'prob'"),
-        ({"bench": "probe", "judging": {"sede": 1}}, "judging.sede"),
-    ],
-)
-def test_settings_of_evaluations_are_checked_before_training(settings, message):
-    with pytest.raises(ConfigError) as caught:
-        evaluator_of(EvaluationSettings(settings=settings), no_progress)
-    assert message in str(caught.value)
-
-
 def test_a_metric_that_the_benchmark_lacks_is_refused_before_training():
     probe = {"cells": [{"lengths": [64], "groups": 2}]}
     told = {"metric": "top1", "settings": {"bench": "probe", "probe": probe}}

@@ -250,16 +250,6 @@ def test_a_scorer_is_told_how_to_be_served_and_by_which_route(template: bool, tm
     assert posted[0] == posted[1] == [[*encoded.prompt, *encoded.responses[0]]], "what longrm reads is posted"
 
 
-def test_where_padding_closes_responses_no_server_is_named(tmp_path: Path):
-    save(new_scorer(SHAPE, words_tokenizer(), seed=0), tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    closing = Tokenizer.load(tmp_path).closing_ids()
-    (tmp_path / "config.json").write_text(json.dumps(config | {"pad_token_id": next(iter(closing))}))
-    text = card(tmp_path, recipe(), SUMMARY)
-    assert "vLLM and SGLang read the very last token" in text
-    assert "/classify" not in text
-
-
 def printed(program: str) -> str:
     stream = io.StringIO()
     with contextlib.redirect_stdout(stream):

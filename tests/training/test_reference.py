@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from longrm.data.joining import Encoded
-from longrm.errors import DataError, TrainingError
+from longrm.errors import TrainingError
 from longrm.runs.logs import Log
 from longrm.runs.progress import no_progress
 from longrm.runs.records import ReferenceRecord
@@ -70,11 +70,6 @@ def test_what_was_interrupted_ends_in_the_same_bytes_and_computes_the_rest(tmp_p
     assert computed(model, examples, tmp_path, progress=lambda *told: batches.append(told)) == whole
     assert log.read_bytes() == before
     assert [done for _, done, _ in batches][-1] == len(examples)
-
-
-def test_rows_of_one_id_are_refused(tmp_path, model, examples):
-    with pytest.raises(DataError, match="two rows have the id 'e0'"):
-        computed(model, [*examples, examples[0]], tmp_path)
 
 
 def test_a_fresh_adapter_changes_no_reference_and_a_training_no_more(tmp_path, recipe, base, stop):

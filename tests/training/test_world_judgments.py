@@ -53,17 +53,6 @@ def test_a_judgment_of_two_follows_from_its_record():
     assert 15 < letters.count("A") < 45, "the right one stands first half of the time"
 
 
-def test_a_score_of_one_response_follows_from_its_record():
-    scores = []
-    for row in ROWS:
-        prompt, (judgment,) = read(writing("pointwise").demonstration(row))
-        entity, (verb, value) = stated(prompt)
-        (shown,) = named(prompt)
-        scores.append("10" if shown == value else "0")
-        assert judgment == f"{entity}: {verb} {value}. [[ {scores[-1]} ]]"
-    assert 15 < scores.count("10") < 45
-
-
 @pytest.mark.parametrize(("error", "wrong", "unanimous"), [(0.15, 0.012, 0.321), (0.45, 0.392, 0.019)])
 def test_the_majority_is_as_wrong_as_seven_such_judges_are(error, wrong, unanimous):
     """Binomial: four or more of seven err; all seven agree."""

@@ -49,11 +49,6 @@ def test_published_shapes_give_the_published_number_of_parameters(recipe):
     assert "[plan.model]" in sizes_of(settings, "scorer").origin
 
 
-def test_the_model_itself_goes_before_the_stated_sizes(bases, recipe):
-    settings = recipe(model__path=str(bases["llama"]), plan__model=PLANNED)
-    assert sizes_of(settings, "scorer").layers == 3
-
-
 def test_experts_are_refused(recipe, tmp_path):
     config = MixtralConfig(
         hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, vocab_size=50

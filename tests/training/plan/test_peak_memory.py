@@ -109,21 +109,6 @@ def test_a_wrong_count_would_be_seen(bases, recipe, monkeypatch):
     assert abs(wrong / saved_bytes(settings, "scorer") - 1) > 0.3
 
 
-def test_weights_gradients_and_moments(bases, recipe):
-    settings = recipe(model__path=str(bases["llama"]))
-    sizes = sizes_of(settings, "scorer")
-    (step,) = (
-        moment
-        for moment in moments_of(settings, sizes, READING, "cpu")
-        if moment.when == "the optimizer's step"
-    )
-    assert (step.weights, step.gradients, step.optimizer) == (
-        4 * sizes.parameters,
-        4 * sizes.parameters,
-        8 * sizes.parameters,
-    )
-
-
 def test_every_switch_takes_less(bases, recipe):
     long = replace(READING, largest=PackedLayout((TreeShape(40_000, (100, 100)),)))
     totals = []

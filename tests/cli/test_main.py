@@ -51,6 +51,7 @@ def test_wrong_usage_exits_with_2_and_suggests(longrm, tmp_path):
         (["plan", "scale/8-a100", "--device", "h10-80gb"], "h100-80gb"),
         (["plan", "demo/shrt"], "demo/short"),
         (["report", "runs/x", "--out", tmp_path], str(tmp_path)),
+        (["audit", "pairs.jsonl", "--html", tmp_path / "pairs.jsonl"], ".html"),
     ):
         done = longrm(*arguments)
         assert done.status == 2, arguments

@@ -8,7 +8,7 @@ import pytest
 from longrm import reward_models
 from longrm.cli.score import filter_ as filter_command
 from longrm.data import read, read_demonstrations
-from longrm.errors import DataError, RunError
+from longrm.errors import ConfigError, DataError, RunError
 from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.scoring.selection import filter_file, rank_file
 from longrm.types import Judgment, Outcome
@@ -320,3 +320,9 @@ def test_errors_fail_the_command_and_are_retried(put, tmp_path, monkeypatch, cap
     failing.outcomes = dict.fromkeys(("row-1", "row-2", "row-3", "row-4"), Outcome.TOO_LONG)
     with pytest.raises(DataError, match="data.jsonl"):
         run(filter_command, *asked)
+
+
+@pytest.mark.parametrize("bound", [{"min_margin": float("nan")}, {"near_tie": -1.0}])
+def test_a_bound_that_is_no_margin_is_refused(tmp_path, bound):
+    with pytest.raises(ConfigError):
+        filter_file(ScoreSettings(data="scored.jsonl"), tmp_path / "clear.jsonl", **bound)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from longrm.cli.evaluate import percentage
-from longrm.cli.options import MODEL_OPTIONS, OUTPUT_FILE, PATH, RUN_OPTIONS, columns_option, resolve, setting
+from longrm.cli.options import HTML_FILE, MODEL_OPTIONS, PATH, RUN_OPTIONS, columns_option, resolve, setting
 from longrm.cli.terminal import echo, print_json, print_lines, print_table, progress
 from longrm.errors import ConfigError, RunError, require
 from longrm.reading import cut, short
@@ -32,7 +32,7 @@ _HTML_HELP = "Also write an HTML page with shaded sentences."
 @setting("--limit", "source.limit", _LIMIT_HELP, int)
 @setting("--removal", "removal", _REMOVAL_HELP, ["filler", "deletion"])
 @setting("--attention", "attention", _ATTENTION_HELP, bool)
-@click.option("--html", "page", metavar="FILE", type=OUTPUT_FILE, help=_HTML_HELP)
+@click.option("--html", "page", metavar="FILE", type=HTML_FILE, help=_HTML_HELP)
 @MODEL_OPTIONS
 @columns_option("source.columns")
 @RUN_OPTIONS

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from longrm.cli.options import FORMAT, JSON, OUTPUT_FILE, PATH, SET, columns_option, resolve
+from longrm.cli.options import FORMAT, HTML_FILE, JSON, PATH, SET, columns_option, resolve
 from longrm.cli.terminal import echo, print_json, progress, terminal_width
 
 
@@ -25,7 +25,7 @@ from longrm.cli.terminal import echo, print_json, progress, terminal_width
 )
 @columns_option()
 @FORMAT
-@click.option("--html", metavar="FILE", type=OUTPUT_FILE, help="Also write the result as an HTML page.")
+@click.option("--html", metavar="FILE", type=HTML_FILE, help="Also write the result as an HTML page.")
 @click.option("--config", "config_file", type=PATH, help="TOML file of settings.")
 @SET
 @JSON

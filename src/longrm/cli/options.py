@@ -21,7 +21,21 @@ Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
 
 PATH = click.Path(path_type=Path)
+
+
+class HtmlFile(click.Path):
+    """A page to write. It must end in .html, so that a slip cannot replace a file of data."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; a wrong suffix is an error of the command line."""
+        path = Path(str(super().convert(value, param, ctx)))
+        if path.suffix.lower() not in (".html", ".htm"):
+            self.fail(f"{path}: the name of a page must end in .html", param, ctx)
+        return path
+
+
 OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False, writable=True)
+HTML_FILE = HtmlFile(path_type=Path, dir_okay=False, writable=True)
 
 
 def options(*decorators: Decorator) -> Decorator:

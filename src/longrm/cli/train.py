@@ -11,7 +11,7 @@ import click
 from longrm.cli.options import RUN_OPTIONS, resolve
 from longrm.cli.terminal import echo, print_json, progress
 from longrm.config import parse_assignments
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, nearest
 from longrm.reading import read_toml
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import is_main_process
@@ -63,10 +63,13 @@ def _command(objective: str) -> click.Command:
         report_to: tuple[str, ...],
     ) -> None:
         recipe = read_toml(config_file, ConfigError) if config_file else {}
-        named = str((recipe | parse_assignments(assignments)).get("objective", objective))
-        if named != objective and named in OBJECTIVES:
-            right = f"longrm train {named.replace('_', '-')}"
-            raise ConfigError(f'{config_file or "--set"} has objective = "{named}"; use: {right}')
+        set_here = parse_assignments(assignments)
+        named = str((recipe | set_here).get("objective", objective))
+        if named != objective:
+            known = named in OBJECTIVES
+            right = f"use: longrm train {named.replace('_', '-')}" if known else nearest(named, OBJECTIVES)
+            place = "--set" if "objective" in set_here else config_file
+            raise ConfigError(f'{place} has objective = "{named}"; {right}')
         flags = {"objective": objective, "report_to": report_to}
         settings = resolve(TrainingSettings, config_file, assignments, flags)
         from longrm.training.train import train

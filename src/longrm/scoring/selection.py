@@ -1,5 +1,6 @@
 """Rows that are ranked or filtered by the scores of their responses."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,12 @@ def filter_file(
     """
     if min_margin is None and max_margin is None and near_tie is None:
         raise ConfigError("specify --min-margin, --max-margin or --near-tie")
+    bounds = {"--min-margin": min_margin, "--max-margin": max_margin, "--near-tie": near_tie}
+    for name, bound in bounds.items():
+        if bound is not None and (math.isnan(bound) or (name == "--near-tie" and bound < 0)):
+            raise ConfigError(
+                f"{name} {bound}: must be a number" + (" from 0 on" if name == "--near-tie" else "")
+            )
     if min_margin is not None and max_margin is not None and min_margin > max_margin:
         raise ConfigError(f"--min-margin {min_margin} is larger than --max-margin {max_margin}")
 

@@ -293,6 +293,10 @@ def test_while_draining_requests_in_work_are_answered_and_new_ones_get_503():
         assert not client.app.state.service.worker.alive
 
 
+def test_an_unknown_path_has_the_body_of_other_errors(client):
+    assert client.get("/nope").json()["error"] == {"message": "Not Found", "type": "invalid", "code": 404}
+
+
 def test_the_openapi_document_has_every_example(client):
     document = client.get("/openapi.json").json()
     for route in ROUTES:

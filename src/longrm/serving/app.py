@@ -20,6 +20,7 @@ from fastapi import FastAPI
 from prometheus_client import generate_latest
 from pydantic.json_schema import models_json_schema
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -80,6 +81,7 @@ def build_app(settings: ServeSettings, load: Callable[[], RewardModel]) -> FastA
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type"],
         )
+    app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected_error)
     definitions = _add_scoring_routes(app, service)
     _add_info_routes(app, service, settings)
@@ -264,6 +266,13 @@ class Guard:
         if method == "POST" and kind in form_types:
             return Failure("encoded", "the body must be JSON: send Content-Type: application/json")
         return None
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """An unknown path or method, in the form of all other errors."""
+    assert isinstance(error, HTTPException)
+    body = {"message": str(error.detail), "type": "invalid", "code": error.status_code}
+    return JSONResponse({"error": body}, error.status_code, error.headers)
 
 
 async def _unexpected_error(request: Request, error: Exception) -> Response:

@@ -261,6 +261,7 @@ def data_card(
         counts=manifest["counts"],
         models=manifest["models"],
         gold=GOLD_MODEL,
+        synthetic=recipe.candidates.synthetic,
         metrics={name: " ".join(text.split()) for name, text in texts.items()},
         min_gap=selection.MIN_GAP,
         min_points=selection.MIN_POINTS,

@@ -81,6 +81,7 @@ def test_a_recipe_becomes_a_benchmark_that_evaluations_read(tmp_path, recipe, wr
     card = (tmp_path / "out" / "README.md").read_text()
     assert "license: mit" in card
     assert "written by a, b, c, d." in card
+    assert "are synthetic" not in card
     assert "| all | | | 24 |" in card
     assert "| candidates | 32 | 32 |  |" in card
 

@@ -74,9 +74,8 @@ def measure(arm: str, length: int, cache: bool, options: argparse.Namespace) -> 
         },
         "prompts_an_item": round(summary.prompts / len(records), 1),
         "tokens_computed": summary.tokens_computed,
-        "times_fewer_than_full_passes": round(
-            2 * whole / summary.tokens_computed, 2
-        ),  # a pass for each response
+        # Two full passes per comparison, one for each response.
+        "times_fewer_than_full_passes": round(2 * whole / summary.tokens_computed, 2),
         **circumstances(options),
     }
 

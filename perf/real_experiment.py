@@ -182,9 +182,8 @@ def write_result(file: Path, result: Mapping[str, Any]) -> None:
     results = [json.loads(line) for line in lines]
     same = ("arm", "seed", "probe")
     kept = [line for line in results if any(line[key] != result[key] for key in same)]
-    earlier = (
-        line["cpu_seconds"] for line in results if line not in kept
-    )  # a run that went on has some of them
+    # A run that was resumed has the seconds of its last part only.
+    earlier = (line["cpu_seconds"] for line in results if line not in kept)
     longest = {**result, "cpu_seconds": max(result["cpu_seconds"], *earlier, 0)}
     file.write_text("".join(json.dumps(line) + "\n" for line in [*kept, longest]), encoding="utf-8")
 

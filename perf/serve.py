@@ -175,9 +175,8 @@ async def compare(options: argparse.Namespace, samples: Samples, rewards: Reward
         each = [await ask(samples.draw(*drawn)) for _ in range(times)]
         return medians({name: [one[name] for one in each] for name in (PLAIN, OURS)})
 
-    await rewards.one_request(
-        samples.draw(options.short, 16, 1)
-    )  # what cannot be drawn shows before all work
+    # First, so that a length too short for the world fails before the measurements.
+    await rewards.one_request(samples.draw(options.short, 16, 1))
     await rewards.one_request(samples.draw(options.prompt, options.response, 2))  # warms up
     seconds: dict[str, dict[str, float]] = {}
     speedup: dict[str, dict[str, float]] = {way: {} for way in (TOGETHER, APART, LEAST)}
@@ -241,9 +240,8 @@ async def memory(options: argparse.Namespace, samples: Samples, rewards: Rewards
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Runs both servers and sends requests."""
-    if (
-        options.short is None
-    ):  # a context in English takes more tokens than one in the words of the tiny model
+    if options.short is None:
+        # A context in English has more tokens than one in the words of the tiny model.
         options.short = 100 if options.model is None else 200
     with tempfile.TemporaryDirectory() as scratch:
         folder, world = options.model, "many-facts"

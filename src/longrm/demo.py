@@ -63,15 +63,12 @@ class DemoSettings(Config):
 
 
 class DemoTraining(NamedTuple):
-    """A training: the stage that it makes, its recipe, the stage it starts from, and the seed of its data.
+    """A training of a demo."""
 
-    With 10 times the demo's seed added, no two trainings of any demos read the same contexts.
-    """
-
-    stage: str
+    stage: str  # the stage that it makes
     recipe: str
-    start: str | None
-    data_seed: int
+    start: str | None  # the stage that it starts from
+    data_seed: int  # added to 10 times the demo's seed, so no two trainings of a demo read the same contexts
 
 
 UNSTRUCTURED = DemoTraining("unstructured", "short", None, 1)

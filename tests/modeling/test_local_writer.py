@@ -1,3 +1,4 @@
+import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -151,9 +152,8 @@ def test_a_document_is_read_once_in_whatever_order_it_is_asked_about(llama: Path
         writer.write([asking(prompt, max_tokens=1) for prompt in prompts])
     assert sum(sizes) == 2 * 5 * BLOCK + 8 * 9
     with counted(writer) as sizes:
-        writer.write(
-            [asking(prompts[-1], max_tokens=1)]
-        )  # about the document in the cache, or about the other one
+        # About the document in the cache, or about the other one.
+        writer.write([asking(prompts[-1], max_tokens=1)])
     assert sum(sizes) in (9, 5 * BLOCK + 9)
     assert max(sizes) <= BLOCK
 
@@ -331,3 +331,8 @@ def test_memory_that_runs_out_over_one_prompt_is_its_own_error(llama: Path, fail
         assert f"out of memory with {truth[1].prompt_tokens} tokens" in found[1].detail
         kept = (0, 2, 3)
         assert [found[at] for at in kept] == [truth[at] for at in kept]
+
+
+def test_an_answer_from_nan_logits_is_unparsed(failing: Any):
+    found = failing(lambda logits: torch.full_like(logits, math.nan)).write(prompts_of_which_some_fail())
+    assert [one.outcome is Outcome.UNPARSED for one in found] == [False, True, False, False, False]

@@ -130,9 +130,8 @@ def embedding_gradient_norms(scorer: Scorer, query: Query, regions: Regions) -> 
 class AttentionRow:
     """The attention of one response's scored token in one layer."""
 
-    weights: Float[
-        Tensor, "H T"
-    ]  # after the softmax, over the tokens of its prefix, of its response, and itself
+    # After the softmax, over the tokens of its prefix, of its response, and itself.
+    weights: Float[Tensor, "H T"]
     gradients: Float[Tensor, "H T"]  # of the response's score by these weights
 
 

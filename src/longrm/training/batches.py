@@ -141,7 +141,8 @@ class Batches:
             shape = _shape(entry[0])
             return -shape.tokens, shape.prefix, shape.branches
 
-        # Trees of one shape become neighbors, which attention computes as a batch.
+        # Trees of one shape become neighbors: the kernel for CPUs computes sequences of equal length as a batch, and
+        # copies nothing if they follow each other.
         return sorted(trees, key=by_shape)
 
     def _micro_batches(self, trees: Sequence["_ExampleTree"]) -> list[MicroBatch]:

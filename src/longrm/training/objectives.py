@@ -43,7 +43,8 @@ class Objective:
         self.settings = settings
         self.reference = reference
         options = settings.options()
-        # Equal scores have the loss at chance only without margins, and without these terms.
+        # Margins, the likelihood and centering change the loss of a model that knows nothing. With label smoothing even
+        # a perfect model may come close to it.
         terms = ("nll", "label_smoothing", "centering")
         self.chance = None if graded or any(map(options.get, terms)) else settings.loss.chance
 
@@ -100,7 +101,7 @@ class Preference(Objective):
     description = "preference between judgments"
 
     def select(self, example: "Example") -> "Example":
-        """The best response, then worse ones in their order, V at most."""
+        """The best response, then worse ones in their order, `loss.rejected` at most."""
         best = example.ranks.index(min(example.ranks))
         worse = [index for index, rank in enumerate(example.ranks) if rank > example.ranks[best]]
         kept = [best, *worse[: self.settings.rejected]]

@@ -94,7 +94,7 @@ def spread(sizes: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Curriculum:
-    """The context length of each of so many steps; a pure function of the step."""
+    """The context length of each step; a pure function of the step."""
 
     settings: CurriculumSettings
     _: KW_ONLY

@@ -375,7 +375,7 @@ class TrainingSettings(Config):
         parallel: Layout over several devices.
         checkpoint: When checkpoints are written.
         evaluation: Evaluation during training.
-        plateau_steps: Stop if the loss stays at chance for so many steps; 0 never stops.
+        plateau_steps: Stop if the loss stays at chance for this many steps; 0 never stops.
         report_to: Trackers that transformers supports, such as "tensorboard" or "wandb".
         plan: What `longrm plan` assumes about a model or data that is not on this machine: `model` (layers, hidden,
             heads, kv_heads, head_dim, intermediate, vocabulary, tied, qk_norm) and `rows`, a list of tables (rows,
@@ -437,13 +437,13 @@ class TrainingSettings(Config):
         return self
 
     def deadlocks(self, devices: int) -> bool:
-        """Whether so many devices would wait for each other forever."""
+        """Whether this many devices would wait for each other forever."""
         # Every tile gathers the weights that ZeRO-3 shards, and devices with different rows have different numbers of
         # tiles.
         return self.memory.tiled_mlp and self.parallel.zero == 3 and self.parallel.sequence < devices
 
     def check_devices(self, devices: int) -> None:
-        """Raises `ConfigError` if the settings cannot be used on so many devices."""
+        """Raises `ConfigError` if the settings cannot be used on this many devices."""
         if self.deadlocks(devices):
             raise ConfigError(
                 "memory.tiled_mlp with parallel.zero = 3 needs devices that share every sequence: set "

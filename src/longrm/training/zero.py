@@ -21,7 +21,7 @@ from longrm.training.objectives import Objective
 from longrm.training.settings import ParallelSettings
 
 UNSHARDED = 100_000
-"""Weights with at most so many elements, such as norms, are kept whole: they would be gathered all the time."""
+"""Weights with at most this many elements, such as norms, are kept whole: they would be gathered all the time."""
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 

@@ -27,9 +27,8 @@ def saved_bytes(settings, kind):
 
     def keep(tensor):
         storage = tensor.untyped_storage()
-        kept.setdefault(
-            storage.data_ptr(), (storage.nbytes(), tensor)
-        )  # held, so that no address comes twice
+        # The tensor is kept, so that its address is not used again.
+        kept.setdefault(storage.data_ptr(), (storage.nbytes(), tensor))
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):

@@ -71,7 +71,7 @@ class Sharding:
         return math.lcm(kv_heads, self.parallel.sequence) // kv_heads
 
     def weights(self, elements: int, size: float) -> tuple[float, float]:
-        """Weights of so many elements and `size` bytes."""
+        """Weights with this many elements and `size` bytes."""
         if self.parallel.zero < 3:
             return size, 0.0
         live, own = size * min(1.0, _LIVE / elements), size / self.devices
@@ -166,7 +166,7 @@ def moments_of(
         )
 
     def kept(layers: int) -> float:
-        """What is kept of so many layers whose backward pass is still to come."""
+        """What is kept of this many layers whose backward pass is still to come."""
         if checkpointing:
             # With offload, one input is in use and the next one is on its way to the device.
             return (min(2, layers) if offload else layers) * layer.input

@@ -94,7 +94,7 @@ class TrainingPlan:
 def plan_training(
     settings: TrainingSettings, device: str, *, devices: int = 1, progress: Progress = no_progress
 ) -> TrainingPlan:
-    """Plans a training on so many devices of a kind that `DEVICES` names, laid out as `[parallel]` says."""
+    """Plans a training on devices of one kind in `DEVICES`, with the layout in `[parallel]`."""
     settings.check_devices(devices)
     offers = DEVICES[device]
     sizes = sizes_of(settings, OBJECTIVES[settings.objective].trains)

@@ -38,6 +38,7 @@ def test_the_written_settings_repeat_the_run(tmp_path):
     [
         ({"name": "x", "inner.stesp": 3}, "'inner.stesp'; did you mean 'inner.steps'"),
         ({"name": "x", "inner.qqqqqqq": 3}, "'inner.qqqqqqq'; known: inner.steps, inner.rate"),
+        ({"name": "x", "inner.depth": 3}, "'inner.depth'; known: inner.steps, inner.rate"),
         ({"name": "x", "inner.steps": "many"}, "'inner.steps': .*'many'"),
         ({"name": "x", "inner": 3}, "'inner': .*got 3"),
         ({}, "'name' is required"),

@@ -7,13 +7,14 @@ resolved settings are written into the run folder as a file that repeats the run
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self, get_args
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from longrm.errors import ConfigError, nearest
+from longrm.errors import ConfigError
 from longrm.reading import cut, error_message, read_toml, short
 
 OPERATIONAL = "operational"
@@ -135,10 +136,13 @@ def _message(cls: type[Config], error: ValidationError, where: str) -> str:
         path = ".".join(part for part in first["loc"] if isinstance(part, str))  # without places in lists
         group, _, last = path.rpartition(".")
         known = [one.rpartition(".") for one in _keys_of(cls)]
-        # The same name in another group is a better guess than a similar key of this one.
-        same = next((f"did you mean '{other}.{last}'?" for other, _, name in known if name == last), "")
-        siblings = [f"{group}.{name}".lstrip(".") for other, _, name in known if other == group]
-        return f"unknown key '{key}'{where}; {same or nearest(path, siblings)}{more}"
+        siblings = {name: f"{group}.{name}".lstrip(".") for other, _, name in known if other == group}
+        # The same name in another group is a better guess than a similar one in this group. Names are compared without
+        # the group, which alone would make them similar.
+        near = [f"{other}.{last}".lstrip(".") for other, _, name in known if name == last]
+        near += [siblings[name] for name in get_close_matches(last, siblings, n=1)]
+        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(siblings.values())}"
+        return f"unknown key '{key}'{where}; {hint}{more}"
     if first["type"] == "missing":
         return f"the setting '{key}' is required{where}{more}"
     message = error_message(first)

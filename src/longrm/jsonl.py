@@ -1,6 +1,7 @@
 """JSON lines: writes values as lines, appends them to a file, and cuts off an unfinished last line."""
 
 import json
+import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -65,9 +66,10 @@ def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def cut_unfinished_line(path: Path) -> None:
     """Cuts off the last line of a file if a killed process has left it without its line break."""
-    end = 0
-    for start, line in whole_lines(path):
-        end = start + len(line)
-    if os.path.lexists(path):
-        with reading.reading(path, RunError), path.open("rb+") as file:
-            file.truncate(end)
+    if not os.path.lexists(path) or not path.stat().st_size:
+        return
+    with path.open("rb+") as file:
+        # Mapped, so that only the end of a large log is read.
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            end = content.rfind(b"\n") + 1
+        file.truncate(end)

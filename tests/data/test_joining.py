@@ -190,9 +190,8 @@ def test_ids_are_those_of_the_whole_conversation(backend: str, template: str):
     check(ours, theirs, PROMPT, HOSTILE)
     for text in HOSTILE:  # each response alone may share more
         check(ours, theirs, PROMPT, [text])
-    check(
-        ours, theirs, "Say <|eot|>", HOSTILE
-    )  # the last special token of a plain prompt is a piece of another
+    # The last special token of a plain prompt is a piece of another one.
+    check(ours, theirs, "Say <|eot|>", HOSTILE)
 
 
 @settings(max_examples=60, deadline=None)

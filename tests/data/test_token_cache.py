@@ -266,6 +266,13 @@ def test_rows_that_would_poison_training_stop_or_are_counted(row, problem, put, 
         assert rows.skipped.messages[0].startswith(f"{path}, line 2{problem}")
 
 
+def test_messages_about_skipped_rows_name_the_file_that_was_opened(put, opened):
+    for name in ("first/rows.jsonl", "second/rows.jsonl"):
+        path = put(name, PAIR | {"id": "a"}, PAIR | {"id": "x", "rejected": None})
+        (message,) = opened(path, simple(), on_bad_row="skip").skipped.messages
+        assert message.startswith(str(path))
+
+
 def test_margin_and_probability_are_kept(put, opened):
     rows = opened(
         put("rows.jsonl", PAIR | {"margin": 2, "probability": 0.75}, PAIR | {"margin": None}), simple()

@@ -78,6 +78,20 @@ def test_the_index_agrees_with_the_texts():
         assert held.coverage(gold) == pytest.approx([gold.coverage(piece.text) for piece in held.chunks])
 
 
+def test_distractors_are_of_other_documents_and_neither_unfit_nor_banned():
+    held = pool()
+    own, banned = held.chunks[0].group, held.chunks[-1].text
+    unfit = np.array([len(piece.text) % 3 == 0 for piece in held.chunks])
+    large, small = held.draw(own, unfit, [banned], Draws("distractors"))
+    fit = {
+        piece
+        for piece, is_unfit in zip(held.chunks, unfit, strict=True)
+        if piece.group != own and not is_unfit and piece.text != banned
+    }
+    assert {*large, *small} == fit
+    assert 0 < len(fit) < len(held.chunks)
+
+
 def test_a_short_answer_is_sought_as_a_phrase_and_a_long_one_by_its_own_words():
     short = gold_words("Who?", "Marie Curie", lambda word: 1.0)
     assert short.coverage("It was marie  Curie!") == 1

@@ -132,10 +132,8 @@ def test_sufficiency_and_attribution_look_for_the_gold_answer(monkeypatch):
         return ask(simulated("0.9"), *passages)
 
     yes, no = said(sufficiency_request(FOX, [TEXT, "so"]), sufficiency_request(FOX, ["so"]))
-    assert (why_insufficient(yes), why_insufficient(no)) == (
-        "insufficient",
-        "insufficient",
-    )  # the gold words are not together
+    # The gold words are not together.
+    assert [why_insufficient(yes), why_insufficient(no)] == ["insufficient", "insufficient"]
     known = Document("known", "", FOX.question, "in the barn")
     texts = ["One.\n\n[7] Two.", "It sleeps in the barn.", "Three.", "Go, and look in the barn."]
     yes, no = said(sufficiency_request(known, texts), sufficiency_request(known, texts[::2]))

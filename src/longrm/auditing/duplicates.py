@@ -77,9 +77,8 @@ class NearTexts:
         self._threshold, self._datasketch = threshold, datasketch
         # A false candidate costs a comparison of two sketches; a missed one is lost.
         self._index = datasketch.MinHashLSH(threshold, PERMUTATIONS, weights=(0.05, 0.95))
-        self._sketches: list[
-            npt.NDArray[np.uint32] | None
-        ] = []  # [permutations]; None for a text without words
+        # [permutations] each; None for a text without words.
+        self._sketches: list[npt.NDArray[np.uint32] | None] = []
 
     def see(self, text: str) -> list[tuple[int, float]]:
         """Takes in a text; returns numbers of earlier texts that it nearly repeats and similarities, nearest first."""

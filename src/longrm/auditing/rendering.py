@@ -158,8 +158,8 @@ def tables(audit: DataSetAudit) -> list[AuditTable]:
             if one.value is not None:
                 counted.append((name, f"{decimal(one.value)} {interval(one, decimal)}".rstrip()))
         note = (
-            "By the rules of the run that wrote the rows; otherwise judges with equal scores form a cluster. Rows "
-            "without a decision were not kept, so these votes are a selection and agree more than all did. "
+            "Judges with equal scores form a cluster. Rows without a decision were not kept, so these votes are a "
+            "selection and agree more than all did. "
             "Alpha is Krippendorff's for interval data (1 is agreement, 0 chance); equal scores is the share of "
             "pairs of judges. 95% intervals over texts."
         )

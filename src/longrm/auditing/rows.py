@@ -126,9 +126,7 @@ class AuditedRows:
         self.skipped = Skipped()
         for raw in raw_rows(find_files(self._path), columns=self._columns):
             try:
-                if raw.value is None:
-                    raise DataError(raw.message)
-                document = document_of(raw.value, raw.number, raw.place)
+                document = document_of(raw.checked(), raw.number, raw.place)
             except DataError as error:
                 self.skipped = self.skipped.with_one_more(str(error))
             else:

@@ -120,9 +120,9 @@ for _name, _recipe in _RECIPES.items():
 
 def _print(manifest: Mapping[str, Any], out: Path, next_step: str) -> None:
     """Prints what every step kept and dropped, the cost, the agreement of judges, and the next step."""
+    from longrm.data.files import RUN_ROWS
     from longrm.report.formatting import decimal, few_note, interval, percent
     from longrm.runs.records import Estimate
-    from longrm.synthesis.pipeline import ROWS
 
     counts = manifest["counts"]
     for step, found in counts["steps"].items():
@@ -140,7 +140,7 @@ def _print(manifest: Mapping[str, Any], out: Path, next_step: str) -> None:
         agreement += f", pairwise agreement {percent(pairs.value)} {interval(pairs)}".rstrip()
         print_lines(f"judges: {agreement}", few_note([agreement]))
     if counts["rows"]:
-        where = out / ROWS if (out / ROWS).is_dir() else out
+        where = out / RUN_ROWS if (out / RUN_ROWS).is_dir() else out
         echo(f"{counts['rows']:,} rows from {counts['inputs']:,} inputs, saved to {where}")
         echo(next_step)
 

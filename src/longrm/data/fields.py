@@ -49,11 +49,15 @@ _Call = Annotated[
 ]
 
 
+# A list of parts, or a text, which needs no further check.
+_Content = Annotated[
+    list[_Part] | None, BeforeValidator(lambda given: None if isinstance(given, str) else given)
+]
+
+
 class _Message(BaseModel):
     role: str
-    content: Annotated[list[_Part] | None, BeforeValidator(lambda c: None if isinstance(c, str) else c)] = (
-        None
-    )
+    content: _Content = None
     tool_calls: list[_Call] | None = None
 
 

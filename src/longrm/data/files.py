@@ -23,6 +23,7 @@ from longrm import hub
 from longrm.column_names import renamed
 from longrm.errors import DataError
 from longrm.reading import FieldError, cut, located, open_file, parse_json, read_json, reading, short
+from longrm.runs.folder import MANIFEST
 
 RUN_ROWS = "rows"
 """The folder of rows in a run folder of `longrm synthesize`."""
@@ -115,7 +116,7 @@ def _files_of(path: Path) -> list[Path]:
     if (path / RUN_ROWS).is_dir():
         if not any((path / RUN_ROWS).iterdir()):
             raise DataError(f"{path}: this run has no rows yet; its manifest.json counts what was dropped")
-        manifest = path / "manifest.json"
+        manifest = path / MANIFEST
         if manifest.is_file() and not read_json(manifest, DataError).get("counts"):
             _logger.warning("%s: the run that writes these rows is not finished; repeat its command", path)
         return _files_of(path / RUN_ROWS)

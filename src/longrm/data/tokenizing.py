@@ -346,13 +346,16 @@ class UnknownTokens:
 
     def check(self, texts: Iterable[Sequence[int]]) -> None:
         """Counts the unknown tokens of a query, without special tokens; `DataError` if they are more than half."""
-        ids = [identity for text in texts for identity in text if identity not in self._special]
-        unknown = 0 if self._unknown is None else ids.count(self._unknown)
+        if self._unknown is None:  # most tokenizers know every text
+            return
+        texts = list(texts)
+        unknown = sum(ids.count(self._unknown) for ids in texts)
         if not unknown:
             return
-        share = f"{unknown:,} of {len(ids):,} tokens ({unknown / len(ids):.1%})"
+        total = sum(identity not in self._special for ids in texts for identity in ids)
+        share = f"{unknown:,} of {total:,} tokens ({unknown / total:.1%})"
         found = f"{share} are unknown to the tokenizer of {self._model}"
-        if 2 * unknown > len(ids):
+        if 2 * unknown > total:
             raise DataError(
                 f"{found}, which cannot read this text; use text of its vocabulary, or another model"
             )

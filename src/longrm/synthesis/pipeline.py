@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from longrm.clients import Writer
 from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import split_address
+from longrm.data.files import RUN_ROWS
 from longrm.errors import ConfigError, DataError, RunError
 from longrm.jsonl import append_lines, json_line, writable
 from longrm.reward_models.kinds import split_kind
@@ -41,7 +42,7 @@ from longrm.synthesis.models import SPENDING, AsyncModel, ModelSettings, PaidAns
 from longrm.synthesis.settings import SynthesisRecipe
 from longrm.synthesis.simulated import GoldAnswers, SimulatedModel
 
-LEDGER, ROWS = "ledger.jsonl", "rows"
+LEDGER = "ledger.jsonl"
 
 KEPT = "kept"
 Steps = Counter[tuple[str, str]]
@@ -157,7 +158,7 @@ class SynthesisRun(NamedTuple):
             # A finished run: report changed files before shards are cut back to the ledger.
             if (path / FILES).is_file():
                 check_files(path)
-            shards = Shards(path / ROWS, ends, last)
+            shards = Shards(path / RUN_ROWS, ends, last)
             progress("inputs", done, total, spending.note())
             while batch := list(islice(stream, self.batch)):
                 (path / FILES).unlink(missing_ok=True)  # the last shard is about to grow
@@ -171,7 +172,7 @@ class SynthesisRun(NamedTuple):
                     count(entry)
                 progress("inputs", done, total, spending.note())
         if not (path / FILES).is_file():
-            record_files(path, (path / ROWS).iterdir())
+            record_files(path, (path / RUN_ROWS).iterdir())
         counts = {"inputs": done, "rows": rows, "steps": step_counts(steps)}
         manifest = {**read_manifest(path), **facts, "counts": counts, "spending": spending.to_dict()}
         write_json(path / MANIFEST, manifest)
@@ -251,9 +252,8 @@ def open_models(
                     for each in (url, *model.replica_urls)
                 ]
             elif split_kind(model.model)[0] is None:
-                from longrm.modeling.local_writer import (
-                    LocalWriter,
-                )  # imports torch, which nothing else here needs
+                # Here, because it imports torch, which nothing else here needs.
+                from longrm.modeling.local_writer import LocalWriter
 
                 writers = [LocalWriter.load(model.model)]
             else:

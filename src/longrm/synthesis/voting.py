@@ -224,9 +224,8 @@ class Agreement:
         # By group: scores, their sum, the sum of their squares, the within-item spread, pairs, agreeing pairs.
         self._groups: dict[str, list[float]] = {}
         self._asked: dict[str, list[int]] = {}  # by judge: items, and those without a score
-        self._pairs: dict[
-            tuple[str, str], list[float]
-        ] = {}  # by judges: pairs, agreeing ones, sum of distances
+        # By two judges: pairs, agreeing pairs, sum of distances.
+        self._pairs: dict[tuple[str, str], list[float]] = {}
 
     def see(self, scores: Mapping[str, float | None], group: str) -> None:
         """Adds one item: the score of each judge in points, None if it has none."""

@@ -114,8 +114,8 @@ def _texts(source: Path, column: str) -> Iterator[str]:
             value = raw.checked().get(column)
             if not isinstance(value, str):
                 raise DataError(
-                    f"{raw.place}, field '{column}': needs a text, got {short(value)}; name its column "
-                    "(--haystack-column)"
+                    f"{raw.place}, field '{column}': needs a text, got {short(value)}; rename the column, or "
+                    "pass --haystack-column to longrm world"
                 )
             yield value
 

@@ -103,6 +103,21 @@ def test_a_judge_that_ignores_the_context_keeps_its_verdict_without_it(rule, fou
     assert [record.context_check for record in checked] == [found, found]
 
 
+def test_an_error_in_the_context_check_is_one_of_the_comparison():
+    class Broken(Scripted):
+        def judge(self, queries):
+            judged = super().judge(queries)
+            failed = Judgment(Outcome.ERROR, detail="connection lost")
+            return [
+                failed if "not shown" in message_text(query.prompt[0]) else judgment
+                for query, judgment in zip(queries, judged, strict=True)
+            ]
+
+    (record,) = records(Broken(longest_wins), PAIR, context_check="removed")
+    assert (record.outcome, record.detail) == (Outcome.ERROR, "connection lost")
+    assert [trial.outcome for trial in record.trials] == [Outcome.ANSWERED] * 2
+
+
 def test_the_check_takes_nothing_but_the_context_away():
     model = Scripted(longest_wins)
     other = comparison("q", "red", "pink", context="The roof is red.", group="other")

@@ -110,6 +110,10 @@ def test_a_bucket_that_straddles_the_threshold_leaves_the_boundary_unresolved(ju
     # A test of one proportion, 0.70 against 0.75, with 80% power; each comparison is its own group.
     needed = normal_sample_size_one_tail(0.05, 0.8, 0.025, std_null=0.1875**0.5, std_alternative=0.21**0.5)
     assert boundary.pairs_to_resolve == pytest.approx(needed, rel=0.08)
+    # Every comparison twice, in one group: as many independent outcomes need twice the comparisons.
+    twice = [dataclasses.replace(one, id=f"{one.id}-{copy}") for one in records for copy in range(2)]
+    again = context_boundary(twice, resamples=4000)
+    assert again.pairs_to_resolve == pytest.approx(2 * needed, rel=0.08)
 
 
 def test_a_crossing_next_to_a_length_of_one_pair_has_bounds_and_no_value():

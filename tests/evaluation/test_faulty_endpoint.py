@@ -101,8 +101,8 @@ def test_a_difference_would_be_seen(server, tmp_path):
     data = pairs(tmp_path, 20)
     expected, _ = fault_free(server, data, tmp_path)
     server.forget(rate=0.2, kinds=LIES)
-    evaluated(server, data, tmp_path / "lies")
-    assert read(tmp_path / "lies")[JUDGMENTS] != expected[JUDGMENTS]
+    evaluated(server, data, tmp_path / "other answers")
+    assert read(tmp_path / "other answers")[JUDGMENTS] != expected[JUDGMENTS]
     server.forget(rate=0.3, kinds={"500": FAULTS["500"]})
     evaluated(server, data, tmp_path / "errors", retries=0)
     assert read(tmp_path / "errors") != expected

@@ -126,3 +126,12 @@ def test_a_log_that_was_changed_is_found(tmp_path, name, edit):
     with pytest.raises(RunError, match="a log was changed"):
         merge_shards(parts, tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
+
+
+def test_a_gold_order_that_was_changed_is_found(tmp_path):
+    parts = judged(settings(), tmp_path, 2)
+    edited(lambda lines: [json.dumps({**json.loads(lines[0]), "ranks": [1, 1]}) + "\n", *lines[1:]])(
+        parts[0], "gold.jsonl"
+    )
+    with pytest.raises(RunError, match="a log was changed"):
+        merge_shards(parts, tmp_path / "merged")

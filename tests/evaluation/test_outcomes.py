@@ -53,7 +53,7 @@ def test_intervals_resample_the_groups(clustered):
     assert found.high - found.low > 1.4 * (naive[1] - naive[0])
 
 
-# Two are for the first response, one is for the second, and one tells nothing.
+# Two are for the first response, one is for the second, and one for neither.
 CRITERIA = ((0.5, 0.0), (0.7, 0.1), (0.0, 0.1), (0.2, 0.2))
 
 

@@ -9,6 +9,7 @@ from longrm.benchmarks.probe import comparisons, probe_parts
 from longrm.clients.remote_settings import Remote
 from longrm.evaluation.evaluation_run import Evaluation, own_tokenizer
 from longrm.evaluation.probe_plan import contexts_of, default_lengths, probe_cells, token_progress
+from longrm.evaluation.runner import Shard
 from longrm.reward_models import JudgeSettings
 
 
@@ -110,5 +111,8 @@ def test_progress_counts_the_tokens_of_contexts():
     assert shown == [
         ("judging probe, context tokens", sum(costs[:done]), sum(costs), "a note") for done in range(0, 97, 8)
     ]
+    half = token_progress(probe_parts(probe), Shard(2, 2), lambda *given: shown.append(given))
+    half("judging probe", 24, 0)
+    assert shown.pop()[1:3] == (sum(costs[:48]) / 2, sum(costs) / 2), "the shard has batches of all parts"
     # Control: in comparisons, half of the work would be a fifth of the tokens.
     assert shown[6][1] == sum(costs) / 5

@@ -18,7 +18,7 @@ from longrm.report import build
 from longrm.report.formatting import headline
 from longrm.runs.folder import RunFolder
 
-from .pages import Browser, anchors, words
+from .pages import Browser, anchors, tables, words
 
 VOID = {"meta", "img", "br", "hr", "input", "link"}
 
@@ -155,7 +155,7 @@ def test_hostile_text_stays_text(synthetic: ModuleType, tmp_path: Path) -> None:
         replace(record, id=f"{hostile}-{number:04}", task=hostile, explanation=hostile)
         for number, record in enumerate(records)
     ]
-    folder = tmp_path / "run <b>&'\""
+    folder = tmp_path / "run <b>\x1b&'\""
     synthetic.write_evaluation(folder, renamed, model=hostile)
     out = tmp_path / "hostile.html"
     build([folder], out)
@@ -198,7 +198,12 @@ def test_a_demo_has_every_section(page: Path) -> None:
         "provenance",
     } <= anchors(text)
     shown = words(text)
-    assert "unrelated context − chance" in shown
+    differences = tables(text)["Differences in percentage points, with 95% intervals"]
+    assert differences["unrelated context − chance"] == {
+        "points": "+0.6 [−2.9, +4.0]",
+        "pairs": "1,024 128 contexts",
+        "reading": "at chance, as expected",
+    }
     assert "longrm demo --out NEW_FOLDER --seed 0" in shown
     assert "NaN" not in shown
     assert "None" not in shown
@@ -208,12 +213,19 @@ def test_evaluation_and_training_runs_are_mixed(synthetic: ModuleType, tmp_path:
     summaries = {}
     for number, name in enumerate(("short", "long")):
         records = synthetic.judgments(synthetic.CURVES[name], number)
-        summaries[name] = synthetic.write_evaluation(tmp_path / name, records, model=f"/models/{name}/final")
+        part = {"added": {"shard": "2/4"}, "counted": {"sampled_from": 1200}} if name == "short" else {}
+        summaries[name] = synthetic.write_evaluation(
+            tmp_path / name, records, model=f"/models/{name}/final", **part
+        )
     synthetic.write_training(tmp_path / "trained", timed=False)
     build([tmp_path / "short", tmp_path / "long", tmp_path / "trained"], tmp_path / "mixed.html")
     shown = words((tmp_path / "mixed.html").read_text())
     for name, summary in summaries.items():
         assert f"{name} · final {headline(parse_summary(summary))}" in shown
+    assert "short · final: a sample (--limit) of 1,200 comparisons" in shown
+    assert "short · final: shard 2/4 only" in shown
+    assert "long · final: a sample" not in shown
+    assert "long · final: shard" not in shown
     assert "longrm train bradley-terry --config" in shown
     for absent in ("positional extrapolation", "Best of four", "Tokens per second", "controls"):
         assert absent not in shown

@@ -1,8 +1,10 @@
-"""Colors: told apart by everyone, readable in light and dark."""
+"""Colors: distinguishable by everyone, readable in light and dark."""
+
+from itertools import pairwise
 
 import pytest
 
-from longrm.report.charts import HEAT_STEPS, Figure, heat_step
+from longrm.report.charts import HEAT_STEPS, Figure, heat_step, spread
 from longrm.report.formatting import COLORS
 
 
@@ -43,3 +45,11 @@ def test_light_colors_are_distinct_so_that_figures_can_be_recolored() -> None:
 def test_heat_steps_turn_at_the_threshold() -> None:
     values = [0.0, 0.5, 0.6, 0.7, 0.7499, 0.75, 0.84, 0.95, 1.0]
     assert [heat_step(value, 0.5, 0.75) for value in values] == [0, 0, 1, 2, 2, 3, 4, 5, 5]
+
+
+def test_labels_are_moved_apart_in_their_order_and_stay_in_the_plot() -> None:
+    placed = spread([0.99, 0.5, 0.505, 1.0], 0.05)
+    in_order = [placed[index] for index in (1, 2, 0, 3)]
+    assert all(above - below >= 0.05 - 1e-9 for below, above in pairwise(in_order))
+    assert in_order[0] == 0.5
+    assert in_order[-1] == 1.0

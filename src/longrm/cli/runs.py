@@ -316,7 +316,7 @@ def cache(folder: Path, prune: tuple[str, ...]) -> None:
     """
     from longrm.data.token_cache import user_cache
     from longrm.runs.folder import CACHE
-    from longrm.runs.removal import remove_from_cache, size_of
+    from longrm.runs.removal import delete, size_of
 
     tokens = user_cache() / "tokens"
     runs = listed_runs(folder, every=True) if folder.is_dir() else []
@@ -329,5 +329,5 @@ def cache(folder: Path, prune: tuple[str, ...]) -> None:
     for name, (place, entries) in parts.items():
         echo(f"{name} in {place}: {len(entries)} entries, {file_size(sum(map(size_of, entries)))}")
     for name in dict.fromkeys(prune):
-        remove_from_cache(parts[name][1])
+        delete(parts[name][1])
         echo(f"Removed {name}: {len(parts[name][1])} entries")

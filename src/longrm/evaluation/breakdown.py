@@ -52,9 +52,12 @@ def by_parts(
     found: dict[str, Any] = {}
     for kind in kinds:
         of_record = [PARTS[kind](record) for record in records]
+        names = sorted({part for part in of_record if part is not None})
+        number = {part: index for index, part in enumerate(names)}
+        place = np.array([number.get(part, -1) for part in of_record], np.int64)
         parts: dict[str, Any] = {}
-        for part in sorted({part for part in of_record if part is not None}):
-            description = describe(np.array([other == part for other in of_record], np.bool_))
+        for part in names:
+            description = describe(place == number[part])
             if description is None:
                 continue
             if isinstance(part, tuple):

@@ -345,6 +345,7 @@ def _differences(first: Run, second: Run, pairs: list[JudgedPair]) -> tuple[str,
                 f"{getattr(b, name)!r}); the first run's is used"
             )
     groups = {a.group for a, _ in pairs}, {b.group for _, b in pairs}, {(a.group, b.group) for a, b in pairs}
+    # Names may differ. The groups are the same if each one of a run belongs to exactly one of the other run.
     if len({len(found) for found in groups}) > 1:
         lines.append("groups: the runs group comparisons differently; the first run's groups are used")
     return tuple(lines)

@@ -86,6 +86,10 @@ def run_evaluation(
     assert not bench.rule or bench.rule in RULES, f"no scoring rule {bench.rule!r}"
     shard = Shard.parse(settings.shard) if settings.shard is not None else None
     with claimed_once(RunFolder(out, "evaluation", settings), place) as folder:
+        if model is None and settings.recorded is not None:
+            from longrm.reward_models.recorded import RecordedRewardModel
+
+            model = RecordedRewardModel(Path(settings.recorded))
         judge = model or load_judge(settings, bench, out)
         if place.is_main_process:
             folder.record(model=judge.provenance, bench=bench.provenance)
@@ -155,11 +159,7 @@ def own_tokenizer(model: str | None, remote: Remote) -> OwnTokenizer | None:
 
 
 def load_judge(settings: JudgedBenchmark, bench: LoadedBenchmark, out: Path) -> RewardModel:
-    """The reward model of an evaluation; the answers of a model behind HTTP are cached in the run folder."""
-    if isinstance(settings, Evaluation) and settings.recorded is not None:
-        from longrm.reward_models.recorded import RecordedRewardModel
-
-        return RecordedRewardModel(Path(settings.recorded))
+    """Loads the reward model; the answers of a model behind HTTP are cached in the run folder."""
     assert settings.model is not None, "run_evaluation checks it"
     remote = settings.remote
     if remote.cache is None:  # so that a continued run does not pay twice

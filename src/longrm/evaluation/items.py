@@ -87,6 +87,8 @@ def read_items(run: "Run") -> "pd.DataFrame":
         for at, (name, value) in enumerate((("stage", place.parent.name), ("evaluation", place.name))):
             table = table.add_column(at, name, pa.array([value] * len(table), _TEXT))
         tables.append(table)
+    if not tables:
+        raise RunError(f"{run.path / 'stages'} has no evaluations; they were removed from the demo")
     return pa.concat_tables(tables).to_pandas()
 
 

@@ -39,9 +39,8 @@ def merge_shards(folders: Sequence[Path], out: Path) -> EvaluationSummary:
         _check_same_run(first, other)
     # Every shard recorded this about the whole run: the sizes of all batches, and the digest of all gold.
     batches, gold_digest = first.manifest["shard"]["batches"], first.manifest["shard"]["gold_sha256"]
-    for number in range(
-        1, min(count, len(batches)) + 1
-    ):  # a shard beyond the number of batches has no folder
+    # A shard beyond the number of batches has no folder.
+    for number in range(1, min(count, len(batches)) + 1):
         if Shard(number, count) not in by_shard:
             raise RunError(f"shard {number}/{count} is missing; a merge needs the run folders of all {count}")
 

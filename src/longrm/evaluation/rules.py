@@ -7,7 +7,7 @@ Other comparisons without an answer are wrong, unless a rule says otherwise.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -219,7 +219,7 @@ def rewardbench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, An
         weighted = [(COUNTS[name], value) for (at, name), value in subsets.items() if at == section]
         sections[section] = sum(n * value for n, value in weighted) / sum(n for n, _ in weighted)
     return {
-        "overall_percent": 100 * _mean(sections.values()) if sections else None,
+        "overall_percent": 100 * fmean(sections.values()) if sections else None,
         "by_section_percent": {name: 100 * value for name, value in sections.items()},
         "by_subset_percent": {name: 100 * value for (_, name), value in sorted(subsets.items())},
         "left_out": left_out(records),
@@ -243,13 +243,13 @@ def rewardbench_2(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, 
         of_name = [record for record in items if record.task == name]
         judged = [(points(record), record.ranks or ()) for record in of_name]
         credit = [top1_credit(values, ranks) if values else missing for values, ranks in judged]
-        subsets[name] = _ties(of_name) if name == "Ties" else _mean(credit)
+        subsets[name] = _ties(of_name) if name == "Ties" else fmean(credit)
     known = [value for value in subsets.values() if value is not None]
     unrated = not are_ratings(scale) and "Ties" in subsets
     if unrated:
         known, subsets["Ties"] = [], None
     return {
-        "overall_percent": 100 * _mean(known) if known else None,
+        "overall_percent": 100 * fmean(known) if known else None,
         "by_subset_percent": {name: None if v is None else 100 * v for name, v in subsets.items()},
         "left_out": left_out(records),
         "note": _RATINGS_NEEDED if unrated else "",
@@ -285,11 +285,11 @@ def _ties(records: Sequence[JudgmentRecord]) -> float | None:
         return None
     # Weights and comparisons as in process_single_model in rewardbench/utils.py at 05a9005.
     return (
-        0.3 * _mean([margin > 0 for _, margin in tied.values()])
-        + 0.3 * _mean([margin > 0 for _, margin in single.values()])
-        + 0.2 * _mean([margin > spread for spread, margin, _ in both])
-        + 0.2 * _mean([min(margin, other) > spread for spread, margin, other in both])
-        + 0.01 * math.fsum(_surplus(spread, min(margin, other)) for spread, margin, other in both) / len(both)
+        0.3 * fmean(margin > 0 for _, margin in tied.values())
+        + 0.3 * fmean(margin > 0 for _, margin in single.values())
+        + 0.2 * fmean(margin > spread for spread, margin, _ in both)
+        + 0.2 * fmean(min(margin, other) > spread for spread, margin, other in both)
+        + 0.01 * fmean(_surplus(spread, min(margin, other)) for spread, margin, other in both)
     )
 
 
@@ -298,11 +298,6 @@ def _surplus(spread: float, margin: float) -> float:
     if spread == 0:  # there numpy's tanh of an infinity, and a nan that becomes 0
         return float((margin > 0) - (margin < 0))
     return math.tanh(margin / spread - 1)
-
-
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return math.fsum(found) / len(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from longrm.evaluation.judge_behavior import (
     recommended,
     vote_curve,
 )
-from longrm.evaluation.metrics import reported
+from longrm.evaluation.metrics import METRICS
 from longrm.evaluation.rules import RULES, rule_key
 from longrm.evaluation.table import Bootstrap, GoldPairs, ScoreTable, has_gold_order
 from longrm.runs.records import JudgmentRecord
@@ -51,7 +51,6 @@ def summarize(
     missing = missing_answers(records)
     pairs = GoldPairs(table)
     baselines = against_baselines(table, **drawn) if answered else {}
-    shown = reported(pairs_only=not (table.size > 2).any()) if table.records else ()
     trials = [trial for record in records for trial in record.trials]
     cuts = [record.cut for record in records if record.cut is not None]
     checks = Counter(record.context_check for record in records if record.context_check)
@@ -72,7 +71,7 @@ def summarize(
             context_check={name: checks[name] for name in summaries.CONTEXT_CHECKS} if checks else None,
             **(counted or {}),
         ),
-        chance={metric.name: metric.chance_on(table) for metric in shown},
+        chance={name: METRICS[name].chance_on(table) for name in metrics.overall if table.records},
         metrics=metrics,
         outcome_rates=outcome_rates(records, **drawn),
         failures=failures(records, **drawn),

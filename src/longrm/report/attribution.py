@@ -252,10 +252,9 @@ def _pieces(
         adjacent = following is None or (one.message, one.end) == (following.message, following.start)
         parts.append((text, "" if adjacent else "\n[…]\n", shades.get((one.message, one.start))))
     anchors = [-1, *(index for index, (*_, shade) in enumerate(parts) if shade), len(parts)]
+    near = {index for anchor in anchors for index in range(anchor - _OPEN, anchor + _OPEN + 1)}
     pieces: list[dict[str, Any]] = []
-    for far, group in groupby(
-        range(len(parts)), lambda index: min(abs(index - one) for one in anchors) > _OPEN
-    ):
+    for far, group in groupby(range(len(parts)), lambda index: index not in near):
         run = [parts[index] for index in group]
         if far and len(run) >= _SHORTEST_FOLD:
             text = "".join(sentence + gap for sentence, gap, _ in run)

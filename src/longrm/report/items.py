@@ -95,9 +95,8 @@ def browser(models: Sequence[Model]) -> dict[str, Any] | None:
 
     chunks, full = Chunks(PAGE), False
     explained = _explanations(models, labels)
-    kept: dict[
-        ItemKey, tuple[str, int | None]
-    ] = {}  # the words that the search covers, and the chunk if it opens
+    # The words that the search covers, and the chunk if it opens
+    kept: dict[ItemKey, tuple[str, int | None]] = {}
     for key, example in _examples(digests, models):
         if key not in judged or key in kept:
             continue

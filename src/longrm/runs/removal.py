@@ -72,19 +72,18 @@ def remove_runs(folders: Sequence[Path]) -> None:
     with ExitStack() as stack:
         for folder in folders:
             stack.enter_context(held(folder))
-        remove_from_cache(folders)
+        delete(folders)
 
 
-def remove_from_cache(places: Sequence[Path]) -> None:
+def delete(places: Sequence[Path]) -> None:
     """Removes files and folders; `RunError` if one cannot be removed."""
     for place in places:
         try:
             if place.is_dir() and not place.is_symlink():
                 place = place.resolve()
                 empty_trash(place.parent)
-                shutil.rmtree(
-                    set_aside(place)
-                )  # renamed first: a kill leaves no half of a run under its name
+                # Renamed first: a kill leaves no half of a run under its name.
+                shutil.rmtree(set_aside(place))
             else:
                 place.unlink(missing_ok=True)
         except OSError as error:

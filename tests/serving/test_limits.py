@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+import longrm
 from longrm.errors import ConfigError
 from longrm.reward_models.protocol import RewardModel
 from longrm.serving import service
@@ -20,6 +21,8 @@ from longrm.serving.app import OPEN_PATHS, build_app
 from longrm.serving.settings import ServerLimits, ServeSettings
 from longrm.serving.wire_formats import WIRE_FORMATS
 from longrm.types import Judgment, Outcome
+
+from ..reward_models.tiny_models import make_scorer
 
 ONE = {"prompt": "w1 secret-prompt?", "responses": ["w2", "w3 w4"]}
 KEY = "a-key-of-length"
@@ -169,6 +172,19 @@ def test_a_byte_order_mark_is_skipped_and_compressed_bodies_are_refused(client):
         assert response.status_code == status
 
 
+def test_the_reason_of_a_template_is_reported_only_in_its_own_words(tmp_path):
+    with serving(longrm.load(str(make_scorer(tmp_path / "words")))) as client:
+        for message, is_reported in [
+            ({"role": "system", "content": "secret-prompt"}, True),
+            ({"role": "user", "content": {"secret-prompt": 1}}, False),
+            ({"role": "user", "content": None}, False),
+        ]:
+            response = client.post("/v1/scores", json={"prompt": [message], "responses": ["w2"]})
+            assert response.status_code in (400, 422)
+            assert ("knows the roles user and assistant only" in response.text) == is_reported
+            assert "secret-prompt" not in response.text
+
+
 def test_requests_above_the_limits_are_refused(monkeypatch):
     monkeypatch.setattr(service, "MAX_PROMPTS", 2)
     monkeypatch.setattr(service, "MAX_RESPONSES", 3)
@@ -245,6 +261,16 @@ def test_requests_that_time_out_are_not_read():
         model.may.set()
         assert client.post("/v1/scores", json=ONE | {"prompt": "next"}).status_code == 200
     assert model.judged == ["w1 secret-prompt?", "next"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, Panic])
+def test_an_unexpected_error_fails_its_request_alone(caplog, error):
+    with serving(Broken()) as client, caplog.at_level(logging.CRITICAL):
+        response = client.post("/v1/scores", json=ONE | {"prompt": error.__name__})
+        assert response.status_code == 500
+        assert "path" not in response.text
+        assert client.post("/v1/scores", json=ONE).json()["scores"] == [0.5, 0.5]
+        assert client.get("/health").status_code == 200
 
 
 def test_a_model_is_read_on_the_thread_that_loaded_it_and_its_error_is_raised():

@@ -100,9 +100,8 @@ class AblatedScores:
         self._is_verdict = model.scale == "verdict" and target.against is not None
         self.scale: Scale = "logit" if self._is_verdict else model.scale  # of differences of scores
         self.prompts = 0  # how many were scored
-        self._known: dict[
-            frozenset[int], float
-        ] = {}  # scores by the numbers of the sentences that are left out
+        # Scores by the numbers of the sentences that are left out.
+        self._known: dict[frozenset[int], float] = {}
         self.sentences = context_sentences(query)
         self.texts = [message_text(query.prompt[one.message])[one.start : one.end] for one in self.sentences]
         self._space = "" if unspaced("\n".join(self.texts)) else " "

@@ -237,10 +237,8 @@ class _BoundedClient(httpx2.AsyncClient):
         # Only these headers: the openai client adds the operating system and, from the environment, an organization.
         names = [name for name in ("Host", "Content-Type", "Content-Length") if name in request.headers]
         headers = {name: request.headers[name] for name in names}
-        headers |= {
-            "Accept": "application/json",
-            "Accept-Encoding": "identity",
-        }  # nothing to unpack, so no bombs
+        # "identity": nothing to unpack, so no bombs.
+        headers |= {"Accept": "application/json", "Accept-Encoding": "identity"}
         if endpoint.key:
             headers["Authorization"] = f"Bearer {endpoint.key}"
         request.headers = httpx2.Headers(headers)

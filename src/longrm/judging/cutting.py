@@ -1,7 +1,7 @@
 """Shortens prompts that do not fit, by cutting tokens out of the context and nothing else."""
 
 from collections.abc import Callable
-from itertools import groupby, pairwise
+from itertools import groupby, repeat
 from math import ceil
 from operator import itemgetter
 from typing import Literal
@@ -65,9 +65,9 @@ def fit(
         tried.add(count)
         first = {"left": 0, "middle": (most + 2 - count) // 2, "right": most + 1 - count}[policy]
         holes = []
-        for _, group in groupby(cuttable[first : first + count], key=itemgetter(0)):
-            spans = [span for _, span in group]
-            holes.append(Span(spans[0].message, spans[0].start, spans[-1].end))
+        for span, group in groupby(cuttable[first : first + count], key=itemgetter(0)):
+            run = list(group)
+            holes.append(Span(span.message, run[0][1], run[-1][2]))
         shorter = edit_context(query, [(holes[0], MARK), *((hole, "") for hole in holes[1:])])
         tokens = measure(shorter)
         if tokens <= limit and (best is None or tokens > best[0]):
@@ -79,19 +79,19 @@ def fit(
     return None if best is None else (best[1], Cut(policy, total - best[0]))
 
 
-def _cuttable(query: Query, tokenizer: Tokenizer) -> list[tuple[int, Span]]:
-    """The tokens of the context without the question, in reading order, each with the number of its span.
+def _cuttable(query: Query, tokenizer: Tokenizer) -> list[tuple[Span, int, int]]:
+    """The tokens of the context without the question, in reading order, each as its span, start and end.
 
     Empty if a message of the context is not plain text.
     """
     if not all(isinstance(query.prompt[span.message].get("content"), str) for span in query.context):
         return []
-    tokens = []
-    for number, span in enumerate(disjoint_spans(query.context, query.question)):
+    tokens: list[tuple[Span, int, int]] = []
+    for span in disjoint_spans(query.context, query.question):
         text = message_text(query.prompt[span.message])[span.start : span.end]
         offsets = tokenizer.backend.encode(text, add_special_tokens=False).offsets
         if offsets:
             # Each token with what follows it up to the next one: some tokenizers skip spaces.
             bounds = [span.start, *(span.start + start for start, _ in offsets[1:]), span.end]
-            tokens += [(number, Span(span.message, start, end)) for start, end in pairwise(bounds)]
+            tokens += zip(repeat(span), bounds, bounds[1:], strict=False)
     return tokens

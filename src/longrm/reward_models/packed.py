@@ -57,9 +57,8 @@ class OpenedQuery:
     query: Query  # before any cut
     items: Sequence[Encoded]  # prompts, each with its branches
     cut: Cut | None = None
-    keys: Sequence[
-        Sequence[bytes]
-    ] = ()  # the cache keys of each prompt's blocks; empty without a prefix cache
+    # The cache keys of each prompt's blocks; empty without a prefix cache.
+    keys: Sequence[Sequence[bytes]] = ()
 
     @property
     def longest(self) -> int:
@@ -348,7 +347,13 @@ class LikelihoodRewardModel(PackedRewardModel):
         self.provenance = {**self.provenance, **added}
         self._models.append(reference.model)
         self.limit = min(self.limit, int(reference.model.config.max_position_embeddings))
-        # Both models read the tokens of the trained one, with its chat template.
+        # Both models read the tokens of the trained one, with its chat template. `_encode` compares token ids, which
+        # finds further differences, but not in requests that contain ids or rendered text.
+        own, other = (
+            one.tokenizer.backend.get_vocab(with_added_tokens=False) for one in (language_model, reference)
+        )
+        if own != other:
+            raise self._different_tokenizers("vocabularies")
         self._reference_tokenizer = replace(self.tokenizer, backend=reference.tokenizer.backend)
 
     def _encode(self, query: Query) -> Sequence[Encoded]:
@@ -357,11 +362,14 @@ class LikelihoodRewardModel(PackedRewardModel):
 
         item = encoded(self.tokenizer)
         if self._reference is not None and encoded(self._reference_tokenizer) != item:
-            raise ModelError(
-                f"{self.name}: the tokenizers of model and reference give different ids for '{query.id}'; the "
-                "reference must be the model that training started from"
-            )
+            raise self._different_tokenizers(f"ids for '{query.id}'")
         return [item]
+
+    def _different_tokenizers(self, what: str) -> ModelError:
+        return ModelError(
+            f"{self.name}: the tokenizers of model and reference have different {what}; the reference must be the "
+            "model that training started from"
+        )
 
     def _given(self, query: TokenQuery) -> Sequence[Encoded]:
         if not query.split:

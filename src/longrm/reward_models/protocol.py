@@ -23,9 +23,8 @@ class RewardModel(ABC):
     samples: bool = False  # whether another call may return another judgment, so that votes are meaningful
     by_criterion: bool = False  # whether it can judge by one criterion alone, `Query.criterion`
     scale: Scale = "none"  # what a difference of two scores means
-    provenance: Mapping[str, str] = MappingProxyType(
-        {}
-    )  # what a run's manifest records, such as commits of the Hub
+    # What a run's manifest records about the model, such as commits of the Hub.
+    provenance: Mapping[str, str] = MappingProxyType({})
     # Called during `judge` with the share of the prompts that is done, by models that report it.
     on_progress: Callable[[float], None] = staticmethod(lambda share: None)
 

@@ -30,7 +30,7 @@ _PROBE_SECONDS = 0.5
 
 
 def serve(settings: ServeSettings, ready: Callable[[str], None]) -> None:
-    """Serves a model until SIGINT or SIGTERM; requests in work are answered first.
+    """Serves a model until SIGINT or SIGTERM; requests in progress are answered first.
 
     Args:
         settings: The settings of the server.

@@ -29,13 +29,13 @@ MAX_RESPONSES = 256
 """Responses to one prompt."""
 
 MAX_WAITING_BYTES = 2**28
-"""Bytes of all requests in work. As many again may be arriving."""
+"""Bytes of all requests in progress. As many again may be arriving."""
 
 BODY_BYTES = 2**20, 2**25
 """Bytes of one body: at least and at most; between them 4 for each token of the context and of each response."""
 
 DRAIN_SECONDS = 60.0
-"""How long requests in work are waited for when the server stops."""
+"""How long the server waits for requests in progress before it stops."""
 
 # The responses to one prompt may fill so many contexts of the model: their tokens take many times their own memory.
 _MAX_CONTEXTS = 16
@@ -97,7 +97,7 @@ class ScoringService:
             Gauge(f"longrm:{name}", text, registry=own).set_function(value)
 
     def stop(self) -> None:
-        """Refuses new requests, and after `DRAIN_SECONDS` also those in work."""
+        """Refuses new requests, and after `DRAIN_SECONDS` also those in progress."""
         self.draining = True
         end = asyncio.get_running_loop().time() + DRAIN_SECONDS
         for deadline in self._deadlines:
@@ -116,14 +116,11 @@ class ScoringService:
                 self._deadlines.add(deadline)
                 raw = await self._receive(request)
                 if self._bytes_in_work and self._bytes_in_work + len(raw) > MAX_WAITING_BYTES:
-                    raise Failure("full", "the requests in work are too large together; try again later")
+                    raise Failure("full", "the requests in progress are too large in total; try again later")
                 size = len(raw)
                 self._bytes_in_work += size
-                # In threads, because a large body would keep the event loop from other clients.
-                value = await asyncio.to_thread(_parse, raw)
-                fields = value.keys() if isinstance(value, dict) else set()
-                route = next((one for one in routes if one.fields & fields), routes[0])
-                body, requests = await asyncio.to_thread(self._validated, route, value)
+                # In a thread, because a large body would keep the event loop from other clients.
+                route, body, requests = await asyncio.to_thread(self._validated, raw, routes)
                 results = await self._scores(request, requests)
                 content = route.answer(body, results, self.name)
         except ClientDisconnect:
@@ -149,7 +146,7 @@ class ScoringService:
             self._deadlines.discard(deadline)
             self._bytes_in_work -= size
         # Shown by --verbose. Nothing that the client sent: neither texts nor the query of the URL.
-        _log.debug("%s %d %d tokens %.3f s", request.url.path, status, tokens, time.monotonic() - start)
+        _log.debug("%s %d %d tokens %.3f s", request.scope["path"], status, tokens, time.monotonic() - start)
         return JSONResponse(content, status, headers)
 
     def _timed_out(self) -> Failure:
@@ -192,7 +189,13 @@ class ScoringService:
             self._arriving.pop(turn, None)
         return bytes(raw)
 
-    def _validated(self, route: Route, value: Any) -> tuple[BaseModel, list[ScoreRequest]]:
+    def _validated(self, raw: bytes, routes: Sequence[Route]) -> tuple[Route, BaseModel, list[ScoreRequest]]:
+        try:
+            value = from_json(raw.removeprefix(BOM_UTF8), allow_inf_nan=False)
+        except ValueError:
+            raise Failure("invalid", "the body is not JSON") from None
+        fields = value.keys() if isinstance(value, dict) else set()
+        route = next((one for one in routes if one.fields & fields), routes[0])
         try:
             body = route.body.model_validate(value)
         except ValidationError as error:
@@ -207,7 +210,7 @@ class ScoringService:
         ):
             if count > most:
                 raise Failure("too_large", f"{count:,} {what}, more than {most:,}: send several requests")
-        return body, requests
+        return route, body, requests
 
     async def _scores(self, request: Request, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         futures = self.worker.submit(requests)
@@ -224,13 +227,6 @@ class ScoringService:
             gone.cancel()
             for future in futures:
                 future.cancel()
-
-
-def _parse(raw: bytes) -> Any:
-    try:
-        return from_json(raw.removeprefix(BOM_UTF8), allow_inf_nan=False)
-    except ValueError:
-        raise Failure("invalid", "the body is not JSON") from None
 
 
 def _characters(request: ScoreRequest) -> int:

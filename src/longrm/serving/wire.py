@@ -107,14 +107,12 @@ class Route:
 
     path: str
     body: type[BaseModel]
-    requests: Callable[
-        [Any], list[ScoreRequest]
-    ]  # of a body; raises `Failure` for a body that makes no sense
+    # Makes the requests of a body; raises `Failure` for a body that makes no sense.
+    requests: Callable[[Any], list[ScoreRequest]]
     answer: Callable[[Any, Sequence[ScoreResult], str], Any]  # JSON of body, results and the model's name
     example: Any  # a body, for the OpenAPI document
-    fields: frozenset[str] = (
-        frozenset()
-    )  # of routes with the same path, the one with a field of the body answers
+    # Of routes with the same path, the first with a field of the body answers.
+    fields: frozenset[str] = frozenset()
 
 
 _Item = TypeVar("_Item")

@@ -115,7 +115,9 @@ class Worker:
         # A `PackedRewardModel` chooses its batches. By attribute, so that a server of a remote model or a baseline
         # starts without torch.
         self._batching: Any = model if hasattr(model, "choose") else None
-        self._queries = QueryMaker(getattr(self._batching, "tokenizer", None))
+        tokenizer = getattr(self._batching, "tokenizer", None)
+        self._template = (tokenizer and tokenizer.chat_template) or ""
+        self._queries = QueryMaker(tokenizer)
         loaded.set_result(model)
         while True:
             with self._changed:
@@ -205,7 +207,7 @@ class Worker:
         scores: tuple[float | None, ...] = (None,) * job.request.count
         failed = next((one for one in judgments if one.outcome is not Outcome.ANSWERED), None)
         if failed is not None:
-            failure: Failure | None = _failure(failed)
+            failure: Failure | None = _failure(failed, self._template)
         else:
             if len(judgments) == 1 and judgments[0].scores:
                 # JSON has no NaN; a missing score of one response leaves those of the others.
@@ -229,9 +231,14 @@ class Worker:
         _settle(job, result)
 
 
-def _failure(judgment: Judgment) -> Failure:
-    """Why there is no judgment; without the part of the detail after a colon, which may quote the request."""
-    detail = judgment.detail.partition(": ")[0].partition("; ")[0]
+def _failure(judgment: Judgment, template: str) -> Failure:
+    """Why there is no judgment, without the texts of the request.
+
+    A detail may quote the request after a colon. That part is only reported if it is in the model's own chat template,
+    such as the reason of `raise_exception`.
+    """
+    detail, _, reason = judgment.detail.partition(": ")
+    detail = judgment.detail if reason.strip() and reason in template else detail.partition("; ")[0]
     if judgment.outcome is Outcome.TOO_LONG:
         return Failure("too_long", f"{detail}, more than the model reads")
     if judgment.outcome is Outcome.ERROR:

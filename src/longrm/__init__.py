@@ -12,8 +12,19 @@ if TYPE_CHECKING:
     from longrm.evaluation.comparison import compare
     from longrm.evaluation.run import read_run
     from longrm.reward_models import RewardModel, load, reward_function
+    from longrm.reward_models.verdict_rewards import verdict_reward
 
-__all__ = ["RewardModel", "audit", "compare", "evaluate", "load", "probe", "read_run", "reward_function"]
+__all__ = [
+    "RewardModel",
+    "audit",
+    "compare",
+    "evaluate",
+    "load",
+    "probe",
+    "read_run",
+    "reward_function",
+    "verdict_reward",
+]
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -25,6 +36,7 @@ _HOMES = {
     "probe": "longrm.evaluation.api",
     "read_run": "longrm.evaluation.run",
     "reward_function": "longrm.reward_models",
+    "verdict_reward": "longrm.reward_models.verdict_rewards",
 }
 
 

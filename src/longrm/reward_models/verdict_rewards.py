@@ -1,0 +1,371 @@
+"""Rewards a judge for its verdicts: prompts of `longrm synthesize judge-prompts` and completions in, rewards out."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from longrm.benchmarks.answer_metrics import AnswerMetric, answer_metric
+from longrm.errors import ConfigError, DataError, nearest
+from longrm.judging import JUDGING_FORMATS, JudgingFormat, ParsedVerdict
+from longrm.judging.answers import answer_of
+from longrm.judging.judge_prompts import committed_answer, stated_confidence, verdict_text
+from longrm.reading import FieldError, is_number, reading, short
+from longrm.reward_models.trials import points
+from longrm.types import Judgment, Message, Outcome, Query, as_messages, text_of
+
+_COLUMNS = ("gold", "order", "id", "format")
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictOptions:
+    """Options of terms.
+
+    Attributes:
+        max_tokens: `brief`: from so many tokens on the term is -1.
+        soft_tokens: `brief`: the term falls over so many tokens before `max_tokens`.
+        metric: `solved`: rates the judge's own answer by a gold answer, from 0 to 1.
+    """
+
+    max_tokens: int
+    soft_tokens: int
+    metric: AnswerMetric
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRow:
+    """A completion as the terms see it.
+
+    Attributes:
+        format: How the verdict was asked for.
+        order: The presented order: entry k is the index in the comparison of the response at position k.
+        gold: One number for each presented response, higher is better.
+        answers: Gold answers of the question, for `solved`.
+        text: The completion without its thoughts.
+        tokens: Tokens of the completion; None if unknown.
+        points: The verdict as one number for each presented response, higher is better; empty if unparsed.
+    """
+
+    format: JudgingFormat
+    order: tuple[int, ...]
+    gold: tuple[float, ...]
+    answers: tuple[str, ...]
+    text: str
+    tokens: int | None
+    points: tuple[float, ...]
+
+    @property
+    def winner(self) -> int | None:
+        """The index in the comparison of the response judged best; None for ties and without a verdict."""
+        pairs = zip(self.order, self.points, strict=False)  # no points if unparsed
+        best = [index for index, value in pairs if value == max(self.points)]
+        return best[0] if len(best) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictScore:
+    """The reward of one completion.
+
+    Attributes:
+        reward: The sum of weight x term over the terms that apply.
+        terms: The terms by name, without weights; a term that does not apply is absent.
+        outcome: `answered` or `unparsed`.
+        verdict: What the judge decided, as the format asks for it; empty if unparsed.
+    """
+
+    reward: float
+    terms: dict[str, float]
+    outcome: Outcome
+    verdict: str
+
+
+# ---- Terms ----
+
+Term = Callable[[JudgedRow, Sequence[JudgedRow], VerdictOptions], float | None]
+"""A term of a completion, given the other completions about the same comparison in the batch; None: not applicable."""
+
+
+def correct(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOptions) -> float | None:
+    """The share of pairs of responses that gold orders which the verdict orders alike; pairwise 1 or 0.
+
+    Pairwise and listwise the pairs are those of the prompt. Pointwise a pair is this response with that of another
+    completion; without any the term is omitted. A tie is never right, nor is a pair with an unparsed verdict.
+    """
+    if not judged.points:
+        return 0.0
+    pairs = [(judged.gold, judged.points)]
+    if judged.format.alone:
+        pairs = [
+            ((*judged.gold, *other.gold), (*judged.points, *other.points))
+            for other in others
+            if other.order != judged.order
+        ]
+    right = [
+        len(values) == len(gold) and values[better] > values[worse]
+        for gold, values in pairs
+        for better in range(len(gold))
+        for worse in range(len(gold))
+        if gold[better] > gold[worse]
+    ]
+    return sum(right) / len(right) if right else None
+
+
+def form(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOptions) -> float | None:
+    """1 if a verdict in double square brackets ends the completion, else 0.
+
+    If the row has the column `answer`, an answer in tags must come before it.
+    """
+    marks = [*judged.format.marker.finditer(judged.text)]
+    ends = bool(judged.points and marks) and marks[-1].end() == len(judged.text.rstrip())
+    return float(ends and (not judged.answers or committed_answer(judged.text, judged.format) is not None))
+
+
+def consistent(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOptions) -> float | None:
+    """The share of completions about the same responses in another order that have the same winner.
+
+    A tie has no winner, and neither has an unparsed verdict. Omitted without completions in another order, and
+    pointwise, where there is no order.
+    """
+    if not judged.points:
+        return 0.0
+    same = [
+        judged.winner is not None and other.winner == judged.winner
+        for other in others
+        if other.order != judged.order and sorted(other.order) == sorted(judged.order)
+    ]
+    return sum(same) / len(same) if same else None
+
+
+def brief(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOptions) -> float | None:
+    """DAPO's soft overlong punishment (arXiv 2503.14476, equation 13).
+
+    0 up to `max_tokens - soft_tokens` tokens, then linear down to -1 at `max_tokens`, and -1 beyond.
+    """
+    if judged.tokens is None:
+        raise DataError(
+            "the term 'brief' needs the number of tokens of each completion (TRL's column 'completion_ids')"
+        )
+    over = judged.tokens - (options.max_tokens - options.soft_tokens)
+    return -min(1.0, over / options.soft_tokens) if over > 0 else 0.0
+
+
+def calibrated(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOptions) -> float | None:
+    """Minus the Brier score of the stated confidence: -(confidence - correct)^2, from -1 to 0.
+
+    RLCR's reward (arXiv 2507.16806) is this plus `correct`. -1, the worst value, without a confidence or a verdict.
+    Omitted where `correct` is.
+    """
+    confidence = stated_confidence(judged.text)
+    if not judged.points or confidence is None:
+        return -1.0
+    right = correct(judged, others, options)
+    return None if right is None else -((confidence - right) ** 2)
+
+
+def solved(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOptions) -> float | None:
+    """The judge's own answer, between <answer> and </answer> before the verdict, rated by `metric`.
+
+    The best over all gold answers in the column `answer`; 0 without an answer. Omitted if the row has no gold answer.
+    It does not depend on the verdict.
+    """
+    if not judged.answers:
+        return None
+    answer = committed_answer(judged.text, judged.format)
+    return 0.0 if answer is None else max(options.metric(answer, gold) for gold in judged.answers)
+
+
+TERMS: dict[str, Term] = {
+    "correct": correct,
+    "format": form,
+    "consistent": consistent,
+    "brief": brief,
+    "calibrated": calibrated,
+    "solved": solved,
+}
+"""The registry of terms: a new one is a function here and an entry."""
+
+# ---- The reward ----
+
+
+class VerdictReward:
+    """Rewards completions of judging prompts for their verdicts; `verdict_reward` makes one.
+
+    Args:
+        weights: The weight of each term of `TERMS`; terms without one are not computed.
+        max_tokens: See `VerdictOptions`; required by `brief`.
+        soft_tokens: See `VerdictOptions`; required by `brief`.
+        metric: A name of `longrm.benchmarks.answer_metrics.ANSWER_METRICS`, for `solved`.
+
+    Raises:
+        ConfigError: An unknown term or metric, a weight that is not finite, no weight, or a missing option.
+
+    Attributes:
+        weights: The weights that are not 0, by term.
+        __name__: The name in the trainer's logs.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, float],
+        *,
+        max_tokens: int | None = None,
+        soft_tokens: int | None = None,
+        metric: str = "exact_match",
+    ) -> None:
+        for name, weight in weights.items():
+            if name not in TERMS:
+                raise ConfigError(f"no reward term '{name}'; {nearest(name, TERMS)}")
+            if not is_number(weight) or not math.isfinite(weight):
+                raise ConfigError(f"the weight of '{name}' must be a finite number, got {short(weight)}")
+        self.weights = {name: float(weight) for name, weight in weights.items() if weight}
+        if not self.weights:
+            raise ConfigError(
+                f"no reward term has a weight; give one to any of {', '.join(TERMS)}, as in correct=1.0"
+            )
+        if "brief" in self.weights and (
+            max_tokens is None or soft_tokens is None or not 0 < soft_tokens <= max_tokens
+        ):
+            raise ConfigError(
+                "the term 'brief' requires max_tokens and soft_tokens, 0 < soft_tokens <= max_tokens"
+            )
+        self._options = VerdictOptions(max_tokens or 0, soft_tokens or 0, answer_metric(metric))
+        self._formats = {name: make() for name, make in JUDGING_FORMATS.items()}
+        self.__name__ = "verdict"
+
+    def __call__(
+        self,
+        prompts: Sequence[str | Sequence[Message]],
+        completions: Sequence[str | Sequence[Message]],
+        **columns: Any,
+    ) -> list[float | None]:
+        """Rewards completions; the signature is that of TRL's `reward_funcs`.
+
+        Args:
+            prompts: The prompt of every completion; not read.
+            completions: Each text or messages.
+            columns: Columns of `longrm synthesize judge-prompts`: `gold`, `order`, `id`, `format` and, for `solved`,
+                `answer`. `completion_ids`, which TRL passes, has the tokens of each completion. `log_metric`, if TRL
+                passes it, receives the mean of every term over the completions to which it applies
+                ("verdict/correct"), to how many it does not ("verdict/omitted_correct"), and the share of completions
+                without a verdict ("verdict/unparsed").
+
+        Returns:
+            One reward per completion; None if no term applies.
+
+        Raises:
+            DataError: A column is missing, has another length, or has a value that is not a gold verdict or an order.
+        """
+        ids = columns.get("completion_ids")
+        for name in _COLUMNS:
+            if name not in columns:
+                raise DataError(f"no column '{name}'; make rows by `longrm synthesize judge-prompts`")
+        known = {name: columns[name] for name in (*_COLUMNS, "answer") if name in columns}
+        for name, column in known.items():
+            if len(column) != len(completions):
+                raise DataError(
+                    f"column '{name}' has {len(column)} values for {len(completions)} completions"
+                )
+        rows = [dict(zip(known, values, strict=True)) for values in zip(*known.values(), strict=True)]
+        texts = [text_of(as_messages(completion, "assistant")) for completion in completions]
+        tokens = [None] * len(texts) if ids is None else [len(one) for one in ids]
+        scores = self.judge(rows, texts, tokens)
+        if (log_metric := columns.get("log_metric")) is not None and scores:
+            for name, value in summary(scores, self.weights).items():
+                log_metric(f"{self.__name__}/{name}", value)
+        return [score.reward if score.terms else None for score in scores]
+
+    def judge(
+        self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str], tokens: Sequence[int | None]
+    ) -> list[VerdictScore]:
+        """Rewards completions; terms that need others of the same comparison find them among these.
+
+        Args:
+            rows: The columns of the prompt of every completion; completions of one prompt repeat them.
+            texts: The completions, with their thoughts.
+            tokens: The number of tokens of every completion; None if unknown.
+        """
+        judged = [self._read(*one) for one in zip(rows, texts, tokens, strict=True)]
+        by_comparison: dict[tuple[str, str], list[JudgedRow]] = defaultdict(list)
+        for row, one in zip(rows, judged, strict=True):
+            by_comparison[row["id"], row["format"]].append(one)
+        scores = []
+        for row, one in zip(rows, judged, strict=True):
+            others = by_comparison[row["id"], row["format"]]
+            found = {name: TERMS[name](one, others, self._options) for name in self.weights}
+            terms = {name: value for name, value in found.items() if value is not None}
+            scores.append(
+                VerdictScore(
+                    sum(self.weights[name] * value for name, value in terms.items()),
+                    terms,
+                    Outcome.ANSWERED if one.points else Outcome.UNPARSED,
+                    verdict_text(one.format, one.points) if one.points else "",
+                )
+            )
+        return scores
+
+    def _read(self, row: Mapping[str, Any], text: str, tokens: int | None) -> JudgedRow:
+        """Parses a completion and the gold of its row."""
+        if row["format"] not in self._formats:
+            raise DataError(f"row '{row['id']}': no judging format {short(row['format'])}")
+        format, order = self._formats[row["format"]], tuple(row["order"])
+        with reading(f"row '{row['id']}'", DataError):
+            gold = _gold(format, row["gold"], len(order))
+        # The parser reads nothing of the query but the number of its responses.
+        verdict = format.parse(text, Query(row["id"], (), ((),) * len(order)))
+        return JudgedRow(
+            format,
+            order,
+            gold,
+            tuple(row.get("answer") or ()),
+            answer_of(text),
+            tokens,
+            () if verdict is None else _points(verdict),
+        )
+
+
+def _gold(format: JudgingFormat, gold: str, responses: int) -> tuple[float, ...]:
+    """The column `gold` as one number per presented response, higher is better."""
+    if format.alone:
+        return (-float(gold),)  # a rank, 1 is the best
+    verdict = format.read(gold, "", responses)
+    if verdict is None:
+        raise FieldError("gold", f"{short(gold)} is no {format.name} verdict on {responses} responses")
+    return _points(verdict)
+
+
+def _points(verdict: ParsedVerdict) -> tuple[float, ...]:
+    return points(Judgment(Outcome.ANSWERED, verdict.values, verdict.ranking))
+
+
+def summary(scores: Sequence[VerdictScore], names: Sequence[str] | Mapping[str, float]) -> dict[str, float]:
+    """Means of terms over the completions to which they apply, how many omit each, and the share unparsed."""
+    found: dict[str, float] = {}
+    for name in names:
+        values = [score.terms[name] for score in scores if name in score.terms]
+        if values:
+            found[name] = sum(values) / len(values)
+        found[f"omitted_{name}"] = len(scores) - len(values)
+    found["unparsed"] = sum(score.outcome is Outcome.UNPARSED for score in scores) / len(scores)
+    return found
+
+
+def verdict_reward(
+    *,
+    max_tokens: int | None = None,
+    soft_tokens: int | None = None,
+    metric: str = "exact_match",
+    **weights: float,
+) -> VerdictReward:
+    """Makes the reward that TRL takes as `reward_funcs`, to train a judge; for other trainers see `examples/`.
+
+    Prompts are rows of `longrm synthesize judge-prompts`. `longrm.verdict_reward(correct=1.0, format=0.1)` weighs two
+    terms; docs/judge_training.md describes all of them.
+
+    Args:
+        max_tokens: With the term `brief`: the tokens of a completion from which on it is -1.
+        soft_tokens: With the term `brief`: over how many tokens before `max_tokens` it falls from 0.
+        metric: With the term `solved`: the answer metric that rates the judge's own answer.
+        weights: The weights of the terms correct, format, consistent, brief, calibrated and solved.
+    """
+    return VerdictReward(weights, max_tokens=max_tokens, soft_tokens=soft_tokens, metric=metric)

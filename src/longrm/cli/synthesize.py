@@ -69,6 +69,14 @@ _RECIPES = {
         "independent second check drops every gold order that it contradicts. README.md is the data card.",
         "Judge it: longrm evaluate --model MODEL --bench long-rewardbench:{out} --out RUN",
     ),
+    "judge-prompts": RecipeText(
+        "Turn comparisons into judging prompts with gold verdicts.",
+        "Comparisons with a known gold order, from a file, a benchmark or a generated world, become judging prompts in "
+        "TRL's conversational format: the rows on which a judge is trained by reinforcement learning, rewarded by "
+        "longrm.verdict_reward. Comparisons whose gold is a tie, or that contradict another one, are dropped.",
+        "Train a judge on them: python examples/trl_judge.py MODEL {out}/rows OUT; docs/judge_training.md has other "
+        "trainers",
+    ),
     "distill": RecipeText(
         "Keep the best of several answers by a reward model: demonstrations.",
         "Samples several answers to every prompt and keeps the one with the highest reward.",
@@ -81,7 +89,8 @@ _RECIPES = {
 def command() -> None:
     """Makes data from documents with questions and gold answers; every recipe is a subcommand.
 
-    For texts without questions, start with `questions`; `rubrics` adds criteria to preferences.
+    For texts without questions, start with `questions`; `rubrics` adds criteria to preferences, and `judge-prompts`
+    makes prompts of them on which a judge is trained.
 
     The input is a recipe in TOML, the output a run folder: rows/ has the data for longrm train and evaluate;
     manifest.json has sources, models, prompts, cost, and the counts of every step. The same command continues a

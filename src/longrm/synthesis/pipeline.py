@@ -18,10 +18,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from longrm.clients import Writer
 from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import split_address
-from longrm.data.files import RUN_ROWS
+from longrm.data.files import RUN_ROWS, raw_rows
 from longrm.errors import ConfigError, DataError, RunError
 from longrm.jsonl import append_lines, json_line, writable
 from longrm.reward_models.kinds import split_kind
@@ -38,11 +41,12 @@ from longrm.runs.folder import (
 )
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
+from longrm.runs.scratch import replacing
 from longrm.synthesis.models import SPENDING, AsyncModel, ModelSettings, PaidAnswer, ServedModel, Spending
 from longrm.synthesis.settings import SynthesisRecipe
 from longrm.synthesis.simulated import GoldAnswers, SimulatedModel
 
-LEDGER = "ledger.jsonl"
+LEDGER, JSONL = "ledger.jsonl", "jsonl"
 
 KEPT = "kept"
 Steps = Counter[tuple[str, str]]
@@ -116,6 +120,7 @@ class SynthesisRun(NamedTuple):
         total: int = 0,
         progress: Progress = no_progress,
         log: Callable[[Sequence[InputOutcome]], None] = lambda outcomes: None,
+        parquet: bool = False,
     ) -> dict[str, Any]:
         """Works on the inputs that the folder does not contain yet, and returns the manifest.
 
@@ -125,6 +130,7 @@ class SynthesisRun(NamedTuple):
             total: The number of inputs, for the progress.
             progress: Shows the progress.
             log: Stores what else a batch produced, before its rows are written; after a kill a batch may come again.
+            parquet: Write `rows/` as Parquet at the end; `jsonl/` has the rows until then, and for a continued run.
         """
         path, facts, spending = self.folder.path, self.facts, self.spending
         check_unchanged(path, {name: facts[name] for name in ("sources", "prompts")})
@@ -158,7 +164,7 @@ class SynthesisRun(NamedTuple):
             # A finished run: report changed files before shards are cut back to the ledger.
             if (path / FILES).is_file():
                 check_files(path)
-            shards = Shards(path / RUN_ROWS, ends, last)
+            shards = Shards(path / (JSONL if parquet else RUN_ROWS), ends, last)
             progress("inputs", done, total, spending.note())
             while batch := list(islice(stream, self.batch)):
                 (path / FILES).unlink(missing_ok=True)  # the last shard is about to grow
@@ -172,6 +178,8 @@ class SynthesisRun(NamedTuple):
                     count(entry)
                 progress("inputs", done, total, spending.note())
         if not (path / FILES).is_file():
+            if parquet:
+                _write_parquet(path / JSONL, path / RUN_ROWS)
             record_files(path, (path / RUN_ROWS).iterdir())
         counts = {"inputs": done, "rows": rows, "steps": step_counts(steps)}
         manifest = {**read_manifest(path), **facts, "counts": counts, "spending": spending.to_dict()}
@@ -274,6 +282,16 @@ def _unique(inputs: Iterable[Any]) -> Iterator[Any]:
             raise DataError(f"two inputs have the id '{one.id}'; make ids unique")
         seen.add(digest)
         yield one
+
+
+def _write_parquet(shards: Path, rows: Path) -> None:
+    """Writes every shard as a Parquet file with Arrow's nested types, which all readers of Parquet know."""
+    with writable(rows):
+        rows.mkdir(exist_ok=True)
+        for shard in sorted(shards.glob("*.jsonl")):
+            table = pa.Table.from_pylist([row.checked() for row in raw_rows([shard])])
+            with replacing(rows / f"{shard.stem}.parquet") as file:
+                pq.write_table(table, file)
 
 
 class Shards:

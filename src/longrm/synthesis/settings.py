@@ -108,16 +108,24 @@ class SynthesisRecipe(Config):
 
     Attributes:
         seed: Of all random draws.
-        max_tokens: The most tokens of a reply; a longer one is dropped and counted as truncated.
         batch: Inputs in progress at the same time. It changes no row; a killed run repeats at most this many.
     """
 
     seed: int = 0
-    max_tokens: int = Field(1024, ge=1)
     batch: Annotated[int, OPERATIONAL] = Field(64, ge=1)
 
 
-class WriterRecipe(SynthesisRecipe):
+class ModelRecipe(SynthesisRecipe):
+    """Settings of the recipes in which models write.
+
+    Attributes:
+        max_tokens: The most tokens of a reply; a longer one is dropped and counted as truncated.
+    """
+
+    max_tokens: int = Field(1024, ge=1)
+
+
+class WriterRecipe(ModelRecipe):
     """Settings of the recipes in which a model writes, and a model checks what it wrote.
 
     Attributes:
@@ -135,7 +143,7 @@ class WriterRecipe(SynthesisRecipe):
         return {"writer": self.writer, **({"checker": self.checker} if self.checker else {})}
 
 
-class DocumentRecipe(SynthesisRecipe):
+class DocumentRecipe(ModelRecipe):
     """Settings of the recipes that start from documents.
 
     Attributes:

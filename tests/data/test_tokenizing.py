@@ -210,6 +210,15 @@ def test_saved_folder_loads_in_transformers_and_here(byte_level, templates, tmp_
     assert again.vocab_size == mine.vocab_size == len(peer)
 
 
+def test_local_paths_of_older_folders_are_not_saved(byte_level, tmp_path):
+    theirs(byte_level, None).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    paths = dict.fromkeys(("name_or_path", "special_tokens_map_file", "tokenizer_file"), "/home/me/base")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | paths))
+    Tokenizer.load(tmp_path).save(tmp_path / "model")
+    assert "/home/me" not in (tmp_path / "model/tokenizer_config.json").read_text()
+
+
 @pytest.mark.parametrize("listed", [False, True])
 def test_folders_that_transformers_saved(listed, byte_level, templates, tmp_path):
     template = templates["mistral"]

@@ -262,7 +262,9 @@ class Tokenizer:
         folder = Path(folder)
         # The generic class takes tokenizer.json as it is; a model's own class may rebuild it.
         config = {**self.config, **self.special_tokens, "tokenizer_class": "PreTrainedTokenizerFast"}
-        config.pop("auto_map", None)  # names code that is not copied
+        # "auto_map" names code that is not copied. The others are local paths that old transformers wrote.
+        for key in ("auto_map", "name_or_path", "special_tokens_map_file", "tokenizer_file"):
+            config.pop(key, None)
         config_text = json.dumps(config, ensure_ascii=False, indent=2) + "\n"
         try:
             folder.mkdir(parents=True, exist_ok=True)

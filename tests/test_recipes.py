@@ -44,7 +44,7 @@ def small(tmp_path_factory):
 
 
 def parsed(name, start="models/some"):
-    """The recipe; the demo tells its later stages at run time where they start."""
+    """The recipe; the demo sets the initial model of its later stages at run time."""
     tree = read_toml(FILES[name], ConfigError)
     if name in DEMO and "new" not in tree["model"]:
         tree["model"]["path"] = str(start)

@@ -30,7 +30,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 
 
 def rows_of_the_page():
-    """The rows of the table of plans: recipe, its settings, device, how many, and what the page says of them."""
+    """The rows of the table of plans: recipe, its settings, device, how many, and the plan on the page."""
     _, _, table = PAGE.read_text().partition("| recipe | device | memory, GiB of |")
     name, rows = "", []
     for line in table.partition("\n\n")[0].splitlines()[2:]:
@@ -100,7 +100,7 @@ def test_a_plan_notes_a_large_need_of_cpu_memory(name, noted):
 
 
 @pytest.mark.parametrize("name", [name for name in PLANS if name != "2x8"])  # which slurm.sh starts
-def test_a_recipe_tells_how_it_is_started(name):
+def test_the_comment_of_a_recipe_has_its_command(name):
     text, parallel = (FOLDER / "scale" / f"{name}.toml").read_text(), recipe_of(name).parallel
     (devices,) = {devices for _, devices in PLANS[name]}
     run = f"longrm train preference --config recipes/scale/{name}.toml --out runs/{name}"

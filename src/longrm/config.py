@@ -130,8 +130,12 @@ def _message(cls: type[Config], error: ValidationError, where: str) -> str:
     """One line about the first error, and the keys of the others."""
     first, *others = error.errors()
     key = cut(".".join(map(str, first["loc"])))
-    wrong = ", ".join(cut(".".join(map(str, other["loc"]))) for other in others)
-    more = f"; also wrong: {wrong}" if others else ""
+    more = ""
+    for problem, is_missing in (("also required", True), ("also wrong", False)):
+        keys = [
+            cut(".".join(map(str, one["loc"]))) for one in others if (one["type"] == "missing") == is_missing
+        ]
+        more += f"; {problem}: {', '.join(keys)}" if keys else ""
     if first["type"] == "extra_forbidden":
         path = ".".join(part for part in first["loc"] if isinstance(part, str))  # without places in lists
         group, _, last = path.rpartition(".")

@@ -45,7 +45,7 @@ def test_clean_rows_are_clean(put):
     found = audit(put("a.jsonl", *rows))
     assert counts(found) == {}
     assert (found.rows, found.groups, found.kinds) == (8, 8, {"comparison": 8})
-    assert "nothing odd found" in as_text(found)
+    assert "no findings" in as_text(found)
 
 
 def test_exact_and_near_duplicates_are_counted_separately(put):
@@ -275,7 +275,7 @@ def test_votes_are_counted_again(tmp_path):
 
 
 def demonstration(number, depth, size=40, filler=4000, **more):
-    """Judges what a context says; its evidence is at this depth."""
+    """A judgment about a context whose evidence is at this depth."""
     before = int(depth * (filler - size))
     context = "x" * before + "e" * size + "x" * (filler - size - before)
     prompt = f"<context>\n{context}\n</context>\n\n<question>\nWhat?\n</question>\n\n<response>\n{number}"
@@ -329,7 +329,7 @@ def test_the_released_sample():
     assert (votes.rows, votes.recorded, votes.same_clusters, votes.chosen_inside) == (16, 16, 16, 16)
     # A fixed order of the judges chose, not their explanations.
     assert votes.chosen_agrees < votes.chosen_inside
-    assert 2 * votes.rejected_outside < votes.rejected  # most of what was rejected says the chosen score
+    assert 2 * votes.rejected_outside < votes.rejected  # most rejected judgments give the chosen score
     assert votes.alpha.low < 0.72 < votes.alpha.high
     assert audit(SHARED / "longrm-sample" / "sft" / "eval").votes is None
     assert audit(SHARED / "longrm-sample" / "sft" / "eval").labels == {"8": 1, "10": 1}

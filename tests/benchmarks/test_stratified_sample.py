@@ -39,7 +39,7 @@ def test_shares_are_as_even_as_brute_force_finds():
 
 
 def test_the_first_so_many_are_not_even():
-    """Negative control: what the oracle says of the beginning of the data."""
+    """Negative control: the oracle's result for the beginning of the data."""
     sizes = [4, 4, 4]
     first = Counter(
         number for number, size in islice(((n, s) for n, s in enumerate(sizes) for _ in range(s)), 6)

@@ -12,7 +12,7 @@ from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """Output and exit status of a command."""
 
     status: int
     out: str

@@ -1,4 +1,4 @@
-"""`longrm compare`: what it prints, in a narrow terminal too, and how it ends."""
+"""`longrm compare`: its output, in a narrow terminal too, and its exit status."""
 
 import json
 

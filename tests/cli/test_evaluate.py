@@ -1,4 +1,4 @@
-"""What `longrm evaluate` prints and how it ends, for complete and incomplete runs."""
+"""The output and exit status of `longrm evaluate`, for complete and incomplete runs."""
 
 import json
 from dataclasses import replace

@@ -72,7 +72,7 @@ class FakeHub:
                     files[one.path_in_repo] = content.read()
             else:
                 del files[one.path_in_repo]
-        if self._digest(files) != before:  # the Hub makes no empty commit
+        if self._digest(files) != before:  # the Hub creates no empty commit
             self.commits.append((identity, revision or "main", commit_message))
         return SimpleNamespace(oid=self._digest(files))
 

@@ -1,4 +1,4 @@
-"""`longrm evaluate --set judge.rubrics=item` to its end: what the summary says of criteria, where that is known."""
+"""`longrm evaluate --set judge.rubrics=item` to its end: the summary's metrics of criteria, where they are known."""
 
 import json
 from dataclasses import replace

@@ -41,7 +41,7 @@ def started(*arguments, **options):
 
 
 def stopped(process, number, when):
-    """Sends a signal as soon as something is so; returns the last line of what it says."""
+    """Sends a signal as soon as a condition holds; returns the last line of the output."""
     deadline = time.monotonic() + 120
     while not when():
         assert process.poll() is None, f"ended before: {process.communicate()}"
@@ -87,7 +87,7 @@ def test_a_signal_while_the_command_is_imported_is_one_line(tmp_path, number, na
 
 @BOTH
 def test_a_signal_while_a_server_loads_its_model_is_one_line(tmp_path, number):
-    """The thread that loads goes on in native code, and Python aborts where it takes such a thread down."""
+    """The loading thread is in native code, and Python aborts if it has to stop such a thread."""
     native = "import torch\n            while True: torch.ones(64, 64).mm(torch.ones(64, 64))"
     folder = tmp_path / "model"
     save(new_scorer(ModelShape(), words_tokenizer(), seed=0), folder)
@@ -101,7 +101,7 @@ def test_a_signal_while_a_server_loads_its_model_is_one_line(tmp_path, number):
 
 
 @BOTH
-def test_an_evaluation_says_that_it_continues_and_does(tmp_path, pairs, number):
+def test_an_interrupted_evaluation_continues_as_its_message_promises(tmp_path, pairs, number):
     log = tmp_path / "run" / "judgments.jsonl"
     arguments = (
         "evaluate",
@@ -125,7 +125,7 @@ def test_an_evaluation_says_that_it_continues_and_does(tmp_path, pairs, number):
 
 
 @BOTH
-def test_questions_that_are_under_way_do_not_hold_it_up(tmp_path, pairs, number):
+def test_requests_in_flight_do_not_delay_the_end(tmp_path, pairs, number):
     with socket.create_server(("127.0.0.1", 0)) as server:  # which accepts, and never answers
         port = server.getsockname()[1]
         model = ("--model", f"openai:http://127.0.0.1:{port}/v1#no_progress", "--bench", f"file:{pairs}")

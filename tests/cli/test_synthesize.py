@@ -70,7 +70,7 @@ def test_a_run_without_a_row_fails_and_names_what_every_step_dropped(recipes):
     arguments = ("synthesize", "short-to-long", "--config", "stage1.toml", "--out", "none")
     nothing = ("--set", "judge.model=simulated:misformat=1")
     message = r"^none: no row from 20 inputs; .*judgment dropped \d+ unparsed"
-    for _ in range(2):  # a finished run says so again
+    for _ in range(2):  # a finished run fails again
         with pytest.raises(RunError, match=message):
             run(*arguments, *nothing)
     with pytest.raises(RunError, match=message):

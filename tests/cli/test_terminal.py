@@ -16,7 +16,7 @@ STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u
 
 
 def plain(text):
-    """Whether a text would leave a terminal as it is, and still shows what was there."""
+    """Whether control characters are escaped, as `\\x1b[2J` is."""
     return not STEERING.search(text) and "\\x1b[2J" in text
 
 
@@ -30,7 +30,7 @@ def test_texts_tables_and_lines_go_out_with_escapes(capsys):
     assert shown.count("\\x1b[2J") == 4
 
 
-def test_json_stays_json_and_says_the_same(capsys):
+def test_json_stays_json_with_the_same_values(capsys):
     value = {HOSTILE: [HOSTILE, 0.5]}
     terminal.print_json(value)
     shown = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`docs/api.md` is read in the repository, too: it names what the package offers, with signatures."""
+"""`docs/api.md` is read in the repository, too: it has the public API, with signatures."""
 
 import inspect
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The tutorials' commands and the notebook, run as they stand there."""
+"""The tutorials' commands and the notebook, run as they are printed."""
 
 import json
 import re

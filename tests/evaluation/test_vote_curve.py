@@ -24,7 +24,7 @@ def test_the_curve_by_hand(asked):
     silent = asked("silent", (AB, SILENT), (AB, A), (BA, A), (BA, SILENT))
     # Each single vote leaves one order without an answer; both together answer.
     assert curve([silent]) == {"1": 0.0, "2": 1.0}
-    assert curve([one_order, asked("fewer", (AB, A))])["3"] == 1.0  # which says nothing on three votes
+    assert curve([one_order, asked("fewer", (AB, A))])["3"] == 1.0  # the other has fewer than three votes
 
 
 @pytest.mark.parametrize(("n", "orders", "most"), [(2, 2, 5), (3, 3, 3), (4, 1, 4)])

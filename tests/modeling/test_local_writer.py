@@ -228,7 +228,7 @@ def test_the_first_token_is_drawn_from_the_softmax(llama: Path, temperature: flo
         return float(stats.chisquare(*groups).pvalue)
 
     assert p_value(temperature) > 0.001
-    assert p_value(1.2 * temperature) < 1e-6  # the test tells another temperature apart
+    assert p_value(1.2 * temperature) < 1e-6  # the test detects another temperature
 
 
 def test_an_interrupted_reading_leaves_nothing_behind(llama: Path):

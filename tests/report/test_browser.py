@@ -47,7 +47,7 @@ READY = "document.querySelector('#viewer').dataset.ready"
 
 
 def follow(page: Page, report: Path, fragment: str = "", **window: bool | int) -> None:
-    """Opens a report at a fragment, and waits until the browser of comparisons shows what it says."""
+    """Opens a report at a fragment, and waits until the browser of comparisons shows it."""
     page.open("about:blank")  # another fragment alone would not load the page again
     page.open(report.resolve().as_uri() + fragment, **window)  # type: ignore[arg-type]
     page.until(READY)

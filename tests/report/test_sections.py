@@ -121,7 +121,7 @@ def test_baselines(tables: Any, summaries: Any) -> None:
 
 def test_order_and_length(tables: Any, summaries: Any) -> None:
     order = tables["Order of presentation, with 95% intervals"]
-    length = tables["Accuracy by which response is longer, and gold-ordered pairs judged equal"]
+    length = tables["Accuracy by length of the chosen response, and ties"]
     assert order.keys() == length.keys() == {"one · tiny", "two · tiny"}
     for label in order:
         position, bias = summaries[label]["position"], summaries[label]["length_bias"]

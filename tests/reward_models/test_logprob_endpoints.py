@@ -19,7 +19,7 @@ server = peer.server
 
 
 def told(*pairs):
-    """A chat completion of one token, with the likeliest ones beside it."""
+    """A chat completion of one token, with its most likely alternatives."""
     content = (
         [{"token": pairs[0][0], "top_logprobs": [{"token": t, "logprob": v} for t, v in pairs]}]
         if pairs

@@ -56,7 +56,7 @@ def test_the_score_is_the_weighted_mean_of_what_is_said_to_each_criterion():
     assert judgment.explanation.startswith(
         "It is true. (weight 2): 1, 0\n[[A]]\n\nIt is short. (weight 1): 0, 1\n[[B]]"
     )
-    # Turned, the same is said of the same responses; with other weights it is not.
+    # In the other order the same responses get the same scores; with other weights they do not.
     (turned,) = RubricRewardModel(judge, "item").judge([asked(TRUE, SHORT, RUDE, texts=(BAD, GOOD))])
     assert turned.scores == judgment.scores[::-1]
     (heavy,) = RubricRewardModel(judge, "item").judge([asked(TRUE, replace(SHORT, weight=9.0))])

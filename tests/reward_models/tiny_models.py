@@ -59,7 +59,7 @@ def bytes_tokenizer(template: str | None = CHATML, merges: tuple[str, ...] = ("Y
 def make_scorer(
     folder: Path, *, seed: int = 0, positions: int = 600, tokenizer: Tokenizer | None = None
 ) -> Path:
-    """Writes a random scalar reward model, which reads words, and whose scores are far enough apart to be told."""
+    """Writes a random scalar reward model that reads words and whose scores differ clearly."""
     shape = ModelShape(hidden=32, init_std=0.3, max_positions=positions)
     save(new_scorer(shape, tokenizer or words_tokenizer(), seed=seed), folder)
     return folder

@@ -313,7 +313,7 @@ def test_errors_fail_the_command_and_are_retried(put, tmp_path, monkeypatch, cap
     said = capsys.readouterr()
     assert "Wrote 2 of 4 rows (format trl)" in said.out
     assert "dropped: 1 error, 1 too_long" in said.out
-    assert "No scores, error, first: row 2: why" in said.err
+    assert "No scores (error), first: row 2: why" in said.err
     failing.outcomes = {}
     run(filter_command, *asked)
     assert "Wrote 3 of 4 rows" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 ONE = {"prompt": "w1?", "responses": ["w2", "w3 w4"]}
 KEY = "a-key-of-length"
 
-# A server whose model prints each prompt, and takes as many seconds as the prompt says. Constants can be set.
+# A server whose model prints each prompt, and takes the number of seconds in the prompt. Constants can be set.
 SLOW = """
 import sys, time
 from longrm.reward_models.protocol import RewardModel

@@ -31,7 +31,7 @@ def test_curl_commands_of_the_docs_work(client, line):
     given = dict(zip(options[::2], options[1::2], strict=True))
     headers = dict([given["-H"].split(": ")]) if "-H" in given else {}
     path = address.removeprefix("http://127.0.0.1:8000")
-    # As curl does, which sends what -d holds as a form unless a header says otherwise.
+    # As curl does, which sends the text of -d as a form unless a header overrides it.
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     sent = given.get("-d")
     response = client.get(path) if sent is None else client.post(path, content=sent, headers=form | headers)

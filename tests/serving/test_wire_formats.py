@@ -27,7 +27,7 @@ def rendered(*responses):
 
 @pytest.fixture(scope="module")
 def scores(plain):
-    """What the model says of both responses."""
+    """The model's scores of both responses."""
     found = plain.score(PROMPT, [GOOD, BAD])
     assert abs(found[0] - found[1]) > 100 * TOLERANCE
     return [pytest.approx(score, abs=TOLERANCE) for score in found]
@@ -146,7 +146,7 @@ def test_slime_gets_the_bare_number(client, scores):
 
 @pytest.fixture(scope="module")
 def transformers_score(names):
-    """What transformers alone says of a whole text."""
+    """The score of a whole text by transformers alone."""
     tokenizer = AutoTokenizer.from_pretrained(names["scalar"])
     classifier = AutoModelForSequenceClassification.from_pretrained(names["scalar"]).eval()
 

@@ -59,7 +59,7 @@ def test_an_answer_is_paid_for_once_in_all_runs(server, tmp_path):  # noqa: F811
             assert all(
                 ask(model, requests(5)) == [f"echo of question {at}" for at in range(5)] for model in asked
             )
-        # Ten tokens read and five written an answer, says the server.
+        # The server reports ten tokens read and five written per answer.
         cost = (50 * 2.0 + 25 * 4.0) / 1e6
         known = {"answers": 5, "prompt_tokens": 50, "completion_tokens": 25}
         assert spending.to_dict() == {"one": {**known, "cost": cost}, "small": {**known, "cost": 0.0}}

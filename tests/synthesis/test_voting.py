@@ -110,5 +110,5 @@ def test_the_released_rows_count_as_they_were_recorded():
     assert [row.contrast for row in found].count("none") == 5
     assert [row.contrast for row in found].count("format") == 2
     assert sum(one.chosen is not None for one in ours) == 12
-    # Most of what was rejected says the same score as what was chosen.
+    # Most rejected judgments give the same score as the chosen one.
     assert (sum(len(row.outside) for row in found), sum(len(row.rejected) for row in found)) == (23, 72)

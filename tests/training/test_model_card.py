@@ -217,7 +217,7 @@ def test_the_code_on_the_card_of_an_adapter_runs(
     text = card(tmp_path / "model", own, SUMMARY)
     monkeypatch.chdir(tmp_path / "model")
     assert str(tmp_path) not in text
-    Path("base").symlink_to(tmp_path / "base")  # the card names it, and says of no place where it is
+    Path("base").symlink_to(tmp_path / "base")  # the card has its name, but no path
     found: dict[str, Any] = {}
     exec(code(text, "python")[1], found)
     assert type(found["model"]).__name__.startswith("PeftModel")

@@ -1,4 +1,4 @@
-"""Preference optimization end to end; the losses themselves are tested beside."""
+"""Preference optimization end to end; the losses themselves are tested in test_likelihood_losses.py."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Imitation end to end: what is learned, what the run folder says, and what is refused."""
+"""Imitation end to end: the trained model, the run folder, and refused settings."""
 
 import pytest
 import torch

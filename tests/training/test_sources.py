@@ -290,7 +290,7 @@ def by_words(texts) -> Tokenizer:
 @pytest.mark.real
 @pytest.mark.skipif(not SAMPLE.is_dir(), reason="the LongRM sample does not lie beside the checkout")
 def test_rows_of_the_sample_without_contrast_are_counted(opened):
-    """Every judge of 5 of the 16 rows gave the same score, as their column `scores` says."""
+    """Every judge of 5 of the 16 rows gave the same score, by their column `scores`."""
     rows = list(read(SAMPLE / "simpo/train"))
     texts = [text_of(part) for row in rows for part in (row.comparison.prompt, *row.comparison.responses)]
     source = opened(

@@ -13,7 +13,7 @@ CLAIM = re.compile(r"(partner of )?([A-Z]\w+) (?:is|has) (\w+)")
 
 
 class View:
-    """What a comparison says, read by regular expressions that share nothing with the generator."""
+    """The facts and claims of a comparison, read by regular expressions that share nothing with the generator."""
 
     def __init__(self, comparison):
         self.comparison = comparison
@@ -37,7 +37,7 @@ class View:
         return {**dict(links), **{second: first for first, second in links}}
 
     def said(self, response):
-        """The claims of a response as (of the partner or not, entity, value), with no look at the context."""
+        """The claims of a response as (of the partner or not, entity, value), without reading the context."""
         return CLAIM.findall(response)
 
     def claims(self, response):

@@ -20,7 +20,7 @@ from longrm.rng import Draws
 from longrm.types import Judgment, Outcome, Query, Scale, Span, message_text, text_of
 
 Removal = Literal["filler", "deletion"]
-"""What takes the place of a sentence that is left out: text of the same length, or nothing."""
+"""What replaces a removed sentence: text of the same length, or nothing."""
 
 # Words and punctuation marks of a sentence. A longer one, such as a line of data, is cut between words.
 _LONGEST = 64

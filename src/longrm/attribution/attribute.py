@@ -71,7 +71,7 @@ def attribute(
         model: Any reward model.
         query: The prompt, with the spans of its context where they are known, and the responses.
         target: What is explained.
-        removal: What takes the place of a sentence: "filler" of as many tokens, or nothing ("deletion").
+        removal: What replaces a removed sentence: "filler" of as many tokens, or nothing ("deletion").
         masks: Prompts to which the weights are fitted.
         seed: Draws the prompts.
         count: Counts the tokens of a text; fillers are as long as what they replace.
@@ -83,7 +83,7 @@ def attribute(
     try:
         check_plain(query)
         if len(scores.sentences) < 2:
-            raise DataError(f"the context has {len(scores.sentences)} sentences; at least 2 are required")
+            raise DataError(f"the context needs at least 2 sentences; it has {len(scores.sentences)}")
         weights, constant = sentence_weights(scores, masks, Draws("attribution", seed, query.id))
         explained = replace(query, responses=tuple(query.responses[at] for at in target.responses()))
         deviation = None if target.against is None else model.head_deviation(explained)

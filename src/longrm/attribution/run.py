@@ -54,8 +54,7 @@ class AttributionSettings(JudgedBenchmark):
 
     Attributes:
         items: Ids of the comparisons to explain; by default all.
-        removal: What takes the place of a sentence that is left out: "filler" of as many tokens, or nothing
-            ("deletion").
+        removal: What replaces a removed sentence: "filler" of as many tokens, or nothing ("deletion").
         attention: Whether FR and IG are measured, too; only for scalar models on this machine.
     """
 

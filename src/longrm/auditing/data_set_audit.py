@@ -48,7 +48,7 @@ FINDINGS: Mapping[str, str] = {
     "length_shortcut": "pairs that are decided right by the length of the responses alone; equal lengths count half",
     "unfinished_run": "the run that writes these rows has not finished",
 }
-"""What an audit looks for, where its rows have what is needed; it lists only what it looked for."""
+"""Kinds of findings and their descriptions. An audit lists those that it could check with the columns of the rows."""
 
 # Findings that are not counted row by row.
 _OF_THE_WHOLE = ("rows_not_as_counted", "unfinished_run", "length_shortcut")
@@ -67,7 +67,7 @@ class AuditSettings(Config):
         tokenizers: What measures lengths: "words", or files, folders or Hub ids of tokenizers; by default words and
             punctuation marks are counted, which approximates tokens.
         format: The rows' format; by default recognized from the columns.
-        columns: longrm's column names with those of the file, as `prompt = "question"`.
+        columns: Names of the columns in the file, by longrm's names, such as `prompt = "question"`.
         similarity_threshold: Jaccard similarity of word 5-grams from which on two texts are near duplicates.
         against: Benchmarks that the rows must not share text with, by name, such as `leval:PATH`.
     """
@@ -131,7 +131,7 @@ def depths_of(evidence: Iterable[Evidence]) -> Depths:
 
 @dataclass(frozen=True, slots=True)
 class Bias(Estimate):
-    """How often an irrelevant feature goes with the better response, and how often it would by chance."""
+    """How often the better response has an irrelevant feature, and how often it would by chance."""
 
     chance: float | None
 
@@ -371,7 +371,7 @@ def audit(
 
 
 def _row_findings(row: AuditedRow) -> Iterator[tuple[str, str]]:
-    """What is odd about one row alone: kinds of findings and examples."""
+    """Findings about one row alone, each with an example."""
     if row.kind in ("comparison", "judgment"):
         if not row.ranks:
             yield "unknown_order", row.id

@@ -76,7 +76,7 @@ def headline(audit: DataSetAudit) -> str:
     """What was read and whether anything was found, in one sentence."""
     kinds = ", ".join(plural(count, kind) for kind, count in audit.kinds.items())
     found = sum(1 for finding in audit.findings.values() if finding.count)
-    findings = f"{plural(found, 'kind')} of findings" if found else "nothing odd found"
+    findings = f"{plural(found, 'kind')} of findings" if found else "no findings"
     return f"{kinds} about {plural(audit.groups, 'text')}: {findings}"
 
 
@@ -131,7 +131,7 @@ def tables(audit: DataSetAudit) -> list[AuditTable]:
     heads = ("", "share", "95% interval", "chance", "n")
     found.append(AuditTable("The better response is …", heads, tuple(biases), note))
     places = {str(place): count for place, count in audit.places.items()}
-    found.append(_count_table("Best response by its place in the list", ("place", "rows"), places))
+    found.append(_count_table("Place of the best response in the list", ("place", "rows"), places))
 
     depths = audit.depths
     if depths.known:
@@ -171,7 +171,7 @@ def tables(audit: DataSetAudit) -> list[AuditTable]:
     if [*audit.kinds] == ["document"]:
         found.append(_count_table("Rows by metric of the gold answer", ("metric", "rows"), audit.labels))
     elif [*audit.labels] != [NOT_READ]:
-        found.append(_count_table("Scores of the judgments to learn", ("score", "rows"), audit.labels))
+        found.append(_count_table("Scores of the target judgments", ("score", "rows"), audit.labels))
 
     # What the run that wrote the rows read, kept and dropped.
     steps = (audit.origin.get("counts") or {}).get("steps") or {}

@@ -55,7 +55,7 @@ class BenchmarkSource(Config):
 
     Attributes:
         format: The rows' format, for `file` only; recognized from the columns when not given.
-        columns: longrm's names with the columns of a `file` that have other names, as `prompt = "question"`.
+        columns: Names of the columns in a `file`, by longrm's names, such as `prompt = "question"`.
         on_bad_row: What happens at a row that cannot be read: "stop", or "skip" (counted and logged).
         limit: Take a stratified sample of this many comparisons, spread over lengths, depths and tasks.
         tokenizer: "words", or a tokenizer's folder or Hub id, to measure lengths that the data does not name;

@@ -46,7 +46,7 @@ class Probe(Config):
             otherwise "approximate".
         seed: Seed of the generated contexts; choose one that no training used.
         unrelated: Ask about a context from which the answers were not drawn, a control: no judge can beat chance.
-        texts: Kinds of text for worlds in prose, of which each context is one; empty takes all.
+        texts: Kinds of text for worlds in prose; each context is one of them. By default all kinds.
         haystack: Documents in place of generated text: a file, or a folder of .txt, .md and .jsonl or of .csv files. In
             .jsonl and .csv they are the column `text`.
         cells: The grid of lengths, depths and worlds.

@@ -50,7 +50,7 @@ def command(
     """Finds the sentences of a long context that made a model prefer a response, and checks how far to trust them.
 
     Sentences are removed and the model judges again. OUT/attributions.jsonl has a line for each comparison: all
-    sentences with their weights, and the trust checks. If a check fails, the reason is printed instead.
+    sentences with their weights, and the trust checks. If a check fails, the reason is printed in place of sentences.
 
     \b
     longrm attribute --model MODEL --data pairs.jsonl --out runs/why

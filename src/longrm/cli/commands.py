@@ -23,7 +23,7 @@ COMMANDS = [
 ]
 _IN_OTHER_MODULES = {"rank": ("score", "rank"), "filter": ("score", "filter_"), "merge": ("push", "merge")}
 SHARED = {"train", "probe", "evaluate", "score", "rank", "filter"}
-"""Commands that several processes of torchrun work on together."""
+"""Commands that several processes of torchrun can share."""
 CONTINUED = SHARED | {"demo", "synthesize", "attribute"}
 """Commands that continue an interrupted run."""
 
@@ -79,11 +79,7 @@ def advice_after_interrupt(arguments: Sequence[str]) -> str:
 
 
 def run_command_line() -> NoReturn:
-    """Runs the command line and exits as `longrm.cli.main.main` says.
-
-    Raises:
-        KeyboardInterrupt: It was interrupted.
-    """
+    """Runs the command line and exits with the status that `longrm.cli.main.main` documents."""
     handler, level = MessageHandler(), _LOGGER.level
     _LOGGER.addHandler(handler)
     _LOGGER.setLevel(logging.INFO if is_main_process() else logging.ERROR)
@@ -106,7 +102,7 @@ def _report(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt | SystemExit):
         raise error
     if isinstance(error, BrokenPipeError):
-        # As with `longrm ... | head`: the output has no reader any more, and Python must not flush it at exit.
+        # As with `longrm ... | head`: nothing reads the output any more, so Python must not flush it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if isinstance(error, click.exceptions.NoArgsIsHelpError):

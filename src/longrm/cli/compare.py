@@ -25,8 +25,8 @@ def command(runs: tuple[Path, ...], metric: str | None, as_json: bool) -> None:
     longrm compare runs/base runs/trained
     longrm compare runs/base runs/trained runs/other --json
 
-    Every other run is compared with the first one. Two comparisons are the same if their prompts and responses are,
-    whatever the name of the benchmark. Comparisons that only one run has are left out and counted.
+    Every other run is compared with the first one. Comparisons are matched by prompt and responses, also across
+    benchmarks. Those that only one run has are left out and counted.
     """
     from longrm.evaluation.comparison import compare
 

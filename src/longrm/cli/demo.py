@@ -17,10 +17,10 @@ from longrm.cli.terminal import echo, print_json, print_lines, print_table, prog
 @click.option("--generative", is_flag=True, help="Also train a generative reward model: SFT, then LOGO.")
 @JSON
 def command(out: Path, seed: int, generative: bool, as_json: bool) -> None:
-    """Trains a tiny reward model on short contexts, then continues on short or on increasingly long ones.
+    """Trains a tiny reward model on short contexts, then continues on longer ones, and on short ones as a control.
 
     Every stage is evaluated on the same unseen contexts of 128 to 4096 tokens; the report shows the boundary before
-    and after. It takes a few minutes on two CPU cores, or ten with --generative; nothing is downloaded.
+    and after. It takes about four minutes on two CPU cores, longer with --generative; nothing is downloaded.
     """
     with progress() as report:
         report("demo", 0, 100, "loading")

@@ -80,7 +80,7 @@ def print_result(summary: "EvaluationSummary", out: Path, *, as_json: bool) -> N
     for record in read_judgments(out) if missing else ():
         if record.outcome in missing:
             missing.remove(record.outcome)
-            echo(f"No verdict, {record.outcome}, first: '{record.id}': {record.detail}", err=True)
+            echo(f"No verdict ({record.outcome}), first: '{record.id}': {record.detail}", err=True)
 
     problems = []
     if errors := outcomes[Outcome.ERROR]:

@@ -5,6 +5,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from longrm.config import Config, parse_assignments
-from longrm.errors import ConfigError, nearest
+from longrm.errors import ConfigError
 from longrm.reading import short
 from longrm.runs.workers import world_size
 
@@ -24,10 +25,10 @@ PATH = click.Path(path_type=Path)
 
 
 class HtmlFile(click.Path):
-    """A page to write. It must end in .html, so that a slip cannot replace a file of data."""
+    """A page to write. Its name must end in .html, so that a typo cannot overwrite data."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path; a wrong suffix is an error of the command line."""
+        """The path. Another suffix is a usage error."""
         path = Path(str(super().convert(value, param, ctx)))
         if path.suffix.lower() not in (".html", ".htm"):
             self.fail(f"{path}: the name of a page must end in .html", param, ctx)
@@ -86,7 +87,9 @@ def recipe_file(name: str) -> Path:
     known = packaged_recipes()
     recipe = known.get(name.removesuffix(".toml"))
     if recipe is None:
-        raise click.BadParameter(f"no file or recipe '{name}'; {nearest(name, known)} (see: longrm recipes)")
+        near = get_close_matches(name, known, n=1)
+        advice = f"did you mean '{near[0]}'?" if near else "longrm recipes lists the recipes"
+        raise click.BadParameter(f"no file or recipe '{name}'; {advice}")
     return recipe
 
 
@@ -97,9 +100,9 @@ def setting(flag: str, key: str, help: str, type: Any = None, metavar: str | Non
     """A flag for the setting `key`, which keeps its value unless the flag is given.
 
     Args:
-        flag: Such as "--cut".
-        key: The setting's dotted key.
-        help: The help text, with the default in parentheses.
+        flag: Name of the option, such as "--cut".
+        key: Dotted key of the setting.
+        help: Help text, with the default in parentheses.
         type: A type, `bool` for a flag without a value, or a list of choices; text by default.
         metavar: Name of the value in the help.
     """
@@ -134,14 +137,14 @@ def _pairs(_: click.Context, option: click.Parameter, text: str | None) -> dict[
 
 def columns_option(key: str = "columns") -> Decorator:
     """The option `--columns` for the setting `key`."""
-    help = "Columns of the data that have other names, such as chosen=good."
+    help = "Names of the columns in your data, such as chosen=good."
     name = key.replace(".", "__")
     return click.option("--columns", name, metavar="OURS=THEIRS,...", callback=_pairs, help=help)
 
 
 _WEIGHTS_HELP = "Weight of each label of a model with several labels, such as helpfulness=1,verbosity=-0.4."
 _DEVICE_HELP = "Device of a local model, such as cpu or cuda:1 (default auto: a GPU if there is one)."
-_DTYPE_HELP = "Type of a local model's weights (default auto: the type in the checkpoint)."
+_DTYPE_HELP = "Dtype of a local model's weights (default auto: that of the checkpoint)."
 MODEL_OPTIONS = options(
     click.option(
         "--weights", "judge__weights", metavar="LABEL=WEIGHT,...", callback=_pairs, help=_WEIGHTS_HELP
@@ -152,11 +155,9 @@ MODEL_OPTIONS = options(
 
 ON_BAD_ROW = ("Stop at a row that cannot be read, or skip and count it (default stop).", ["stop", "skip"])
 _LIMIT_HELP = "Judge only a sample of this size, spread over lengths, depths and tasks."
-_SHARD_HELP = "Judge only part I of N, with a separate --out; longrm runs merge joins the parts."
-_ORDERS_HELP = (
-    "Ask a model that sees the order of the responses in one order or both (default auto: both for pairs)."
-)
-_CUT_HELP = "Part to cut out of a context that does not fit (default refuse: cut nothing)."
+_SHARD_HELP = "Judge only part I of N, into a separate --out; longrm runs merge joins the parts."
+_ORDERS_HELP = "Orders in which a judge that compares responses sees them (default auto: both for pairs)."
+_CUT_HELP = "Where to cut a context that does not fit (default refuse: do not cut)."
 JUDGING_OPTIONS = options(
     setting("--seed", "judging.seed", "Seed of the presented orders and of the bootstrap (default 0).", int),
     setting("--limit", "source.limit", _LIMIT_HELP, int),

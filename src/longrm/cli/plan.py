@@ -32,9 +32,9 @@ _DEVICES_HELP = "Number of devices; the recipe's [parallel] decides how they are
 def command(recipe: Path, device: str, devices: int, assignments: tuple[str, ...], as_json: bool) -> None:
     """Computes what a training needs: steps, tokens, operations, hours, and memory by part.
 
-    If it does not fit on the device, it lists the settings that make it fit, the cheapest first. Sizes are read from
-    the model's config and lengths from the data, or else from the recipe's [plan]. Memory is for one device; memory
-    that settings move to the CPU is shown, but not checked.
+    If the training does not fit on the device, the command lists the settings that make it fit, the cheapest first.
+    Sizes are read from the model's config and lengths from the data, or else from the recipe's [plan]. Memory is for
+    one device; memory that settings move to the CPU is shown, but not checked.
 
     \b
     longrm plan paper/qwen3-8b/logo-lora --device h100-80gb

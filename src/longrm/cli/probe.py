@@ -15,8 +15,7 @@ _LENGTHS_HELP = (
 )
 _DEPTHS_HELP = "Positions of the evidence, from 0 = start to 1 = end (default uniform: anywhere)."
 _N_HELP = (
-    "Comparisons of each length, depth and task (default 128). A context has up to 8 questions if 32 contexts remain, "
-    "or, from 4,096 tokens on, up to 4 if 8 contexts remain."
+    "Comparisons of each length, depth and task (default 128). Several may share a context (docs/probing.md)."
 )
 _TASKS_HELP = (
     "Worlds of longrm world --list (default single-fact,two-hops,latest-update; records for a model with the demo's "
@@ -50,15 +49,15 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Measures up to which context length a model judges right, on generated contexts with known answers.
+    """Measures how long a context can be before a model's judgments fail, on generated contexts with known answers.
 
     \b
     longrm probe MODEL --out runs/probe
     longrm probe MODEL --lengths 8k,32k,128k --depths 0,0.5,1 --n 128 --out runs/probe
     longrm probe openai:URL#NAME --tokenizer FOLDER --lengths 8k,32k --out runs/probe
 
-    MODEL is one of the names that longrm evaluate --model accepts. It prints the plan first, then progress with the
-    time left. The run is an evaluation: longrm evaluate --config runs/probe/config.toml --out NEW repeats it. Processes
+    MODEL is any model that longrm evaluate --model accepts. The command prints its plan, then progress and the time
+    left. Its run is an evaluation: longrm evaluate --config runs/probe/config.toml --out NEW repeats it. Processes
     started by torchrun share the comparisons.
     """
     from longrm.benchmarks.probe import probe_parts

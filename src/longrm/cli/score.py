@@ -22,7 +22,7 @@ def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) ->
     """Writes the same rows plus `scores`, one per response; higher is better.
 
     It also adds `scores_outcome`, and `scores_by`, the model. Scores have the order of the row: chosen, then rejected,
-    or the candidates as listed. Rows without an answer have null scores, and an outcome with the reason: too_long,
+    or the candidates as listed. Rows that cannot be scored have null scores, and their outcome is the reason: too_long,
     unparsed (a score is NaN) or error (out of memory, or no reply). The same command retries errors.
 
     Processes started by torchrun share the rows. A killed run continues from OUT.partial, with or without torchrun
@@ -47,7 +47,7 @@ def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) ->
             err=str(out) == "-",
         )
         for outcome, first in sorted(result.first_unscored.items()):
-            echo(f"No scores, {outcome}, first: {first}", err=True)
+            echo(f"No scores ({outcome}), first: {first}", err=True)
         if not result.outcomes["answered"]:
             raise DataError(f"{settings.data}: the model scored no row")
         if errors := result.outcomes["error"]:
@@ -137,7 +137,7 @@ def _select(
             err=str(out) == "-",
         )
         for outcome, first in sorted(counts.first_unscored.items()):
-            echo(f"No scores, {outcome}, first: {first}", err=True)
+            echo(f"No scores ({outcome}), first: {first}", err=True)
         if sum(counts.dropped[reason] for reason in ("no scores", *Outcome)) == counts.rows:
             raise DataError(f"{settings.data}: no row has scores")
         errors = counts.dropped[Outcome.ERROR]

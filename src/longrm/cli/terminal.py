@@ -118,13 +118,13 @@ class _ProgressLines:
         now = time.monotonic()
         self._started.setdefault(label, (now, done))
         self._pending[label] = done, total, note
-        # Without a known total, a line at the start would only say that one is done.
+        # Without a known total, a line at the start would only show a count of one.
         printed = self._printed.setdefault(label, -_SECONDS_PER_LINE if total else now)
         if done == total or now - printed >= _SECONDS_PER_LINE:
             self._print(label)
 
     def close(self) -> None:
-        """Prints how far each piece of work came."""
+        """Prints the last progress of all unfinished work."""
         for label in [*self._pending]:
             self._print(label)
 

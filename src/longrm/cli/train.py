@@ -28,18 +28,7 @@ _REPORT_HELP = "Experiment tracker, such as tensorboard or wandb; repeatable."
 _logger = logging.getLogger(__name__)
 
 
-class _Objectives(click.Group):
-    """A subcommand for every objective."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name.replace("_", "-") for name in OBJECTIVES]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        name = cmd_name.replace("-", "_")
-        return _command(name) if name in OBJECTIVES and "_" not in cmd_name else None
-
-
-@click.command("train", cls=_Objectives, short_help="Train a reward model.")
+@click.group("train", short_help="Train a reward model.")
 def command() -> None:
     """Trains a reward model; every objective is a subcommand.
 
@@ -88,6 +77,10 @@ def _command(objective: str) -> click.Command:
             _print(summary, out, lora=settings.model.lora is not None)
 
     return train_objective
+
+
+for _objective in OBJECTIVES:
+    command.add_command(_command(_objective))
 
 
 def _own_tokenizer(settings: TrainingSettings) -> "OwnTokenizer | None":

@@ -14,9 +14,10 @@ _TOKENIZER_HELP = (
     "words, approximate, or a tokenizer's file, folder or Hub id (default: words for records and chain, approximate "
     "for the others)."
 )
+_DEPTH_HELP = "Depth of the evidence, from 0 = start to 1 = end, or uniform."
 _TEXT_HELP = "A kind of text, such as minutes; repeatable. Each context uses one of them (default: all)."
 _HAYSTACK_HELP = (
-    "Use documents instead of a kind of text: a file, or a folder of .txt, .md and .jsonl, or of .csv."
+    "Documents in place of a kind of text: a file, or a folder of .txt, .md and .jsonl, or of .csv files."
 )
 _COLUMN_HELP = "Column of the text in .jsonl and .csv files of the haystack."
 _UNRELATED_HELP = "Control: ask about a context that does not contain the answers."
@@ -56,7 +57,11 @@ def _list(context: click.Context, _: click.Parameter, value: bool) -> None:
     "--responses", type=click.IntRange(2), default=2, show_default=True, help="Number of responses."
 )
 @click.option(
-    "--depth", callback=_depth, default="uniform", show_default=True, help="Place of the evidence, 0 to 1."
+    "--depth",
+    callback=_depth,
+    default="uniform",
+    show_default=True,
+    help=_DEPTH_HELP,
 )
 @click.option("--per-group", type=_COUNT, default=1, show_default=True, help="Questions about each context.")
 @click.option("--tokenizer", help=_TOKENIZER_HELP)

@@ -265,7 +265,7 @@ def _csv_rows(file: Path) -> Numbered:
         except csv.Error as error:
             # What follows would be lost, so this ends the file, and not only the row.
             raise ValueError(
-                f"line {reader.line_num}: {error}; double quotation marks within a cell"
+                f"line {reader.line_num}: {error}; write a quotation mark within a quoted cell twice"
             ) from None
 
 

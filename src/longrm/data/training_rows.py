@@ -118,7 +118,7 @@ def _check_learnable(known: TrainingRow, tokens: Encoded, tokenizer: Tokenizer) 
     for (rank, ids), (other_rank, other_ids) in combinations(ranked, 2):
         if rank != other_rank and ids == other_ids:
             raise DataError(
-                f"two responses of '{known.id}' have the same tokens but different ranks; remove it"
+                f"two responses of '{known.id}' have the same tokens but different ranks; remove the comparison"
             )
 
 

@@ -233,7 +233,7 @@ def rewardbench_2(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, 
     or a rating counts a quarter. Ties: see `_ties`; null without the reference prompts that it needs.
 
     Ties compares distances between ratings. Verdicts have none, so for them Ties and the overall score are null, and
-    `note` says why.
+    `note` has the reason.
     """
     # 1 / k is reroll_and_score_dataset's in rewardbench/utils.py, a quarter that of scripts/run_generative_v2.py,
     # github.com/allenai/reward-bench at 05a9005.

@@ -109,7 +109,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
-    """Whether a model scores (its weights contain a head) or else generates (as its config says).
+    """Whether a model scores (its weights contain a head) or generates (its config names a language model).
 
     Raises:
         ModelError: It can do neither, or its files cannot be read.

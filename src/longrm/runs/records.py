@@ -19,7 +19,7 @@ class Estimate:
     value: FiniteFloat | None  # the number; None where it is undefined (n = 0)
     low: FiniteFloat | None  # lower limit; None where it is undefined
     high: FiniteFloat | None  # upper limit; None where it is undefined
-    n: Count  # number of observations; comparisons unless the metric says otherwise
+    n: Count  # number of observations; comparisons unless the metric counts something else
     groups: Count  # number of independent groups that these are from
 
 

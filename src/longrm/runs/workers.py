@@ -22,7 +22,7 @@ def is_main_process() -> bool:
 def print_error(line: str, error: BaseException) -> None:
     """Prints on standard error why this process ends; of several on one machine only the first does.
 
-    An error that only this process knows of has a note that says so, and is printed by any process.
+    An error that only this process knows of has a note with this fact, and is printed by any process.
     """
     notes = getattr(error, "__notes__", [])
     local_rank = os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))

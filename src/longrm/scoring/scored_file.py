@@ -44,7 +44,7 @@ class ScoreSettings(Config):
         data: The file or folder of preference data; the format is recognized from its columns.
         model: A folder or Hub id, or a name of another kind, as for `longrm evaluate`. Without a model, rank and filter
             read the scores that `longrm score` wrote.
-        columns: Names of columns that differ from longrm's, as `prompt = "question"`; rows are written with longrm's.
+        columns: Names of the columns in `data`, by longrm's names, as `prompt = "question"`; the output has longrm's.
         on_bad_row: Whether an unreadable row stops the run or is skipped.
         column: The column of the scores; `COLUMN_outcome` has the outcomes, `COLUMN_by` the model's name. By default
             "scores", or "model_scores" if the rows already have a column of that name.

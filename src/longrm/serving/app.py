@@ -114,7 +114,7 @@ def _add_scoring_routes(app: FastAPI, service: ScoringService) -> dict[str, Any]
             path,
             _endpoint(service, ways),
             methods=["POST"],
-            summary=f"Scores in the format {' or '.join(formats[path])}",
+            summary=f"Score responses (format: {' or '.join(formats[path])})",
             openapi_extra={"requestBody": {"required": True, "content": {"application/json": content}}},
             responses={
                 status: {"description": HTTPStatus(status).phrase} for status in (200, *STATUSES.values())

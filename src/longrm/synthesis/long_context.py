@@ -74,7 +74,7 @@ async def find_evidence(
 ) -> Evidence | None:
     """Finds the evidence of a document and checks that it suffices; None, with the reason in `steps`, otherwise.
 
-    `model` names critical chunks and judges whether they suffice, if the recipe says so.
+    `model` names critical chunks and judges whether they suffice, if the recipe asks for it.
     """
     unfit = np.zeros(len(pool.chunks), bool)
     if DOMAINS[recipe.domain].layout == "short":
@@ -195,7 +195,7 @@ def sufficiency_request(document: Document, texts: Sequence[str]) -> TaskRequest
 
 
 def why_insufficient(reply: Completion) -> str:
-    """Empty if the judge says that the passages suffice; "insufficient" if not, else why there is no verdict."""
+    """Empty if the judge finds the passages sufficient; "insufficient" if not, else why there is no verdict."""
     verdicts = _YES_NO.findall(answer_of(reply.text))
     if reason := failure_of(reply) or ("" if verdicts else Outcome.UNPARSED.value):
         return reason
@@ -322,7 +322,7 @@ async def pad(
         assert matcher is not None, "the padding is checked"
         near = matcher.closest([chunk.text for chunk in padded.padding], _JUDGED_CHUNKS)
         replies = await ask(model, *(sufficiency_request(document, [text]) for text in near))
-        # A chunk stays only if the judge says that it does not answer; a reply without a verdict is no such judgment.
+        # A chunk stays only if the judge finds that it does not answer; a reply without a verdict is no such finding.
         answering = [
             text
             for text, reply in zip(near, replies, strict=True)

@@ -81,7 +81,7 @@ class CandidateSettings(Config):
     """The answers that are judged; `synthetic` can be combined with one of the others.
 
     Attributes:
-        path: What `longrm synthesize responses` wrote, in the documents' order.
+        path: Output of `longrm synthesize responses`, in the order of the documents.
         recorded: The answers in the documents' source: those of L-Eval's models, or the responses of comparisons.
         synthetic: The gold answer, and worse answers made from it: they fill the quality levels that models leave
             empty, at no cost.

@@ -207,7 +207,7 @@ def fill_gap(question: str, shown: str) -> str | None:
 
 
 def write_criteria(better: str, worse: str, most: int, draws: Draws, *, error: float, readable: bool) -> str:
-    """Asks for drawn words that only the better response says; if it has none, for the absence of the worse one's.
+    """Asks for drawn words that only the better response contains; if it has none, for the absence of the worse one's.
 
     With probability `error` a criterion is faulty: it asks for a word of the worse response, so that the worse one or
     both meet it. An unreadable reply lacks the label of its lines.

@@ -74,7 +74,7 @@ class CardEvaluation:
 
 @dataclass(frozen=True, slots=True)
 class CardContext:
-    """What a card says about a trained model, in addition to what is in its folder."""
+    """The facts on a trained model's card that are not in the model's folder."""
 
     settings: TrainingSettings
     summary: Mapping[str, Any]  # of the training
@@ -323,7 +323,7 @@ def training_run(source: Path) -> Path | None:
 
 
 def card_context_of_run(run: Path) -> CardContext:
-    """What the card of a finished training run says."""
+    """The context for the card of a finished training run."""
     opened = Run(run)
     summary = opened.summary.to_dict()
     settings = TrainingSettings.resolve(run / CONFIG)

@@ -27,7 +27,7 @@ ReferenceLogprobs = Mapping[str, Sequence[float]]
 class Objective:
     """What a training minimizes: `loss`, a function of the model and a micro-batch.
 
-    `graded` says whether rows have margins or probabilities; `reference` is needed by some losses. `chance` is the loss
+    `graded` is true if rows have margins or probabilities; `reference` is needed by some losses. `chance` is the loss
     of a model that knows nothing, if that is known.
     """
 

@@ -103,7 +103,7 @@ class SourceFile(Config):
     Attributes:
         path: Data in any format that `longrm.data` reads.
         format: Format of the rows; detected from the columns by default.
-        columns: Names of columns in the file that longrm knows under another name, as `prompt = "question"`.
+        columns: Names of the columns in the file, by longrm's names, such as `prompt = "question"`.
         weight: Passes over the file per epoch; with 0.5 an epoch reads one half, and the next one the other half.
     """
 
@@ -221,7 +221,7 @@ class LossSettings(Config):
         centering: Ranking losses: weight of (2 x mean score)^2, which keeps scores near zero (Eisenstein et al. 2023).
     """
 
-    # None stands for the loss's own default, which `LOSSES` has.
+    # None means the loss's own default in `LOSSES`.
     kind: str
     label_smoothing: float | None = Field(None, ge=0.0, lt=0.5)
     beta: float | None = Field(None, gt=0.0)

@@ -54,7 +54,7 @@ def train(
 ) -> dict[str, Any]:
     """Trains into the run folder `out`, resuming from its latest checkpoint; the model is saved to `out/model`.
 
-    `evaluator` evaluates the model in training as often as `settings.evaluation` says. Returns the contents of
+    `evaluator` evaluates the model in training at the interval in `settings.evaluation`. Returns the contents of
     `summary.json`; a finished run is returned as it is.
     """
     _check_trackers(settings.report_to)

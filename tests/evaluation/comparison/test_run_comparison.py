@@ -18,7 +18,7 @@ from longrm.types import Outcome
 
 
 def credits(folder):
-    """What a run's log says of each pair: right, and where it belongs; read without the package."""
+    """Whether each pair in a run's log is right, and where it belongs; read without the package."""
     rows = [json.loads(line) for line in (folder / "judgments.jsonl").read_text().splitlines()]
     right = np.array(
         [(r["scores"][0] > r["scores"][1]) + 0.5 * (r["scores"][0] == r["scores"][1]) for r in rows]

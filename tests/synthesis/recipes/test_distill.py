@@ -39,7 +39,7 @@ class Policy:
 
 
 class Reader(RewardModel):
-    """Knows a response by the number in it that the prompt says is right, if it reads that far."""
+    """Prefers the response with the number that the prompt names as right, if it reads that far."""
 
     name = "reader"
 
@@ -184,7 +184,7 @@ def test_answers_that_are_in_the_text_become_demonstrations(tmp_path, recipe):
     manifest = synthesize(of(recipe), tmp_path / "out")
     rows = [row.demonstration for row in read_demonstrations(tmp_path / "out" / "rows")]
     assert len(rows) == manifest["counts"]["rows"] >= 6
-    # The overlap with the text tells which answer is right.
+    # The overlap with the text shows which answer is right.
     for row in rows:
         number = row.id.removeprefix("d")
         assert text_of(row.completion) == f"The code of room {number} is {number}7{number}1"

@@ -30,7 +30,7 @@ GOOD = "The passage shows it.\n[[8]]"
 
 
 class Judge:
-    """Scores 8; says what the test tells it to."""
+    """Scores 8; other replies are set by the test."""
 
     name = "simulated"
 
@@ -258,9 +258,9 @@ def test_pairs_share_one_long_context_and_are_read_by_training(tmp_path):
         assert size == comparison.metadata["tokens"]
         assert comparison.metadata["length"] - 16 <= size <= comparison.metadata["length"]
         assert not tokenize(row, words_tokenizer()).row.margin
-    assert {row.comparison.ranks for row in found} == {(1, 2), (2, 1)}  # their order tells nothing
+    assert {row.comparison.ranks for row in found} == {(1, 2), (2, 1)}  # their order carries no information
     assert found[0].comparison.prompt == found[1].comparison.prompt != found[2].comparison.prompt
-    rows, steps = make(rows="pairs")  # the control: a judge who always says 8 tells nothing
+    rows, steps = make(rows="pairs")  # the control: a judge that always gives 8 carries no information
     assert rows == []
     assert [one["pairs"] for one in steps] == [{"tie": 1}] * 6
     assert not any("padding" in one for one in steps)

@@ -1,4 +1,4 @@
-"""Trainings by `torchrun`: killed and continued, and what is wrong is said once."""
+"""Trainings by `torchrun`: killed and continued, and errors are printed once."""
 
 import os
 import signal

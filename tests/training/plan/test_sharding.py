@@ -1,4 +1,4 @@
-"""What several devices hold and send, beside what one of them holds."""
+"""Memory and traffic of several devices, compared with the memory of one."""
 
 from dataclasses import replace
 
@@ -50,7 +50,7 @@ def test_key_heads_that_several_devices_need_are_kept_by_each(bases, recipe):
 @pytest.mark.parametrize(
     ("parallel", "weights", "gradients", "optimizer", "cpu"),
     [
-        # Fp32 throughout; 1/8 of what is cut. Of gradients ZeRO keeps two buckets beside, of gathered weights 1e9.
+        # Fp32 throughout; 1/8 of what is cut. ZeRO also keeps two buckets of gradients, and 1e9 gathered weights.
         ({}, 4 * T, 4 * T, 8 * T, 0),
         ({"zero": 1}, 4 * T, 4 * T, 12 * T / 8, 0),
         ({"zero": 2}, 4 * T, 4 * T / 8 + 4e9, 12 * T / 8, 0),

@@ -1,4 +1,4 @@
-"""What a recipe reads: tokens and rows beside those of the training itself."""
+"""The tokens and rows that a recipe reads, compared with those of the training itself."""
 
 import pytest
 

@@ -93,7 +93,7 @@ def biases(models: Sequence[Model]) -> Section | None:
     places = [_place_column(size, place) for size in sizes for place in range(size)]
     by_place = estimate_table("Share of trials that prefer the response at each place", models, places)
     length = estimate_table(
-        "Accuracy by which response is longer, and gold-ordered pairs judged equal",
+        "Accuracy by length of the chosen response, and ties",
         [model for model in models if model.summary.length_bias or model.summary.ties.value],
         _LENGTH,
     )

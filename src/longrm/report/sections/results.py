@@ -84,7 +84,8 @@ def baselines(models: Sequence[Model]) -> Section | None:
     }
     blind = listed([name for name, reads in reads_context.items() if not reads])
     reading = listed([name for name, reads in reads_context.items() if reads])
-    inputs = f"{f' {blind}: the responses only.' if blind else ''}{f' {reading}: the context too.' if reading else ''}"
+    inputs = f" Input of {blind}: the responses only." if blind else ""
+    inputs += f" Input of {reading}: the context, too." if reading else ""
     rows = []
     for model in shown:
         cells = []
@@ -100,7 +101,7 @@ def baselines(models: Sequence[Model]) -> Section | None:
     return Section(
         "Against simple baselines",
         "Baselines",
-        f"The same comparisons judged by heuristics without a model, which read:{inputs} A model that does not beat a "
+        f"Heuristics without a model judge the same comparisons.{inputs} A model that does not beat a "
         "heuristic may do no more than the heuristic. Differences are paired.",
         tables=[Table("Accuracy minus that of each baseline, in percentage points", columns, rows)],
     )

@@ -107,7 +107,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A prompt, with the tools that it offers, and the completion to imitate."""
+    """A prompt, with the tools that it offers, and the completion to imitate; none if completions are to be sampled."""
 
     id: str
     prompt: tuple[Message, ...]

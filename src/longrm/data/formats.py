@@ -344,6 +344,21 @@ def demonstration_from(row: FileRow, number: int) -> Demonstration:
     )
 
 
+def judge_prompt_from(row: FileRow, number: int) -> Demonstration:
+    """A prompt of `longrm synthesize judge-prompts`, whose completions are sampled; the other columns reward them."""
+    prompt = _prompt_of(row, "prompt")
+    for name in ("gold", "order", "id", "format"):
+        required(row, name)
+    columns = {key: to_json_types(value) for key, value in row.items() if key != prompt.column}
+    return Demonstration(
+        # A comparison has a prompt for each order.
+        id=f"{name_of(row, 'id')}#{'-'.join(map(str, columns['order']))}",
+        prompt=prompt.messages,
+        completion=(),
+        metadata=columns,
+    )
+
+
 class RowFormat(NamedTuple):
     """A format of preference data: its columns, for messages, and its function of a row and the row's number."""
 

@@ -44,7 +44,7 @@ class Encoded:
     @property
     def longest(self) -> int:
         """Tokens of the prompt and its longest response: the context that the model needs."""
-        return len(self.prompt) + max(map(len, self.responses))
+        return len(self.prompt) + max(map(len, self.responses), default=0)
 
     @property
     def size(self) -> int:

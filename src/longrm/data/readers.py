@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 from longrm.column_names import check_columns
 from longrm.data.fields import FileRow, scores_of
 from longrm.data.files import RawRow, find_files, raw_rows
-from longrm.data.formats import FORMATS, demonstration_from, describe_formats, recognize
+from longrm.data.formats import FORMATS, demonstration_from, describe_formats, judge_prompt_from, recognize
 from longrm.errors import DataError
 from longrm.reading import FieldError, cut, located, reading, short
 from longrm.types import Comparison, Demonstration, Outcome
@@ -93,7 +93,7 @@ class RowReader(Generic[_Row]):
     """The rows of a file or folder, read again at every iteration and never in memory together.
 
     Attributes:
-        format: A key of `FORMATS`, or "demonstrations".
+        format: A key of `FORMATS`, "demonstrations" or "judge_prompts".
         columns: longrm's names, each with the name of the column in the files; empty if none is renamed.
         convert: Makes a row, and notes the place of its id.
         skipped: The rows that the latest iteration has skipped so far.
@@ -172,19 +172,22 @@ def read(
 def read_demonstrations(
     path: str | Path,
     *,
+    format: Literal["demonstrations", "judge_prompts"] = "demonstrations",
     on_bad_row: OnBadRow = "stop",
     columns: Mapping[str, str] | None = None,
 ) -> DemonstrationReader:
     """Opens rows to imitate: a prompt (`chat_template` or `prompt`) and its `golden` or `completion`.
 
-    Arguments and errors are those of `read`, but no row is read before the first iteration.
+    Judge prompts have no completion; see `judging.judge_prompts`. Arguments and errors are those of `read`, but no row
+    is read before the first iteration.
     """
     path, columns = Path(path), check_columns(columns or {})
+    make = demonstration_from if format == "demonstrations" else judge_prompt_from
 
     def convert(raw: RawRow, places: dict[str, str]) -> DemonstrationRow:
-        return DemonstrationRow(raw.place, convert_row(raw, demonstration_from, places))
+        return DemonstrationRow(raw.place, convert_row(raw, make, places))
 
-    return DemonstrationReader(path, find_files(path), "demonstrations", on_bad_row, columns, convert)
+    return DemonstrationReader(path, find_files(path), format, on_bad_row, columns, convert)
 
 
 def _recognize(path: Path, files: list[Path], on_bad_row: str, columns: Mapping[str, str]) -> str:

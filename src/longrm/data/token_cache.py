@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import tokenizers
@@ -66,7 +67,9 @@ class TokenizedRows:
         self.rows = [
             TrainingRow(**held["row"] | {"ranks": tuple(held["row"]["ranks"])}) for held in self._held
         ]
-        self.longest: list[int] = [held["lengths"][0] + max(held["lengths"][1:]) for held in self._held]
+        self.longest: list[int] = [
+            held["lengths"][0] + max(held["lengths"][1:], default=0) for held in self._held
+        ]
         self._tokens = np.memmap(entry / _TOKENS, _IDS, mode="r")
 
     def __len__(self) -> int:
@@ -108,7 +111,10 @@ def open_tokenized(
     if kind == "comparison":
         rows = read(path, format=format, on_bad_row=on_bad_row, columns=columns)
     else:
-        rows = read_demonstrations(path, on_bad_row=on_bad_row, columns=columns)
+        form: Literal["demonstrations", "judge_prompts"] = (
+            "judge_prompts" if kind == "judge_prompt" else "demonstrations"
+        )
+        rows = read_demonstrations(path, format=form, on_bad_row=on_bad_row, columns=columns)
     entry = cache_folder(cache) / _digest(rows, tokenizer)
     try:
         if not entry.exists():

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
 from longrm.data.joining import Encoded, encode
 from longrm.data.readers import ComparisonRow, DemonstrationRow
@@ -17,7 +17,7 @@ from longrm.errors import DataError
 from longrm.reading import FieldError, is_number, located, short
 from longrm.types import Comparison, Demonstration, Response, message_text, text_of
 
-RowKind = Literal["comparison", "demonstration"]
+RowKind = Literal["comparison", "demonstration", "judge_prompt"]
 
 _LARGEST_MARGIN = 1000  # the loss of a larger one would drown all other rows
 _UNPARSED = -1  # the score in LongRM's released rows of a judgment from which none could be read
@@ -29,12 +29,13 @@ class TrainingRow:
 
     Attributes:
         id: Unique within its file.
-        ranks: Gold ranks of the responses, 1 = best; (1,) for a demonstration.
+        ranks: Gold ranks of the responses, 1 = best; (1,) for a demonstration, empty for a judge prompt.
         digest: See `context_digest`.
         contrast: Whether some rejected judgment gives another score than the chosen one; None if the row does not say,
             or its responses are no judgments.
         margin: By how much the score of a better response should exceed that of a worse one, if known.
         probability: The probability that the gold order is right, from 0.5 to 1, if known.
+        judge: The columns of a judge prompt, which reward the judgments that are sampled for it.
     """
 
     id: str
@@ -43,6 +44,7 @@ class TrainingRow:
     contrast: bool | None = None
     margin: float | None = None
     probability: float | None = None
+    judge: Mapping[str, Any] | None = None
 
     @property
     def tied(self) -> bool:
@@ -69,6 +71,9 @@ def tokenize(row: ComparisonRow | DemonstrationRow, tokenizer: Tokenizer) -> Tok
     try:
         if isinstance(row, DemonstrationRow):
             source = row.demonstration
+            if not source.completion:
+                known = TrainingRow(source.id, (), context_digest(source), judge=source.metadata)
+                return TokenizedRow(known, Encoded(tokenizer.generation_ids(source.prompt), ()))
             responses = [source.completion]
             known = TrainingRow(source.id, (1,), context_digest(source))
         else:

@@ -5,7 +5,8 @@ names. A scalar head is trained in full, and always saved and merged with them.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,19 @@ def adapt(
     cast_adapter_dtype(model, _NAME)
     if head is not None:
         head.requires_grad_(True)
+
+
+@contextmanager
+def without_adapter(model: TransformersModel) -> Iterator[None]:
+    """Lets a model compute with the weights of its base, within a `with` block."""
+    layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
 
 
 def write_adapter(model: TransformersModel, folder: Path) -> None:

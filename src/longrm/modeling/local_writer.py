@@ -27,6 +27,9 @@ from longrm.modeling.loading import LanguageModel, load_language_model
 from longrm.modeling.shared_prefix import check_embedded
 from longrm.types import Message, Outcome
 
+_HEADER = 64
+"""Tokens at the end of a prompt among which a chat template opens a thought."""
+
 _BLOCK = 512
 """Tokens of a block: enough to keep a device busy, and few to read again where two prompts part."""
 
@@ -48,9 +51,7 @@ class LocalWriter(Writer):
         self.provenance = language_model.provenance
         self._model = language_model.model
         self.limit: int | None = getattr(self._model.config, "max_position_embeddings", None)
-        ends = self._model.generation_config.eos_token_id
-        ends = ends if isinstance(ends, list) else [ends]
-        self._ends = {*ends, self.tokenizer.eos_id} - {None}
+        self._ends = end_tokens(language_model)
         self._in_blocks = self._model.config._attn_implementation == CONTINUATION
         # The tokens of full blocks whose keys and values are at the start of the cache.
         self._cached: list[int] = []
@@ -109,18 +110,11 @@ class LocalWriter(Writer):
         ended = written[-1] in self._ends
         return Completion(
             Outcome.ANSWERED if ended else Outcome.TRUNCATED,
-            text=self._text(request.messages, written[:-1] if ended else written),
+            text=written_text(self.tokenizer, prompt, written[:-1] if ended else written),
             detail="" if ended else f"no end after {request.max_tokens} tokens",
             prompt_tokens=len(prompt),
             completion_tokens=len(written),
         )
-
-    def _text(self, messages: Sequence[Message], written: list[int]) -> str:
-        text = self.tokenizer.decode(written, special=False)
-        with_special = self.tokenizer.decode(written)
-        if len(thinking_tags(with_special)) > len(thinking_tags(text)):  # tags that are special tokens
-            text = with_special
-        return opened_thought(self.tokenizer.render(messages, add_generation_prompt=True)) + text
 
     @torch.inference_mode()
     def _continue(self, prompt: list[int], request: Request) -> list[int]:
@@ -164,6 +158,22 @@ class LocalWriter(Writer):
             )
         logits: Tensor = output.logits[0, -1].float()
         return logits
+
+
+def end_tokens(language_model: LanguageModel) -> set[int]:
+    """The tokens that end a text: those of the generation config, and that of the tokenizer."""
+    ends = language_model.model.generation_config.eos_token_id
+    ends = ends if isinstance(ends, list) else [ends]
+    return {*ends, language_model.tokenizer.eos_id} - {None}
+
+
+def written_text(tokenizer: Tokenizer, prompt: Sequence[int], written: Sequence[int]) -> str:
+    """The text of generated tokens, which begins with the thought that the prompt opens, if it opens one."""
+    text = tokenizer.decode(written, special=False)
+    with_special = tokenizer.decode(written)
+    if len(thinking_tags(with_special)) > len(thinking_tags(text)):  # tags that are special tokens
+        text = with_special
+    return opened_thought(tokenizer.decode(prompt[-_HEADER:])) + text
 
 
 def _draw(logits: Float[Tensor, " V"], temperature: float, generator: torch.Generator) -> int:

@@ -147,27 +147,40 @@ def _at_ends(scored: Int[Tensor, " branches"], packed: Packed) -> bool:
 
 
 def response_logprobs(
-    model: TransformersModel, packed: Packed, written: Sequence[Sequence[int]] | None = None
+    model: TransformersModel,
+    packed: Packed,
+    written: Sequence[Sequence[int]] | None = None,
+    temperature: float = 1.0,
 ) -> list[Float[Tensor, " R"]]:
     """Returns the fp32 log-probabilities of the R written tokens of every branch, branch by branch.
 
-    `written` are offsets from the end of every branch, as in `Encoded.written`; by default all of its tokens.
+    `written` are offsets from the end of every branch, as in `Encoded.written`; by default all of its tokens. With a
+    temperature they are those of softmax(logits / temperature), from which the tokens were sampled.
     """
     if written is None:
         written = [range(begin - end, 0) for _, begin, end in packed.layout.branches()]
-    return written_logprobs(model, hidden_states(model, packed), packed, written)
+    return written_logprobs(model, hidden_states(model, packed), packed, written, temperature)
 
 
 def written_logprobs(
-    model: TransformersModel, hidden: Hidden, packed: Packed, written: Sequence[Sequence[int]]
+    model: TransformersModel,
+    hidden: Hidden,
+    packed: Packed,
+    written: Sequence[Sequence[int]],
+    temperature: float = 1.0,
 ) -> list[Float[Tensor, " R"]]:
     """Returns what `response_logprobs` does, from the sequence's `hidden_states`."""
     targets = [index for own in packed.layout.written_tokens(written) for index in own]
-    return list(torch.split(token_logprobs(model, hidden, packed, targets), list(map(len, written))))
+    logprobs = token_logprobs(model, hidden, packed, targets, temperature)
+    return list(torch.split(logprobs, list(map(len, written))))
 
 
 def token_logprobs(
-    model: TransformersModel, hidden: Hidden, packed: Packed, targets: Sequence[int]
+    model: TransformersModel,
+    hidden: Hidden,
+    packed: Packed,
+    targets: Sequence[int],
+    temperature: float = 1.0,
 ) -> Float[Tensor, " N"]:
     """Returns the fp32 log-probability of each target token, given all tokens that it follows in its own sequence.
 
@@ -180,10 +193,15 @@ def token_logprobs(
     tokens = packed.input_ids[0, list(targets)]
     group = sequence_group(model)
     if group is None:
-        return _logprobs_in_parts(states, head, tokens)
+        return _logprobs_in_parts(states, head, tokens, temperature)
     # Every process has all N rows by now, and computes the logits of some of them.
-    own = _logprobs_in_parts(own_part(states, group), head, own_part(tokens, group))
+    own = _logprobs_in_parts(own_part(states, group), head, own_part(tokens, group), temperature)
     return gather_parts(own, len(tokens), group)
+
+
+def next_logits(model: TransformersModel, states: Float[Tensor, "N C"]) -> Float[Tensor, "N vocabulary"]:
+    """Returns the fp32 logits of the token that follows each of some last hidden states."""
+    return _linear(states, model.get_output_embeddings() or model.get_input_embeddings())
 
 
 def next_logprobs(
@@ -204,22 +222,25 @@ def _rows(
 
 
 def _logprobs_in_parts(
-    states: Float[Tensor, "N C"], head: nn.Module, tokens: Int[Tensor, " N"]
+    states: Float[Tensor, "N C"], head: nn.Module, tokens: Int[Tensor, " N"], temperature: float
 ) -> Float[Tensor, " N"]:
     """Computes logits `LOGITS_AT_ONCE` at a time, and again in the backward pass, so that one part is in memory."""
     assert isinstance(head.weight, Tensor)
     size = max(1, LOGITS_AT_ONCE // len(head.weight))
     if len(tokens) <= size:
-        return _logprobs(states, head, tokens)
+        return _logprobs(states, head, tokens, temperature)
     parts = zip(torch.split(states, size), torch.split(tokens, size), strict=True)
     again = partial(checkpoint, _logprobs, use_reentrant=False, preserve_rng_state=False)
-    return torch.cat([again(part, head, own) for part, own in parts])
+    return torch.cat([again(part, head, own, temperature) for part, own in parts])
 
 
 def _logprobs(
-    states: Float[Tensor, "N C"], head: nn.Module, tokens: Int[Tensor, " N"]
+    states: Float[Tensor, "N C"], head: nn.Module, tokens: Int[Tensor, " N"], temperature: float
 ) -> Float[Tensor, " N"]:
-    return -functional.cross_entropy(_linear(states, head), tokens, reduction="none")
+    logits = _linear(states, head)
+    if temperature != 1.0:
+        logits = logits / temperature
+    return -functional.cross_entropy(logits, tokens, reduction="none")
 
 
 def _linear(states: Tensor, head: nn.Module) -> Tensor:

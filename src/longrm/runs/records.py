@@ -168,6 +168,31 @@ class EvaluationRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class RolloutRecord:
+    """The judgments that a training by reinforcement sampled for one prompt (`rollouts.jsonl`).
+
+    All lists have one entry for every judgment. `old_logprobs` are only there if several steps use the judgments, and
+    `reference_logprobs` only if the loss has a divergence; each has one number for every token.
+    """
+
+    step: Count  # the first optimizer step that uses them, from 1
+    id: str  # the comparison and the presented order
+    gold: str
+    length: Count  # tokens of the prompt
+    tokens: tuple[tuple[int, ...], ...]  # with the end token
+    texts: tuple[str, ...]
+    outcomes: tuple[str, ...]  # "answered", or "unparsed" if there is no verdict
+    rewards: tuple[FiniteFloat, ...]
+    advantages: tuple[FiniteFloat, ...]
+    terms: tuple[
+        dict[str, FiniteFloat], ...
+    ]  # the terms of every reward, unweighted; those omitted are absent
+    entropies: tuple[FiniteFloat, ...]  # mean entropy of the tokens' distributions, in nats
+    old_logprobs: tuple[tuple[FiniteFloat, ...], ...] = ()
+    reference_logprobs: tuple[tuple[FiniteFloat, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ReferenceRecord:
     """Summed log-probabilities of an example's responses under the initial model (`reference.jsonl`).
 

@@ -3,7 +3,7 @@
 Torch is imported where trees are packed; `longrm plan` needs only their shapes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A row of training data as token ids: a comparison, or a demonstration with its one completion."""
+    """A row of training data as token ids: a comparison, a demonstration with its one completion, or a judge prompt."""
 
     id: str
     tokens: Encoded
@@ -30,6 +30,7 @@ class Example:
     source: str = ""  # its file or world
     margin: float | None = None  # by how much a better response's score should exceed a worse one's
     probability: float | None = None  # that the gold order is right, from 0.5 to 1
+    judge: Mapping[str, Any] | None = None  # the columns of a judge prompt
 
     @property
     def size(self) -> int:
@@ -43,13 +44,15 @@ class MicroBatch:
 
     packed: "Packed"  # the token trees; their branches are the responses of the examples, in order
     examples: Sequence[Example]
-    weight: float  # its share of the step; the weights of a step sum to 1
+    weight: (
+        float  # its share of the step; the weights of a step sum to 1 if all of its examples have a gradient
+    )
 
-    def response_logprobs(self, model: Any) -> "list[Tensor]":
+    def response_logprobs(self, model: Any, temperature: float = 1.0) -> "list[Tensor]":
         """The fp32 log-probabilities of every response's tokens, response by response, of all examples in order."""
         from longrm.modeling.shared_prefix import response_logprobs
 
-        return response_logprobs(model, self.packed.to(model.device), self.written)
+        return response_logprobs(model, self.packed.to(model.device), self.written, temperature)
 
     @property
     def written(self) -> list[Sequence[int]]:
@@ -99,9 +102,12 @@ class Batches:
     def prepare(self, step: int) -> Step:
         """Draws and packs the examples of a step, counted from 0."""
         examples = self._examples(step)
-        trees = self._trees(examples)
+        total = sum(map(self.objective.weight, examples))
+        trees = self._trees(
+            [example for example in examples if self.objective.learns(example)] or examples[:1]
+        )
         return Step(
-            micro_batches=self._micro_batches(trees),
+            micro_batches=self._micro_batches(trees, total),
             tokens=sum(tree.size for tree, _ in trees),
             length=max(len(example.tokens.prompt) for example in examples),
             digests=tuple(dict.fromkeys(example.digest for example in examples)),
@@ -145,9 +151,8 @@ class Batches:
         # copies nothing if they follow each other.
         return sorted(trees, key=by_shape)
 
-    def _micro_batches(self, trees: Sequence["_ExampleTree"]) -> list[MicroBatch]:
-        """The micro-batches of this process; every process gets the same number."""
-        total = sum(self.objective.weight(example) for _, own in trees for example in own)
+    def _micro_batches(self, trees: Sequence["_ExampleTree"], total: float) -> list[MicroBatch]:
+        """The micro-batches of this process; every process gets the same number. `total` is the weight of the step."""
         filled = [_fill(part, self.budget) for part in _share_out(trees, self.parts)]
         own = [self._micro_batch(held, total) for held in filled[self.part]]
         # Under ZeRO all processes take part in every forward pass: one with fewer micro-batches repeats the smallest

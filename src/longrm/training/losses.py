@@ -149,6 +149,116 @@ def _split(values: Float[Tensor, " S"], counts: Sequence[int]) -> Sequence[Float
     return parts
 
 
+# --- Losses of sampled completions -----------------------------------------------------------------------------------
+#
+# The completions of all groups come in one sequence, with one advantage for each. A completion is a row of its tokens'
+# log-probabilities, at the temperature at which it was sampled; `old` are those of the weights that sampled it, and
+# `reference` those of the model that training starts from.
+
+
+def grpo(
+    logprobs: Sequence[Float[Tensor, " R"]],
+    advantages: Sequence[float],
+    *,
+    max_tokens: int,
+    old: Sequence[Sequence[float]] | None = None,
+    reference: Sequence[Sequence[float]] | None = None,
+    epsilon: float,
+    epsilon_high: float | None,
+    kl: float,
+) -> LossResult:
+    """The clipped policy gradient, a mean over completions of means over their tokens (GRPO, Shao et al. 2024, eq. 3).
+
+    A token's loss is -min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A) + kl (exp(d) - d - 1), with r the ratio of its
+    probability to the old one, A the advantage of its completion, and d the log-ratio of the reference to the policy.
+
+    Args:
+        logprobs: Log-probabilities of the tokens of every completion.
+        advantages: One for every completion.
+        max_tokens: The most tokens that a completion may have; only `dr_grpo` reads it.
+        old: Log-probabilities of the weights that sampled the completions; None if they are still the same.
+        reference: Log-probabilities under the reference; only read if `kl` is not 0.
+        epsilon: How far the ratio may fall below 1.
+        epsilon_high: How far it may rise above 1; `epsilon` by default.
+        kl: Weight of the divergence from the reference.
+
+    Returns:
+        The loss, and `clipped` (the share of tokens whose ratio is clipped) and, if `kl` is not 0, `kl` (the mean
+        divergence), with tokens weighted as in the loss.
+    """
+    weights = [1.0 / (len(own) * len(logprobs)) for own in logprobs]
+    return _policy_gradient(logprobs, advantages, weights, old, reference, epsilon, epsilon_high, kl)
+
+
+def dr_grpo(
+    logprobs: Sequence[Float[Tensor, " R"]],
+    advantages: Sequence[float],
+    *,
+    max_tokens: int,
+    old: Sequence[Sequence[float]] | None = None,
+    reference: Sequence[Sequence[float]] | None = None,
+    epsilon: float,
+    epsilon_high: float | None,
+    kl: float,
+) -> LossResult:
+    """`grpo` with sums over tokens divided by `max_tokens`: no bias by length (Dr. GRPO, Liu et al. 2025)."""
+    weights = [1.0 / (max_tokens * len(logprobs))] * len(logprobs)
+    return _policy_gradient(logprobs, advantages, weights, old, reference, epsilon, epsilon_high, kl)
+
+
+def dapo(
+    logprobs: Sequence[Float[Tensor, " R"]],
+    advantages: Sequence[float],
+    *,
+    max_tokens: int,
+    old: Sequence[Sequence[float]] | None = None,
+    reference: Sequence[Sequence[float]] | None = None,
+    epsilon: float,
+    epsilon_high: float | None,
+    kl: float,
+) -> LossResult:
+    """`grpo` as one mean over the tokens of all completions (DAPO, Yu et al. 2025, eq. 8)."""
+    weights = [1.0 / sum(map(len, logprobs))] * len(logprobs)
+    return _policy_gradient(logprobs, advantages, weights, old, reference, epsilon, epsilon_high, kl)
+
+
+def _policy_gradient(
+    logprobs: Sequence[Float[Tensor, " R"]],
+    advantages: Sequence[float],
+    weights: Sequence[float],
+    old: Sequence[Sequence[float]] | None,
+    reference: Sequence[Sequence[float]] | None,
+    epsilon: float,
+    epsilon_high: float | None,
+    kl: float,
+) -> LossResult:
+    """The sum over tokens; `advantages` and `weights` have one number for all tokens of a completion."""
+    current = _concatenate(logprobs)  # [T], as all below
+
+    def for_tokens(values: Sequence[float]) -> Float[Tensor, " T"]:
+        return current.new_tensor(
+            [value for value, own in zip(values, logprobs, strict=True) for _ in range(len(own))]
+        )
+
+    def of_tokens(values: Sequence[Sequence[float]]) -> Float[Tensor, " T"]:
+        return current.new_tensor([value for own in values for value in own])
+
+    weight, advantage = for_tokens(weights), for_tokens(advantages)
+    before = current.detach() if old is None else of_tokens(old)
+    ratio = (current - before).exp()
+    gain = ratio * advantage
+    clipped_gain = ratio.clamp(1.0 - epsilon, 1.0 + (epsilon_high or epsilon)) * advantage
+    loss = (-gain.minimum(clipped_gain) * weight).sum()
+    metrics = {"clipped": ((gain > clipped_gain) * weight).sum().item()}
+    if kl:
+        assert reference is not None, "the divergence needs a reference"
+        log_ratio = of_tokens(reference) - current
+        divergence = ((log_ratio.exp() - log_ratio - 1.0) * weight).sum()
+        metrics["kl"] = divergence.item()
+        loss = loss + kl * divergence
+    return loss, metrics
+
+
 # --- Losses of scores with a gold order ------------------------------------------------------------------------------
 #
 # S responses of a batch, one comparison after the other; B comparisons; N responses of the largest comparison.
@@ -316,6 +426,12 @@ def _log_sigmoid(values: Tensor) -> Tensor:
     return logsigmoid(values)
 
 
+def _concatenate(values: Sequence[Tensor]) -> Tensor:
+    import torch
+
+    return torch.cat(list(values))
+
+
 def _stack(values: Sequence[Tensor]) -> Tensor:
     import torch
 
@@ -343,6 +459,7 @@ class Loss:
 # receives the other options.
 _MARGIN = {"beta": 2.5, "gamma": 0.5, "nll": 0.05, "label_smoothing": 0.0, "rejected": None}
 _RANKING = {"label_smoothing": 0.0, "centering": 0.0}
+_POLICY = {"epsilon": 0.2, "epsilon_high": None, "kl": 0.0}  # epsilon_high is epsilon unless it is set
 
 LOSSES: dict[str, Loss] = {
     "sft": Loss("sft", sft, "SFT", "the negative log-likelihood of completion tokens", {}),
@@ -370,6 +487,27 @@ LOSSES: dict[str, Loss] = {
         {"beta": 0.1, "nll": 0.0, "label_smoothing": 0.0, "rejected": None},
         chance=math.log(2.0),
         needs_reference=True,
+    ),
+    "grpo": Loss(
+        "grpo",
+        grpo,
+        "GRPO",
+        "sampled judgments by their rewards within a group, a mean over judgments (Shao et al. 2024)",
+        _POLICY,
+    ),
+    "dr_grpo": Loss(
+        "grpo",
+        dr_grpo,
+        "Dr. GRPO",
+        "sampled judgments by their rewards within a group, divided by the most tokens of one (Liu et al. 2025)",
+        _POLICY,
+    ),
+    "dapo": Loss(
+        "grpo",
+        dapo,
+        "DAPO",
+        "sampled judgments by their rewards within a group, a mean over tokens (Yu et al. 2025)",
+        _POLICY,
     ),
     "bradley_terry": Loss(
         "bradley_terry",

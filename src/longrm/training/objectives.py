@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from longrm.errors import DataError
 from longrm.training.losses import centering
-from longrm.training.settings import LossSettings
+from longrm.training.settings import LossSettings, RolloutSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from longrm.runs.records import RolloutRecord
     from longrm.training.batches import Example, MicroBatch
 
 ModelKind = Literal["scorer", "language_model"]
@@ -32,7 +33,7 @@ class Objective:
     """
 
     trains: ClassVar[ModelKind]
-    reads: ClassVar[Literal["comparison", "demonstration"]]
+    reads: ClassVar[Literal["comparison", "demonstration", "judge_prompt"]]
     title: ClassVar[str]  # one line for `longrm train --help`
     help: ClassVar[str]  # the text of `longrm train OBJECTIVE --help`
     description: ClassVar[str]  # what was trained, for the model card
@@ -42,6 +43,7 @@ class Objective:
     ) -> None:
         self.settings = settings
         self.reference = reference
+        self.step_metrics: dict[str, float] = {}  # of the whole step, besides the means over micro-batches
         options = settings.options()
         # Margins, the likelihood and centering change the loss of a model that knows nothing. With label smoothing even
         # a perfect model may come close to it.
@@ -55,6 +57,10 @@ class Objective:
     def weight(self, example: "Example") -> float:
         """The weight of the example in the mean over a step."""
         return 1.0
+
+    def learns(self, example: "Example") -> bool:
+        """Whether the example has a gradient; one without is counted in the mean and not computed."""
+        return True
 
     def loss(self, model: Any, micro: "MicroBatch") -> "tuple[Tensor, dict[str, float]]":
         """The weighted mean over the examples of a micro-batch, and metrics to log."""
@@ -167,5 +173,59 @@ class BradleyTerry(Objective):
         return loss + centering_weight * centering(values, ranks), metrics
 
 
-OBJECTIVES: dict[str, type[Objective]] = {"sft": SFT, "preference": Preference, "bradley_terry": BradleyTerry}
+class GRPO(Objective):
+    """A generative reward model by reinforcement learning: sampled judgments, rewarded by their verdicts.
+
+    Attributes:
+        groups: The judgments of every example of the step, by its id; `rollouts.RolloutSource` sets them.
+        rollouts: How they were sampled.
+    """
+
+    trains = "language_model"
+    reads = "judge_prompt"
+    title = "Reward a judge for right verdicts: reinforcement learning."
+    help = """Trains a language model to judge, by group relative policy optimization (GRPO) on its own verdicts.
+
+    Every step samples several judgments of each prompt and prefers those with a higher reward than the others of their
+    group. The prompt is read once for all of them. Rows are those of longrm synthesize judge-prompts.
+
+    \b
+    longrm train grpo --config mine.toml --out runs/grpo
+    longrm train grpo --config demo/generative_grpo --set model.path=runs/sft/model --out runs/grpo
+    """
+    description = "rewards of sampled judgments for right verdicts"
+    groups: "Mapping[str, RolloutRecord]"
+    rollouts: RolloutSettings
+
+    def weight(self, example: "Example") -> float:
+        """Judgments, or for `dapo` their tokens."""
+        counts = list(map(len, example.tokens.responses))
+        return float(sum(counts) if self.settings.kind == "dapo" else len(counts))
+
+    def learns(self, example: "Example") -> bool:
+        """Whether the judgments of the group have different rewards, or the divergence has a gradient."""
+        return bool(self.settings.options()["kl"]) or any(self.groups[example.id].advantages)
+
+    def loss(self, model: Any, micro: "MicroBatch") -> "tuple[Tensor, dict[str, float]]":
+        """The loss of a micro-batch."""
+        groups = [self.groups[example.id] for example in micro.examples]
+        logprobs = micro.response_logprobs(model, self.rollouts.temperature)
+        old = [own for group in groups for own in group.old_logprobs]
+        reference = [own for group in groups for own in group.reference_logprobs]
+        return self.settings.loss.function(
+            logprobs,
+            [advantage for group in groups for advantage in group.advantages],
+            max_tokens=self.rollouts.max_tokens,
+            old=old or None,
+            reference=reference or None,
+            **self.settings.options(),
+        )
+
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    "sft": SFT,
+    "preference": Preference,
+    "grpo": GRPO,
+    "bradley_terry": BradleyTerry,
+}
 """Every objective by its name in recipes."""

@@ -126,6 +126,7 @@ class WorldDataSettings(Config):
         completions: What a language model learns to write: the fact that answers the question, or a pairwise or
             pointwise judgment; of several, one is drawn for every question. Preference training takes the chosen
             judgment by consensus, and omits questions on which all judges agree.
+        template: For `objective = "grpo"`: a jinja2 file with a judging prompt of your own; by default the format's.
     """
 
     name: str | tuple[str, ...] = "records"
@@ -135,17 +136,12 @@ class WorldDataSettings(Config):
     responses_per_step: int = Field(128, ge=2)
     seed: int = 0
     completions: tuple[CompletionForm, ...] = ()
+    template: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         """The worlds from which contexts are drawn."""
         return (self.name,) if isinstance(self.name, str) else self.name
-
-    @model_validator(mode="after")
-    def _judges_pairs_of_records(self) -> "WorldDataSettings":
-        if self.completions and (self.names != ("records",) or set(self.responses) != {2}):
-            raise ValueError('completions are only supported for name = "records" with responses = [2]')
-        return self
 
 
 class DataSettings(Config):
@@ -219,6 +215,9 @@ class LossSettings(Config):
         nll: Preference losses: weight of the negative log-likelihood of the chosen response, per token.
         rejected: Preference losses: the number of rejected responses to read, the first ones; all by default.
         centering: Ranking losses: weight of (2 x mean score)^2, which keeps scores near zero (Eisenstein et al. 2023).
+        epsilon: GRPO losses: how far below 1 the probability ratio of a token to its sampling is clipped.
+        epsilon_high: GRPO losses: how far above 1; the same by default.
+        kl: GRPO losses: weight of the divergence from the model that training starts from (`beta` in TRL).
     """
 
     # None means the loss's own default in `LOSSES`.
@@ -229,6 +228,9 @@ class LossSettings(Config):
     nll: float | None = Field(None, ge=0.0)
     rejected: int | None = Field(None, ge=1)
     centering: float | None = Field(None, ge=0.0)
+    epsilon: float | None = Field(None, gt=0.0)
+    epsilon_high: float | None = Field(None, gt=0.0)
+    kl: float | None = Field(None, ge=0.0)
 
     @model_validator(mode="after")
     def _takes_its_options(self) -> "LossSettings":
@@ -249,6 +251,32 @@ class LossSettings(Config):
         """The options of the loss, defaults filled in."""
         given = {name: getattr(self, name) for name in self.loss.options}
         return {name: self.loss.options[name] if value is None else value for name, value in given.items()}
+
+
+class RolloutSettings(Config):
+    """How judgments are sampled and rewarded; for `objective = "grpo"`, and named as in TRL's `GRPOConfig`.
+
+    Attributes:
+        num_generations: Judgments sampled for every prompt.
+        temperature: Of the sampling.
+        top_p: Only the most likely tokens that together have this probability are drawn.
+        max_tokens: The most tokens of a judgment.
+        num_iterations: Optimizer steps with the same judgments.
+        scale_rewards: Whether advantages are divided by the standard deviation of their group's rewards.
+        rewards: Weight of every reward term, by its name in `longrm.verdict_reward`.
+        soft_tokens: For the term "brief": the last so many of `max_tokens` are penalized.
+        metric: For the term "solved": the answer metric, by its name in docs/measures.md.
+    """
+
+    num_generations: int = Field(8, ge=2)
+    temperature: float = Field(1.0, gt=0.0)
+    top_p: float = Field(1.0, gt=0.0, le=1.0)
+    max_tokens: int = Field(512, ge=1)
+    num_iterations: int = Field(1, ge=1)
+    scale_rewards: Literal["group", "none"] = "group"
+    rewards: Mapping[str, float] = {"correct": 1.0, "format": 0.1}
+    soft_tokens: int | None = Field(None, ge=1)
+    metric: str = "exact_match"
 
 
 class OptimizerSettings(Config):
@@ -364,12 +392,13 @@ class TrainingSettings(Config):
     """A recipe of `longrm train`.
 
     Attributes:
-        objective: "sft", "preference" or "bradley_terry".
+        objective: "sft", "preference", "grpo" or "bradley_terry".
         seed: Seed of a new head or model, the order of the data, and the curriculum.
         model: The model that training starts from.
         data: The rows.
         curriculum: Context lengths of generated data.
         loss: The loss and its options.
+        rollouts: How the judgments of GRPO are sampled and rewarded.
         optimizer: AdamW, its schedule and the number of steps.
         memory: Ways to save memory.
         parallel: Layout over several devices.
@@ -388,6 +417,7 @@ class TrainingSettings(Config):
     data: DataSettings
     curriculum: CurriculumSettings | None = None
     loss: LossSettings
+    rollouts: RolloutSettings | None = None
     optimizer: OptimizerSettings = OptimizerSettings()
     memory: Annotated[MemorySettings, OPERATIONAL] = MemorySettings()
     parallel: Annotated[ParallelSettings, OPERATIONAL] = ParallelSettings()
@@ -403,6 +433,8 @@ class TrainingSettings(Config):
         """Fills in the default loss of the objective, so that the config.toml of every run names its loss."""
         if not isinstance(values, Mapping):
             return values
+        if values.get("objective") == "grpo":
+            values = {"rollouts": {}, **values}
         loss, defaults = values.get("loss", {}), default_losses()
         if isinstance(loss, Mapping) and "kind" not in loss and values.get("objective") in defaults:
             return {**values, "loss": {**loss, "kind": defaults[values["objective"]]}}
@@ -430,10 +462,23 @@ class TrainingSettings(Config):
             if self.loss.loss.needs_reference:
                 # Its reference log-probabilities are computed once for every row, and generated data has no end.
                 raise ValueError(f'loss.kind = "{self.loss.kind}" needs data.path, not data.world')
-            if self.objective == "preference" and "fact" in self.data.world.completions:
+            forms = self.data.world.completions
+            if self.objective != "sft" and "fact" in forms:
                 raise ValueError('completions = ["fact"] is only supported with objective = "sft"')
+            is_records = self.data.world.names == ("records",) and set(self.data.world.responses) == {2}
+            if forms and not is_records and self.objective != "grpo":
+                raise ValueError('completions are only supported for name = "records" with responses = [2]')
+            if self.data.world.template and self.objective != "grpo":
+                raise ValueError('data.world.template is only supported with objective = "grpo"')
         elif self.curriculum is not None:
             raise ValueError("curriculum is only valid with data.world")
+        if self.rollouts is not None and self.objective != "grpo":
+            raise ValueError('rollouts is only valid with objective = "grpo"')
+        if self.rollouts is not None and (self.parallel.zero or self.parallel.sequence > 1):
+            raise ValueError(
+                'objective = "grpo" needs the whole model on every device: set parallel.zero = 0 and '
+                "parallel.sequence = 1"
+            )
         return self
 
     def deadlocks(self, devices: int) -> bool:

@@ -7,18 +7,22 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 from longrm.data.joining import Encoded, encode
 from longrm.data.token_cache import TokenizedRows, open_tokenized
 from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import RowKind, context_digest
 from longrm.errors import ConfigError, DataError
+from longrm.judging import load_format
+from longrm.judging.judge_prompts import judge_prompt_rows
 from longrm.rng import Draws
 from longrm.runs.progress import Progress, no_progress
 from longrm.training.batches import Example
 from longrm.training.sampling import Mixture
 from longrm.training.settings import DataSettings, WorldDataSettings
-from longrm.training.world_judgments import JudgmentWriter
+from longrm.training.world_judgments import TEMPLATES, JudgmentWriter
 from longrm.types import Comparison
 from longrm.worlds import WorldPlan, group
 
@@ -38,7 +42,16 @@ class GeneratedSource:
         self._world = world
         self._tokenizer = tokenizer
         self._kind = kind
-        self._writer = JudgmentWriter(tokenizer, world.completions) if world.completions else None
+        self._writer, self._formats = None, {}
+        if kind == "judge_prompt":
+            templates: Mapping[str, Path] = TEMPLATES if world.names == ("records",) else {}
+            own = Path(world.template) if world.template else None
+            self._formats = {
+                form: load_format(form, template=own or templates.get(form))
+                for form in world.completions or ("pairwise",)
+            }
+        elif world.completions:
+            self._writer = JudgmentWriter(tokenizer, world.completions)
 
     def batch(self, step: int, length: int | None) -> list[Example]:
         """As many contexts as the token budget allows, with the responses of the step divided among them."""
@@ -60,6 +73,8 @@ class GeneratedSource:
                 texts=world.texts,
             )
             rows += group(plan, step * world.responses_per_step + index, self._tokenizer)
+        if self._formats:
+            return [example for row in rows for example in self._judge_prompts(row)]
         examples = [example for row in rows if (example := self._example(row)) is not None]
         if not examples:
             raise ConfigError(
@@ -67,6 +82,21 @@ class GeneratedSource:
                 "prefer; raise data.world.responses_per_step"
             )
         return examples
+
+    def _judge_prompts(self, row: Comparison) -> list[Example]:
+        """The judging prompts of a comparison, in every order, in a format that is drawn from its id."""
+        format = self._formats[Draws("written", row.id).choice(list(self._formats))]
+        return [
+            Example(
+                f"{row.id}#{'-'.join(map(str, judge['order']))}",
+                Encoded(self._tokenizer.generation_ids(judge["prompt"]), ()),
+                (),
+                context_digest(row),
+                source=str(row.metadata["task"]),
+                judge=judge,
+            )
+            for judge in judge_prompt_rows(row, format, tokenizer=self._tokenizer)
+        ]
 
     def _example(self, row: Comparison) -> Example | None:
         """None for a question on which all judges agree."""
@@ -92,12 +122,14 @@ class _File:
     path: str
     weight: float
     tokenized: TokenizedRows
-    kept: Sequence[int]
+    kept: Sequence[Sequence[int]]  # rows of one comparison, which stay together
     counts: Mapping[str, int]
 
 
 class FileSource:
     """The rows of one file or several, in a new order for every epoch; see `sampling.Mixture`.
+
+    The prompts of a comparison for a judge, one for each order, are in the same step.
 
     Attributes:
         counts: Rows `read`, `used`, omitted as `bad`, `tied` or `too_long`; rows `without_contrast`, which are
@@ -109,8 +141,9 @@ class FileSource:
         self.counts = {name: sum(file.counts[name] for file in files) for name in files[0].counts}
         self.digest = "-".join(file.tokenized.digest for file in files)
         self._files = files
-        self._per_step = per_step
-        lengths = [[file.tokenized.longest[index] for index in file.kept] for file in files]
+        # `per_step` counts rows, and comparisons are read whole.
+        self._per_step = max(1, per_step // max(len(rows) for file in files for rows in file.kept))
+        lengths = [[file.tokenized.longest[rows[0]] for rows in file.kept] for file in files]
         self._mixture = Mixture(lengths, [file.weight for file in files], seed)
         self._epoch = lru_cache(maxsize=2)(self._mixture.epoch)
 
@@ -118,7 +151,16 @@ class FileSource:
         """The next rows of the epoch's order; the last step of an epoch may have fewer."""
         epoch, within = divmod(step, self.epoch_steps())
         chosen = self._epoch(epoch)[within * self._per_step : (within + 1) * self._per_step]
-        return [self._example(self._files[file], row) for file, row in chosen]
+        return [
+            self._example(self._files[file], index)
+            for file, at in chosen
+            for index in self._files[file].kept[at]
+        ]
+
+    def judge_rows(self) -> list[Mapping[str, Any]]:
+        """The columns of all judge prompts."""
+        rows = [file.tokenized.rows[index] for file in self._files for rows in file.kept for index in rows]
+        return [row.judge for row in rows if row.judge is not None]
 
     def epoch_steps(self) -> int:
         """Steps of one epoch."""
@@ -126,10 +168,10 @@ class FileSource:
 
     def examples(self) -> Iterator[Example]:
         """All rows, each once, in file order, whatever their weight."""
-        return (self._example(file, row) for file in self._files for row in range(len(file.kept)))
+        return (self._example(file, index) for file in self._files for rows in file.kept for index in rows)
 
     def _example(self, file: _File, index: int) -> Example:
-        tokenized = file.tokenized[file.kept[index]]
+        tokenized = file.tokenized[index]
         row = tokenized.row
         return Example(
             f"{file.path}/{row.id}" if len(self._files) > 1 else row.id,
@@ -139,6 +181,7 @@ class FileSource:
             source=file.path,
             margin=row.margin,
             probability=row.probability,
+            judge=row.judge,
         )
 
 
@@ -149,21 +192,20 @@ def open_source(
     *,
     kind: RowKind,
     limit: int,
+    reserved: int = 0,
     progress: Progress = no_progress,
 ) -> GeneratedSource | FileSource:
     """Opens the data that the settings name, for one kind of rows, and logs what is omitted.
 
-    The best responses of a world are its demonstrations. `limit` is the model's context window in tokens, `seed` that
-    of the order of the rows.
+    The best responses of a world are its demonstrations. `limit` is the model's context window in tokens, of which
+    `reserved` are for completions that are sampled; `seed` is that of the order of the rows.
     """
     if data.world is not None:
         return GeneratedSource(data.world, tokenizer, kind)
     files = []
     for file in data.files():
-        if kind == "demonstration" and file.format is not None:
-            raise ConfigError(
-                f"{file.path}: '{file.format}' is a format of comparisons; omit it for demonstrations"
-            )
+        if kind != "comparison" and file.format is not None:
+            raise ConfigError(f"{file.path}: '{file.format}' is a format of comparisons; omit it for {kind}s")
         tokenized = open_tokenized(
             file.path,
             tokenizer,
@@ -173,14 +215,14 @@ def open_source(
             on_bad_row=data.on_bad_row,
             progress=progress,
         )
-        kept, counts = _rows_to_use(file.path, tokenized, data, limit)
+        kept, counts = _rows_to_use(file.path, tokenized, data, limit, reserved)
         files.append(_File(file.path, file.weight, tokenized, kept, counts))
     return FileSource(files, per_step=data.per_step, seed=seed)
 
 
 def _rows_to_use(
-    path: str, tokenized: TokenizedRows, data: DataSettings, limit: int
-) -> tuple[list[int], dict[str, int]]:
+    path: str, tokenized: TokenizedRows, data: DataSettings, limit: int, reserved: int
+) -> tuple[list[list[int]], dict[str, int]]:
     """Omits rows as the settings say, and logs how many; returns the indices of the others, and the counts."""
     rows = tokenized.rows
     tied = [index for index, row in enumerate(rows) if row.tied]
@@ -189,13 +231,16 @@ def _rows_to_use(
             f"{path}: '{rows[tied[0]].id}' has no gold order: all its ranks are tied; "
             f'data.on_bad_row = "skip" omits such rows ({len(tied)})'
         )
-    longest = min(limit, data.max_tokens or limit)
+    longest = min(limit, data.max_tokens or limit) - reserved
     too_long = [index for index in range(len(rows)) if tokenized.longest[index] > longest]
     if too_long and data.too_long == "stop":
-        bound = "the context window" if longest == limit else "data.max_tokens"
+        bound = "the context window" if longest + reserved == limit else "data.max_tokens"
+        leaves = (
+            f"{longest + reserved} leaves with rollouts.max_tokens = {reserved}" if reserved else str(longest)
+        )
         raise DataError(
             f"{path}: '{rows[too_long[0]].id}' has {tokenized.longest[too_long[0]]} tokens, more than {bound} of "
-            f'{longest}; data.too_long = "skip" omits such rows ({len(too_long)})'
+            f'{leaves}; data.too_long = "skip" omits such rows ({len(too_long)})'
         )
     without_contrast = [index for index, row in enumerate(rows) if row.contrast is False]
     skips_these = data.without_contrast == "skip"
@@ -229,4 +274,11 @@ def _rows_to_use(
             _logger.info("  with a %s: %d rows", name, counts[name])
     if not kept:
         raise DataError(f"{path}: none of {counts['read']} rows is left to train on; the log has the reasons")
-    return kept, counts
+    if rows[0].judge is None:
+        return [[index] for index in kept], counts
+    comparisons: dict[str, list[int]] = {}
+    for index in kept:
+        judge = rows[index].judge
+        assert judge is not None, "a file has rows of one kind"
+        comparisons.setdefault(judge["id"], []).append(index)
+    return [*comparisons.values()], counts

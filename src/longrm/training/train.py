@@ -15,6 +15,7 @@ from transformers.integrations.integration_utils import (
 from longrm.errors import ConfigError, RunError, nearest
 from longrm.evaluation.summaries import read_summary
 from longrm.modeling.device_memory import return_freed_memory
+from longrm.modeling.loading import LanguageModel
 from longrm.modeling.saving import save
 from longrm.modeling.sequence_parallel import share_sequences
 from longrm.runs.folder import FILES, SCHEMA_VERSION, SUMMARY, check_files, read_json, write_json
@@ -23,14 +24,15 @@ from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import StepRecord
 from longrm.runs.scratch import new_folder
 from longrm.runs.workers import world_size
-from longrm.training.batches import Batches
+from longrm.training.batches import Batches, ExampleSource
 from longrm.training.checkpoints import STEPS
 from longrm.training.distributed import join_processes, process_folder
 from longrm.training.evaluations import BEST, Evaluations, Evaluator
 from longrm.training.initial_model import initial_model
 from longrm.training.model_card import CardContext, evaluations_of, write_card
-from longrm.training.objectives import OBJECTIVES
+from longrm.training.objectives import GRPO, OBJECTIVES
 from longrm.training.reference import reference_logprobs
+from longrm.training.rollouts import RolloutSource
 from longrm.training.sampling import Curriculum
 from longrm.training.settings import TrainingSettings
 from longrm.training.sources import FileSource, open_source
@@ -93,6 +95,7 @@ def train(
             settings.seed,
             kind=make_objective.reads,
             limit=limit,
+            reserved=settings.rollouts.max_tokens if settings.rollouts is not None else 0,
             progress=progress,
         )
         if source.digest:
@@ -120,8 +123,23 @@ def train(
         curriculum = None
         if settings.curriculum is not None:
             curriculum = Curriculum(settings.curriculum, steps=steps, seed=settings.seed)
+        examples: ExampleSource = source
+        if isinstance(objective, GRPO):
+            assert isinstance(model, LanguageModel), "the objective trains one"
+            assert settings.rollouts is not None, "settings require it"
+            objective.rollouts = settings.rollouts
+            examples = RolloutSource(
+                source,
+                objective,
+                model,
+                settings,
+                folder.path,
+                curriculum=curriculum,
+                context=context,
+                progress=progress,
+            )
         batches = Batches(
-            source,
+            examples,
             objective,
             budget=budget,
             limit=limit,

@@ -110,7 +110,7 @@ def train_steps(
                         weighted.backward()  # type: ignore[no-untyped-call]  # torch has no types here
                     for name, value in own.items():
                         metrics[name] = metrics.get(name, 0.0) + micro.weight * value
-                metrics = context.sum_metrics(metrics)
+                metrics = context.sum_metrics(metrics) | objective.step_metrics
 
                 # Clip, then update the weights with the learning rate of this step, then set the next one.
                 if zero:

@@ -1,0 +1,274 @@
+"""Rollouts: the judgments that training by reinforcement samples, with their rewards and advantages.
+
+Every judgment has a seed of its own, from the seed of the training, the step, the prompt and its number in the group.
+The rollouts of a step are logged before the step uses them, so a killed run continues with the same ones.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+import torch
+
+from longrm.errors import TrainingError
+from longrm.modeling.adapters import without_adapter
+from longrm.modeling.group_sampling import GroupSampler, Sample
+from longrm.modeling.loading import LanguageModel
+from longrm.modeling.local_writer import end_tokens, written_text
+from longrm.modeling.shapes import build_trees, within_budget
+from longrm.modeling.shared_prefix import TransformersModel, check_embedded, pack
+from longrm.reward_models.verdict_rewards import VerdictReward
+from longrm.rng import seed_of
+from longrm.runs.logs import Log
+from longrm.runs.progress import Progress
+from longrm.runs.records import RolloutRecord
+from longrm.training.batches import Example, ExampleSource, MicroBatch
+from longrm.training.distributed import ALONE, DistributedContext
+from longrm.training.objectives import GRPO
+from longrm.training.sampling import Curriculum
+from longrm.training.settings import RolloutSettings, TrainingSettings
+from longrm.training.sources import FileSource
+
+ROLLOUTS = "rollouts.jsonl"
+
+Logprobs = list[list[float]]
+"""Of every judgment of a prompt, one number for each token."""
+
+
+class _Group(NamedTuple):
+    prompt: int  # its number in the step
+    samples: list[Sample]
+    old: Logprobs
+    reference: Logprobs
+
+
+@dataclass(slots=True)
+class RolloutSource:
+    """Judge prompts of another source, with judgments of the model in training as their responses.
+
+    `batch` must be called for one step after the other: a step samples with the weights that the steps before it left.
+    """
+
+    prompts: ExampleSource
+    objective: GRPO
+    language_model: LanguageModel
+    settings: TrainingSettings
+    folder: Path  # of the log
+    _: KW_ONLY
+    curriculum: Curriculum | None
+    context: DistributedContext = ALONE
+    progress: Progress
+    _reward: VerdictReward = field(init=False)
+    _start: TransformersModel | None = field(
+        init=False
+    )  # a copy of the weights at the start, if they are needed
+    _logged: dict[int, dict[str, RolloutRecord]] | None = field(default=None, init=False)  # by step and id
+    _examples: list[Example] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        rollouts = self._rollouts
+        self._reward = VerdictReward(
+            rollouts.rewards,
+            max_tokens=rollouts.max_tokens,
+            soft_tokens=rollouts.soft_tokens,
+            metric=rollouts.metric,
+        )
+        if isinstance(self.prompts, FileSource):  # a row without a gold verdict stops before any work
+            rows = self.prompts.judge_rows()
+            self._reward.judge(rows, [""] * len(rows), [0] * len(rows))
+        copied = self._diverges and self.settings.model.lora is None
+        self._start = copy.deepcopy(self.language_model.model).requires_grad_(False) if copied else None
+
+    @property
+    def _rollouts(self) -> RolloutSettings:
+        assert self.settings.rollouts is not None, "settings of GRPO have rollouts"
+        return self.settings.rollouts
+
+    @property
+    def _diverges(self) -> bool:
+        """Whether the loss has a divergence from the weights at the start."""
+        return bool(self.settings.loss.options()["kl"])
+
+    def batch(self, step: int, length: int | None) -> list[Example]:
+        """The prompts of a step, counted from 0, with their judgments; `num_iterations` steps have the same ones."""
+        first = step - step % self._rollouts.num_iterations
+        if step > first and self._examples:
+            return self._examples
+        # The length is that of the first step; the curriculum may have gone on since.
+        prompts = self.prompts.batch(first, self.curriculum.length(first) if self.curriculum else None)
+        records = self._records(first, prompts)
+        self.objective.groups = {record.id: record for record in records}
+        self.objective.step_metrics = rollout_metrics(records)
+        self._examples = [
+            replace(
+                prompt,
+                tokens=replace(prompt.tokens, responses=record.tokens),
+                ranks=(1,) * len(record.tokens),
+            )
+            for prompt, record in zip(prompts, records, strict=True)
+        ]
+        return self._examples
+
+    def _records(self, first: int, prompts: Sequence[Example]) -> list[RolloutRecord]:
+        """The judgments of a step's prompts, from the log if the run was killed after they were written."""
+        if self._logged is None:
+            self._logged = {}
+            for record in Log(self.folder / ROLLOUTS, RolloutRecord):
+                if record.step > first:
+                    self._logged.setdefault(record.step, {})[record.id] = record
+        logged = self._logged.pop(first + 1, {})
+        if len(logged) == len(prompts):
+            return [*logged.values()]
+        records = self._sample(first, prompts)
+        with Log(self.folder / ROLLOUTS, RolloutRecord) as log:
+            log.append(*(record for record in records if record.id not in logged))
+        return records
+
+    def _sample(self, first: int, prompts: Sequence[Example]) -> list[RolloutRecord]:
+        rollouts, part, parts = self._rollouts, self.context.part, self.context.parts
+        # Prompts that begin alike are neighbors, and read from where they part.
+        order = sorted(range(len(prompts)), key=lambda index: list(prompts[index].tokens.prompt))
+        own = order[part * len(order) // parts : (part + 1) * len(order) // parts]
+        model = self.language_model.model
+        model.eval()
+        groups = self._with_logprobs(
+            prompts, list(zip(own, self._draw(first, [prompts[at] for at in own]), strict=True))
+        )
+        model.train()
+        groups = sorted(self.context.gather(groups))
+
+        tokenizer, ends = self.language_model.tokenizer, end_tokens(self.language_model)
+        texts = [
+            written_text(
+                tokenizer, prompt.tokens.prompt, [token for token in sample.tokens if token not in ends]
+            )
+            for prompt, group in zip(prompts, groups, strict=True)
+            for sample in group.samples
+        ]
+        rows = [prompt.judge or {} for prompt in prompts for _ in range(rollouts.num_generations)]
+        counts = [len(sample.tokens) for group in groups for sample in group.samples]
+        scores = iter(zip(texts, self._reward.judge(rows, texts, counts), strict=True))
+        records = []
+        for prompt, group in zip(prompts, groups, strict=True):
+            scored = [next(scores) for _ in group.samples]
+            rewards = [score.reward for _, score in scored]
+            records.append(
+                RolloutRecord(
+                    step=first + 1,
+                    id=prompt.id,
+                    gold=str((prompt.judge or {})["gold"]),
+                    length=len(prompt.tokens.prompt),
+                    tokens=tuple(sample.tokens for sample in group.samples),
+                    texts=tuple(text for text, _ in scored),
+                    outcomes=tuple(str(score.outcome) for _, score in scored),
+                    rewards=tuple(rewards),
+                    advantages=tuple(advantages(rewards, scale=rollouts.scale_rewards == "group")),
+                    terms=tuple(score.terms for _, score in scored),
+                    entropies=tuple(sample.entropy for sample in group.samples),
+                    old_logprobs=tuple(map(tuple, group.old)),
+                    reference_logprobs=tuple(map(tuple, group.reference)),
+                )
+            )
+        return records
+
+    def _draw(self, first: int, prompts: Sequence[Example]) -> list[list[Sample]]:
+        """Samples the judgments of every prompt."""
+        rollouts = self._rollouts
+        sampler = GroupSampler(self.language_model.model, end_tokens(self.language_model))
+        drawn = []
+        for prompt in prompts:
+            check_embedded(prompt.tokens.prompt, self.language_model.model)
+            seeds = [
+                seed_of("rollout", self.settings.seed, first, prompt.id, number)
+                for number in range(rollouts.num_generations)
+            ]
+            try:
+                drawn.append(
+                    sampler.sample(
+                        prompt.tokens.prompt,
+                        seeds,
+                        temperature=rollouts.temperature,
+                        top_p=rollouts.top_p,
+                        max_tokens=rollouts.max_tokens,
+                    )
+                )
+            except FloatingPointError as error:
+                raise TrainingError(
+                    f"step {first + 1}: cannot sample judgments of '{prompt.id}': {error}; try a lower "
+                    "optimizer.learning_rate"
+                ) from None
+            self.progress("sampling", len(drawn), len(prompts))
+        return drawn
+
+    def _with_logprobs(
+        self, prompts: Sequence[Example], drawn: Sequence[tuple[int, list[Sample]]]
+    ) -> list[_Group]:
+        """Adds the log-probabilities that the loss compares with."""
+        model, examples = (
+            self.language_model.model,
+            [
+                replace(
+                    prompts[index],
+                    tokens=replace(prompts[index].tokens, responses=[sample.tokens for sample in samples]),
+                )
+                for index, samples in drawn
+            ],
+        )
+        nothing: list[Logprobs] = [[]] * len(examples)
+        old, reference = nothing, nothing
+        if self._rollouts.num_iterations > 1:
+            old = self._logprobs(model, examples)
+        if self._diverges and self._start is not None:
+            reference = self._logprobs(self._start, examples)
+        elif self._diverges:
+            with without_adapter(model):
+                reference = self._logprobs(model, examples)
+        return [_Group(*entry) for entry in zip(*zip(*drawn, strict=True), old, reference, strict=True)]
+
+    @torch.inference_mode()
+    def _logprobs(self, model: TransformersModel, examples: Sequence[Example]) -> list[Logprobs]:
+        """The log-probabilities of every judgment's tokens, by example."""
+        found: list[Logprobs] = []
+        for batch in within_budget(examples, self.settings.memory.tokens_per_forward):
+            packed = pack(build_trees([example.tokens for example in batch]))
+            values = MicroBatch(packed, batch, 1.0).response_logprobs(model, self._rollouts.temperature)
+            remaining = iter(values)
+            found += [[next(remaining).tolist() for _ in example.tokens.responses] for example in batch]
+        return found
+
+
+def advantages(rewards: Sequence[float], *, scale: bool) -> list[float]:
+    """Rewards of a group less their mean, by default divided by their standard deviation (GRPO, Shao et al. 2024).
+
+    As in TRL, the deviation is the unbiased one plus 1e-4. Without a difference between rewards all are exactly 0.
+    """
+    if len(set(rewards)) == 1:
+        return [0.0] * len(rewards)
+    mean, deviation = fmean(rewards), stdev(rewards) + 1e-4 if scale else 1.0
+    return [(reward - mean) / deviation for reward in rewards]
+
+
+def rollout_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
+    """What a step logs about its judgments: means over judgments, except for `constant_groups`, over prompts.
+
+    `accuracy` is the term "correct"; a term is a mean over the judgments to which it applies.
+    """
+    terms: dict[str, list[float]] = {}
+    for record in records:
+        for own in record.terms:
+            for name, value in own.items():
+                terms.setdefault(name, []).append(value)
+    metrics = {
+        "reward": fmean(reward for record in records for reward in record.rewards),
+        **{name: fmean(values) for name, values in terms.items()},
+        "unparsed": fmean(outcome == "unparsed" for record in records for outcome in record.outcomes),
+        "constant_groups": fmean(not any(record.advantages) for record in records),
+        "entropy": fmean(entropy for record in records for entropy in record.entropies),
+        "judgment_tokens": fmean(len(tokens) for record in records for tokens in record.tokens),
+    }
+    if "correct" in metrics:
+        metrics["accuracy"] = metrics.pop("correct")
+    return metrics

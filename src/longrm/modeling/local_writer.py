@@ -27,9 +27,6 @@ from longrm.modeling.loading import LanguageModel, load_language_model
 from longrm.modeling.shared_prefix import check_embedded
 from longrm.types import Message, Outcome
 
-_HEADER = 64
-"""Tokens at the end of a prompt among which a chat template opens a thought."""
-
 _BLOCK = 512
 """Tokens of a block: enough to keep a device busy, and few to read again where two prompts part."""
 
@@ -108,9 +105,10 @@ class LocalWriter(Writer):
             )
             return Completion(Outcome.ERROR, detail=detail, prompt_tokens=len(prompt))
         ended = written[-1] in self._ends
+        opening = self.tokenizer.render(request.messages, add_generation_prompt=True)
         return Completion(
             Outcome.ANSWERED if ended else Outcome.TRUNCATED,
-            text=written_text(self.tokenizer, prompt, written[:-1] if ended else written),
+            text=written_text(self.tokenizer, opening, written[:-1] if ended else written),
             detail="" if ended else f"no end after {request.max_tokens} tokens",
             prompt_tokens=len(prompt),
             completion_tokens=len(written),
@@ -167,13 +165,13 @@ def end_tokens(language_model: LanguageModel) -> set[int]:
     return {*ends, language_model.tokenizer.eos_id} - {None}
 
 
-def written_text(tokenizer: Tokenizer, prompt: Sequence[int], written: Sequence[int]) -> str:
+def written_text(tokenizer: Tokenizer, prompt: str, written: Sequence[int]) -> str:
     """The text of generated tokens, which begins with the thought that the prompt opens, if it opens one."""
     text = tokenizer.decode(written, special=False)
     with_special = tokenizer.decode(written)
     if len(thinking_tags(with_special)) > len(thinking_tags(text)):  # tags that are special tokens
         text = with_special
-    return opened_thought(tokenizer.decode(prompt[-_HEADER:])) + text
+    return opened_thought(prompt) + text
 
 
 def _draw(logits: Float[Tensor, " V"], temperature: float, generator: torch.Generator) -> int:

@@ -140,10 +140,12 @@ class RolloutSource:
         model.train()
         groups = sorted(self.context.gather(groups))
 
-        tokenizer, ends = self.language_model.tokenizer, end_tokens(self.language_model)
+        tokenizer = self.language_model.tokenizer
         texts = [
             written_text(
-                tokenizer, prompt.tokens.prompt, [token for token in sample.tokens if token not in ends]
+                tokenizer,
+                tokenizer.decode(prompt.tokens.prompt[-64:]),  # a chat template opens a thought at the end
+                sample.tokens[: len(sample.tokens) - sample.ended],
             )
             for prompt, group in zip(prompts, groups, strict=True)
             for sample in group.samples

@@ -27,6 +27,7 @@ def test_the_commands_work(scorer, tmp_path, monkeypatch):
     assert formats == {"ranked": "longrm", "made": "trl", "decided": "longrm"}
 
 
-def test_the_page_lists_every_example():
-    named = set(re.findall(r"\(\.\./examples/(\w+\.py)\)", PAGE))
+def test_the_pages_list_every_example():
+    pages = PAGE + (ROOT / "docs/judge_training.md").read_text()
+    named = set(re.findall(r"\(\.\./examples/(\w+\.py)\)", pages))
     assert named == {file.name for file in (ROOT / "examples").glob("*.py")}

@@ -317,7 +317,7 @@ class VerdictReward:
             format,
             order,
             gold,
-            tuple(row.get("answer") or ()),
+            () if row.get("answer") is None else tuple(row["answer"]),  # verl passes numpy arrays
             answer_of(text),
             tokens,
             () if verdict is None else _points(verdict),

@@ -165,13 +165,14 @@ class Judgment:
         scores: One number per response, higher is better; empty unless answered with scores.
         ranking: Indices of the responses from best to worst; empty unless answered with a ranking.
         explanation: The text of a generative model, with its thinking, for all attempts.
-        detail: Why there is no verdict, in one line; empty if there is one.
+        detail: Why there is no verdict, in one line; with `judge.group`, how many verdicts are missing. Else empty.
         prompt_tokens: Tokens of the prompt as the model counts them; None if it does not count.
         cached_tokens: How many of them were computed for an earlier query.
         cut: The part of the context that was cut to make it fit; None if nothing was.
         attempts: How often the model was queried.
         contradicted: Whether the explanation argues for another verdict; None if that cannot be decided.
         criteria: The scores by each criterion of a rubric, one row per criterion; empty without a rubric.
+        standard_errors: Of the scores, where they are estimates (`judge.group`); empty otherwise.
     """
 
     outcome: Outcome
@@ -185,6 +186,7 @@ class Judgment:
     attempts: int = 1
     contradicted: bool | None = None
     criteria: tuple[tuple[float, ...], ...] = ()
+    standard_errors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,10 @@ from longrm.types import Outcome
 def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
     """Writes the same rows plus `scores`, one per response; higher is better.
 
-    It also adds `scores_outcome`, and `scores_by`, the model. Scores have the order of the row: chosen, then rejected,
-    or the candidates as listed. Rows that cannot be scored have null scores, and their outcome is the reason: too_long,
-    unparsed (a score is NaN) or error (out of memory, or no reply). The same command retries errors.
+    It also adds `scores_outcome`, `scores_by`, the model, and with judge.group `scores_se`, standard errors. Scores
+    have the order of the row: chosen, then rejected, or the candidates as listed. Rows that cannot be scored have null
+    scores, and their outcome is the reason: too_long, unparsed (a score is NaN) or error (out of memory, or no reply).
+    The same command retries errors.
 
     Processes started by torchrun share the rows. A killed run continues from OUT.partial, with or without torchrun
     and Ray.
@@ -48,10 +49,16 @@ def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) ->
         )
         for outcome, first in sorted(result.first_unscored.items()):
             echo(f"No scores ({outcome}), first: {first}", err=True)
+        _echo_incomplete(result.incomplete)
         if not result.outcomes["answered"]:
             raise DataError(f"{settings.data}: the model scored no row")
         if errors := result.outcomes["error"]:
             raise RunError(f"{errors} of {result.rows} rows ended in errors; the same command retries them")
+
+
+def _echo_incomplete(rows: int) -> None:
+    if rows:
+        echo(f"Scored without some of their verdicts: {rows} rows", err=True)
 
 
 # --- rank and filter ---
@@ -138,6 +145,7 @@ def _select(
         )
         for outcome, first in sorted(counts.first_unscored.items()):
             echo(f"No scores ({outcome}), first: {first}", err=True)
+        _echo_incomplete(counts.incomplete)
         if sum(counts.dropped[reason] for reason in ("no scores", *Outcome)) == counts.rows:
             raise DataError(f"{settings.data}: no row has scores")
         errors = counts.dropped[Outcome.ERROR]

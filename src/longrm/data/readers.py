@@ -212,9 +212,12 @@ def _recognize(path: Path, files: list[Path], on_bad_row: str, columns: Mapping[
     raise DataError(problem)
 
 
-def written_columns(name: str) -> tuple[str, str, str]:
-    """The columns that `longrm score` writes, by that of the scores: scores, outcome, and the name of the model."""
-    return name, f"{name}_outcome", f"{name}_by"
+def written_columns(name: str) -> tuple[str, str, str, str]:
+    """The columns that `longrm score` writes, by that of the scores.
+
+    They are the scores, the outcome, the name of the model and, with `judge.group`, the standard errors of the scores.
+    """
+    return name, f"{name}_outcome", f"{name}_by", f"{name}_se"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,9 @@ class JudgeSettings(Config):
             in presented order or, pointwise, the one for the response and the one against it.
         rubrics: Judge by one criterion at a time; the score is the weighted mean. "item" uses the `rubrics` of each
             row; a file has the same criteria for all rows, one per line (`criterion`, and optionally `weight`).
+        group: How a judge that compares responses scores a group of N. "listwise" shows it all of them at once. The
+            others compare two at a time, in both orders, and score by Bradley-Terry strengths: "round-robin" all pairs,
+            N (N - 1) verdicts, "anchor" each response with one of them, 2 (N - 1) verdicts.
         weights: For a model with several labels: the weight of each in the score, by its name in the config's
             `id2label`. The default weight is 0.
         device: The device of a local model as torch names it, such as "cpu" or "cuda:1"; "auto" is a GPU if there is
@@ -58,6 +61,7 @@ class JudgeSettings(Config):
     likelihood: Literal["sum", "mean"] = "sum"
     tokens: tuple[str, ...] | None = None
     rubrics: str | None = None
+    group: Literal["listwise", "round-robin", "anchor"] = "listwise"
     weights: Mapping[str, float] | None = None
     device: Annotated[str, OPERATIONAL] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -269,8 +273,8 @@ def load(
         on_usage: Called with every answer of an endpoint that counts for its cost.
 
     Raises:
-        ConfigError: An unknown kind, baseline or setting, an incomplete name, or rubrics for a model that cannot judge
-            by one criterion.
+        ConfigError: An unknown kind, baseline or setting, an incomplete name, rubrics for a model that cannot judge
+            by one criterion, or a `judge.group` for one that does not compare responses.
         ModelError: A folder, Hub id or endpoint that cannot be used.
     """
     request = LoadRequest(
@@ -292,11 +296,15 @@ def load(
         )
     with importing(f"the model {model}"):
         loaded = request.load(model)
-    if judge.rubrics is None:
-        return loaded
-    from longrm.reward_models.wrappers import RubricRewardModel
+    if judge.rubrics is not None:
+        from longrm.reward_models.wrappers import RubricRewardModel
 
-    return RubricRewardModel(loaded, judge.rubrics)
+        loaded = RubricRewardModel(loaded, judge.rubrics)
+    if judge.group != "listwise":
+        from longrm.reward_models.groups import GroupRewardModel
+
+        loaded = GroupRewardModel(loaded, judge.group)
+    return loaded
 
 
 def split_kind(model: str) -> tuple[RewardModelKind | None, str]:

@@ -17,7 +17,7 @@ from longrm.reading import is_text, reading, short
 from longrm.reward_models.kinds import load
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.trials import points
-from longrm.types import Message, Outcome, Query, Response, Tool, as_messages, text_of
+from longrm.types import Message, Outcome, Query, Response, Tool, are_ratings, as_messages, text_of
 
 _logger = logging.getLogger(__name__)
 
@@ -144,7 +144,8 @@ class RewardFunction:
         alone = []
         for (name, group), trial in zip(groups, self.model.judge_in_all_orders(queries), strict=True):
             scores: Sequence[float | None] = points(trial)
-            if not scores and len(group) > 1 and not self.model.sees_order:
+            rated = not self.model.sees_order and are_ratings(self.model.scale)
+            if not scores and len(group) > 1 and rated:
                 alone.append((name, group))
                 continue
             for row, score in zip(group, scores or [None] * len(group), strict=True):

@@ -75,8 +75,12 @@ class _Key:
     """What a simulated judge knows about one comparison."""
 
     ranks: Mapping[str, int]  # gold ranks by the digest of a response's text; empty if unknown
+    responses: int  # how many there are; 0 if the comparison is unknown
     length: int | None  # the length bucket in tokens; None if unknown
     by_criterion: Mapping[str, Mapping[str, int]]  # the same by the text of each criterion
+
+
+_UNKNOWN = _Key({}, 0, None, {})
 
 
 class SimulatedRewardModel(RewardModel):
@@ -84,7 +88,8 @@ class SimulatedRewardModel(RewardModel):
 
     If the gold order is not known a coin decides, and likewise between responses that tie; two that tie by the given
     criterion are called a tie. All draws are hashes of the seed, the comparison's id, their purpose and, if they vary
-    between trials, the trial; none depends on the order of the responses or of the queries. Gold by criterion is in the
+    between trials, the trial; none depends on the order of the responses or of the queries. A query about some of a
+    comparison's responses has draws of its own. Gold by criterion is in the
     metadata's `criterion_ranks`, in the order of the rubrics.
     """
 
@@ -99,6 +104,7 @@ class SimulatedRewardModel(RewardModel):
         self._keys = {
             comparison.id: _Key(
                 _ranks_by_text(comparison, comparison.ranks or ()),
+                len(comparison.responses),
                 length_and_depth(comparison).length,
                 {
                     criterion.text: _ranks_by_text(comparison, ranks)
@@ -151,7 +157,7 @@ class SimulatedRewardModel(RewardModel):
         # Sorted by digest before the shuffle, so that the coin does not depend on the presented order.
         order = sorted(range(len(names)), key=lambda position: names[position])
         self._draws(query, "coin").shuffle(order)
-        key = self._keys.get(query.id, _Key({}, None, {}))
+        key = self._keys.get(query.id, _UNKNOWN)
         known = key.by_criterion.get(query.criterion, {}) if query.criterion else key.ranks
         if not known.keys() >= {*names}:
             return order
@@ -168,7 +174,11 @@ class SimulatedRewardModel(RewardModel):
 
     def _draws(self, query: Query, *purpose: object) -> Draws:
         criterion = (query.criterion,) if query.criterion else ()
-        return Draws("simulated judge", self._seed, query.id, *criterion, *purpose)
+        key = self._keys.get(query.id, _UNKNOWN)
+        part: list[str] = []
+        if len(query.responses) < key.responses:  # each pair of a group has errors of its own
+            part = sorted(map(_digest, query.responses))
+        return Draws("simulated judge", self._seed, query.id, *criterion, *part, *purpose)
 
 
 def _ranks_by_text(comparison: Comparison, ranks: Sequence[int]) -> dict[str, int]:

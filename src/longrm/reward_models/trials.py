@@ -41,6 +41,7 @@ def trial_of(judgment: Judgment, order: tuple[int, ...]) -> Trial:
         attempts=judgment.attempts,
         contradicted=judgment.contradicted,
         criteria=tuple(in_own_order(row) for row in judgment.criteria),
+        standard_errors=in_own_order(judgment.standard_errors),
     )
 
 
@@ -111,6 +112,19 @@ def together(trials: Sequence[Trial]) -> Trial:
     ]
     scores, *criteria = [mean_scores(rows) for rows in zip(*by_row, strict=True)]
     return Trial(order=trials[0].order, outcome=Outcome.ANSWERED, scores=scores, criteria=tuple(criteria))
+
+
+def combined(judgments: Sequence[Judgment], explanation: str) -> Judgment:
+    """The answered judgment that several questions about one query lead to, still without scores."""
+    tokens = [one.prompt_tokens for one in judgments if one.prompt_tokens is not None]
+    return Judgment(
+        Outcome.ANSWERED,
+        explanation=explanation,
+        prompt_tokens=max(tokens, default=None),
+        cached_tokens=sum(one.cached_tokens for one in judgments),
+        cut=max((one.cut for one in judgments if one.cut), key=lambda cut: cut.tokens, default=None),
+        attempts=max(one.attempts for one in judgments),
+    )
 
 
 def mean_scores(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ from longrm.errors import ConfigError, DataError
 from longrm.reading import file_digest
 from longrm.reward_models.lexical import index
 from longrm.reward_models.protocol import RewardModel
-from longrm.reward_models.trials import mean_scores, points
+from longrm.reward_models.trials import combined, mean_scores, points
 from longrm.types import Criterion, Cut, Judgment, Outcome, Query, Scale, Span, message_text, text_of
 
 _logger = logging.getLogger(__name__)
@@ -137,32 +137,24 @@ def _weighted(criteria: Sequence[Criterion], judgments: Sequence[Judgment]) -> J
         return Judgment(
             Outcome.ERROR, detail="the row has no `rubrics`; add some, or set judge.rubrics to a file"
         )
-    tokens = [one.prompt_tokens for one in judgments if one.prompt_tokens is not None]
     explanations = []
     for criterion, judgment in zip(criteria, judgments, strict=True):
         scores = ", ".join(f"{value:.4g}" for value in points(judgment))
         result = scores or judgment.outcome.replace("_", " ")
         heading = f"{criterion.text} (weight {criterion.weight:g}): {result}"
         explanations.append(f"{heading}\n{judgment.explanation}".rstrip())
-    combined = Judgment(
-        Outcome.ANSWERED,
-        explanation="\n\n".join(explanations),
-        prompt_tokens=max(tokens, default=None),
-        cached_tokens=sum(one.cached_tokens for one in judgments),
-        cut=max((one.cut for one in judgments if one.cut), key=lambda cut: cut.tokens, default=None),
-        attempts=max(one.attempts for one in judgments),
-    )
+    whole = combined(judgments, "\n\n".join(explanations))
     failed = _first_unanswered(judgments)
     if failed is not None:
         detail = f"criterion {failed + 1} of {len(criteria)}: {judgments[failed].detail}"
-        return replace(combined, outcome=judgments[failed].outcome, detail=detail)
+        return replace(whole, outcome=judgments[failed].outcome, detail=detail)
     total = sum(abs(criterion.weight) for criterion in criteria)
     rows = tuple(
         # + 0.0 turns the -0.0 of a negative weight into 0.0.
         tuple(criterion.weight / total * value + 0.0 for value in points(judgment))
         for criterion, judgment in zip(criteria, judgments, strict=True)
     )
-    return replace(combined, scores=tuple(map(sum, zip(*rows, strict=True))), criteria=rows)
+    return replace(whole, scores=tuple(map(sum, zip(*rows, strict=True))), criteria=rows)
 
 
 # ---- Compression ----

@@ -89,6 +89,7 @@ class RowCounts:
     outcomes: Counter[str] = field(default_factory=Counter)  # rows by outcome; only answered ones have scores
     # Rows that were not written, by outcome or by the reason of rank and filter.
     dropped: Counter[str] = field(default_factory=Counter)
+    incomplete: int = 0  # rows with scores in which verdicts are missing
     # For each outcome but "answered": number and reason of the first row that the model did not score.
     first_unscored: dict[str, str] = field(default_factory=dict)
 
@@ -123,7 +124,7 @@ def score_file(
         refuse_server(model, "--engine ray" if settings.engine else "torchrun")
     check_out(out, settings.data)
     reading = settings.open_rows()
-    by = _model_name(model, settings.judge)
+    by, grouped = _model_name(model, settings.judge), settings.judge.group != "listwise"
     input_columns = next(iter(reading)).source.keys()  # all rows of a file have the same
     if out.exists() and not settings.force:
         _check_overwritten(out, settings.column, by, input_columns)
@@ -137,6 +138,8 @@ def score_file(
         check_seen(folder.path)
         scores = RowScores(path)
         before = sum(scores.done)
+        if grouped and workers.is_main_process:
+            _log_budget(settings.judge.group, reading, scores)
         fresh = _new_records(model, settings, reading, scores, folder, workers)
         with closing(fresh), Log(part_of(path, workers.rank), ScoreRecord) as log:
             for records in fresh:
@@ -149,7 +152,9 @@ def score_file(
         progress("scoring", total, total)
         join_parts(path, ScoreRecord)
         counts = RowCounts(reading.format)
-        write_selected(out, _scored_rows(reading, RowScores(path), column, by, counts), select, counts)
+        write_selected(
+            out, _scored_rows(reading, RowScores(path), column, by, grouped, counts), select, counts
+        )
         reading.skipped.log()
     if not counts.outcomes[Outcome.ERROR]:
         discard(partial)
@@ -193,6 +198,7 @@ class ScoreRecord:
     outcome: Outcome
     scores: tuple[float, ...] = ()
     detail: str = ""
+    standard_errors: tuple[float, ...] = ()  # of the scores; with `judge.group` only
 
 
 ScoreBatch = list[tuple[int, Query]]
@@ -210,7 +216,7 @@ def score(batch: ScoreBatch, model: RewardModel) -> list[ScoreRecord]:
     """Scores every row, in several orders where the model sees the order."""
     numbers, queries = zip(*batch, strict=True)
     return [
-        ScoreRecord(number, trial.outcome, points(trial), trial.detail)
+        ScoreRecord(number, trial.outcome, points(trial), trial.detail, trial.standard_errors)
         for number, trial in zip(numbers, model.judge_in_all_orders(queries), strict=True)
     ]
 
@@ -278,28 +284,55 @@ def _new_records(
             yield [record for record in score(batch, model) if record.number in fresh] if fresh else []
 
 
+def _log_budget(group: str, reading: ComparisonReader, scores: RowScores) -> None:
+    """Logs how many verdicts the rows that are not done cost."""
+    from longrm.reward_models.groups import verdicts_asked
+
+    sizes = [
+        len(query.responses)
+        for batch in batches(reading)
+        if any(number not in scores for number, _ in batch)  # all rows of such a batch are scored again
+        for _, query in batch
+    ]
+    verdicts = sum(verdicts_asked(group, size) for size in sizes)
+    _log.info(
+        "judge.group = '%s': %s verdicts for %s rows, not counting retries",
+        group,
+        f"{verdicts:,}",
+        f"{len(sizes):,}",
+    )
+
+
 # ---- Columns of the output ----
 
 
 def _scored_rows(
-    reading: ComparisonReader, scores: RowScores, column: str, by: str, counts: RowCounts
+    reading: ComparisonReader, scores: RowScores, column: str, by: str, grouped: bool, counts: RowCounts
 ) -> Iterator[ScoredRow]:
+    """The rows with columns for scores, outcome and model and, with `judge.group`, for standard errors."""
     for row, record in scores.join(reading):
         outcome, values = str(record.outcome), None
         counts.outcomes[outcome] += 1
         if record.outcome is Outcome.ANSWERED:
             values = list(record.scores)
+            counts.incomplete += bool(record.detail)
         else:
             counts.first_unscored.setdefault(outcome, f"row {record.number}: {record.detail}")
-        columns = row.source | dict(zip(written_columns(column), (values, outcome, by), strict=True))
+        entries = (values, outcome, by, list(record.standard_errors) or None)
+        added = dict(zip(written_columns(column), entries, strict=True))
+        if not grouped:
+            added.popitem()
+        columns = row.source | added
         yield ScoredRow(row.comparison, columns, column, tuple(values or ()), outcome)
 
 
 def _model_name(model: str, judge: JudgeSettings) -> str:
-    """The model, with the weights of its labels and its dtype if given."""
+    """The model, with the weights of its labels, its dtype and how it scores groups, if given."""
     options = [f"{label}={weight:g}" for label, weight in (judge.weights or {}).items()]
     if judge.dtype != "auto":
         options.append(f"dtype={judge.dtype}")
+    if judge.group != "listwise":
+        options.append(f"group={judge.group}")
     return f"{model} ({', '.join(options)})" if options else model
 
 

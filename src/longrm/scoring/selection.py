@@ -143,4 +143,7 @@ def _ranked(row: ScoredRow, best: int | None, pairs: bool) -> dict[str, Any] | s
         written = to_native_row(replace(comparison, metadata=metadata, responses=ranked, ranks=ranks))
     written |= {name: row.columns[name] for name in score_columns if name in row.columns}
     written |= {row.column: [scores[at] for at in order], f"{row.column}_outcome": row.outcome}
+    errors = row.columns.get(f"{row.column}_se")
+    if isinstance(errors, list) and len(errors) == len(scores):
+        written[f"{row.column}_se"] = [errors[at] for at in order]
     return {**written, "order": order}

@@ -85,7 +85,7 @@ def tournaments():
     yield chain * 20
 
 
-@pytest.mark.parametrize("wins", tournaments())
+@pytest.mark.parametrize("wins", [*tournaments()])
 def test_strengths_minimize_the_loss_and_errors_are_its_curvature(wins):
     strengths, covariance = bradley_terry(wins)
     count = len(wins)
@@ -322,7 +322,7 @@ def test_a_local_model_reads_the_common_prompt_once(tmp_path, monkeypatch):
     monkeypatch.setattr(
         LocalWriter, "_forward", lambda self, ids: read.append(len(ids)) or forward(self, ids)
     )
-    (one,) = queries((800, 4))
+    (one,) = queries((600, 4))
     settings = {"max_tokens": 1, "retries": 0}
     model = longrm.load(str(folder), judge={**settings, "group": "round-robin"})
     (judgment,) = model.judge([one])
@@ -403,6 +403,5 @@ def test_best_of_n_is_evaluated(tmp_path):
     for error in (0, 1):
         settings = {"judge": {"group": "round-robin"}, "judging": {"resamples": 100, "baselines": []}}
         run = longrm.evaluate(f"simulated:{error}", f"file:{data}", tmp_path / str(error), settings)
-        items = run.items()
-        accuracy[error] = items.correct.mean()
+        accuracy[error] = run.items.correct.mean()
     assert accuracy == {0: 1.0, 1: 0.0}

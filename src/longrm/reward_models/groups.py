@@ -94,7 +94,7 @@ class GroupRewardModel(RewardModel):
         self._inner.on_progress = self.on_progress
         verdicts = iter(self._inner.judge(asked))
         return [
-            self._judgment(len(query.responses), {pair: trial_of(next(verdicts), (0, 1)) for pair in pairs})
+            self._judgment(len(query.responses), {pair: next(verdicts) for pair in pairs})
             for query, pairs in zip(queries, plans, strict=True)
         ]
 
@@ -107,7 +107,8 @@ class GroupRewardModel(RewardModel):
             return Judgment(Outcome.ERROR, detail=f"judge.group needs at least 2 responses, got {count}")
         wins, lines = np.zeros((count, count)), []
         missing: list[Judgment] = []
-        for (first, second), verdict in verdicts.items():
+        for (first, second), judged in verdicts.items():
+            verdict = trial_of(judged, (0, 1))  # unparsed if a score is not finite
             values = points(verdict)
             if values:
                 lead = values[0] - values[1]

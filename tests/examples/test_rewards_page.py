@@ -18,11 +18,12 @@ def test_the_commands_work(scorer, tmp_path, monkeypatch):
     for name, responses in (("candidates", 4), ("pairs", 2)):
         plan = WorldPlan("records", 150, responses=responses)
         write(tmp_path / f"{name}.jsonl", generate(plan, 8, words_tokenizer()))
-    (block,) = re.findall(r"```sh\n(.*?)```", PAGE, flags=re.S)
+    block = "".join(re.findall(r"```sh\n(.*?)```", PAGE, flags=re.S))
     monkeypatch.chdir(tmp_path)
     for line in block.splitlines():
         cli.main(shlex.split(line)[1:], standalone_mode=False)
     assert len(list(read_demonstrations(tmp_path / "best.jsonl"))) == 8
+    assert len(list(read_demonstrations(tmp_path / "best-by-pairs.jsonl"))) == 8
     formats = {name: read(tmp_path / f"{name}.jsonl").format for name in ("ranked", "made", "decided")}
     assert formats == {"ranked": "longrm", "made": "trl", "decided": "longrm"}
 

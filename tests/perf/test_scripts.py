@@ -84,6 +84,13 @@ def test_judge_kinds(tmp_path):
     assert (found[0]["without_verdict"], found[2]["without_verdict"]) == (0.0, 1.0)
 
 
+def test_group_rewards():
+    found = run("group_rewards.py", "--n", "3", "--error", "0", "0.2", "--groups", "30")
+    assert [line["verdicts"] for line in found] == [6, 4] * 4
+    assert found[0]["kendall"] == found[0]["best_first"] == [1.0, 0.0]
+    assert found[2]["kendall_tau_a"][0] < found[2]["kendall_tau_a_expected"] + 0.3
+
+
 def test_serve():
     given = ["--prompt", "200", "--response", "8", "--candidates", "3", "--singles", "3", "--repeats", "1"]
     found = run("serve.py", "--short", "40", "--threads", "1", *given)[-1]

@@ -3,7 +3,9 @@
 import json
 import logging
 import math
+import re
 from itertools import permutations, product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -386,13 +388,22 @@ def test_scored_and_ranked_rows_have_standard_errors(tmp_path, caplog):
     assert "scores_se" not in json.loads(plain.read_text().splitlines()[0])
 
 
-def test_the_command_prints_the_budget_and_what_is_missing(tmp_path):
+def test_the_command_prints_how_many_rows_lack_verdicts(tmp_path):
     data, out = tmp_path / "data.jsonl", tmp_path / "scored.jsonl"
-    data.write_text(json.dumps({"prompt": "Question?", "responses": ["one", "two", "three", "four"]}) + "\n")
-    given = ["--model", "simulated:misformat=0.1", "--data", str(data), "--out", str(out)]
-    done = CliRunner().invoke(score, [*given, "--set", "judge.group=round-robin", "--set", "judge.seed=1"])
-    assert done.exit_code == 0, done.output
-    assert "1 answered" in done.output
+    data.write_text(json.dumps({"prompt": "Question?", "responses": ["one", "two", "three"]}) + "\n")
+    for rate, lacking in ((0, 0), (0.3, 1)):
+        given = ["--model", f"simulated:misformat={rate}", "--data", str(data), "--out", str(out), "--force"]
+        done = CliRunner().invoke(score, [*given, "--set", "judge.group=round-robin"])
+        assert done.exit_code == 0, done.output
+        assert len(re.findall(r"verdicts: 1 ", done.output)) == lacking
+
+
+def test_the_example_of_the_page_runs():
+    page = (Path(__file__).parents[2] / "docs/rewards.md").read_text()
+    (block,) = (one for one in re.findall(r"```python\n(.*?)```", page, flags=re.S) if "round-robin" in one)
+    names = {}
+    exec(compile(block, "docs/rewards.md", "exec"), names)
+    assert len(set(names["rewards"])) == 4
 
 
 def test_best_of_n_is_evaluated(tmp_path):

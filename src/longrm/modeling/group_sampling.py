@@ -4,8 +4,8 @@
     samples = sampler.sample(prompt, seeds=range(8), temperature=1.0, top_p=1.0, max_tokens=512)
 
 Keys and values of the prompt are kept once for all continuations, so memory grows with the prompt and with the tokens
-written, not with the prompt times their number. Prompts are read in blocks, and blocks with which the last prompt began
-are not read again: both orders of a comparison share the context.
+written, not with the prompt times their number. What a prompt shares with the one before it is not read again: both
+orders of a comparison share the context.
 
 The model has `longrm_shared_prefix` attention, as in training.
 
@@ -32,8 +32,8 @@ from longrm.modeling.shared_prefix import (
     next_logits,
 )
 
-_BLOCK = 512
-"""Tokens of a block, as in `local_writer`."""
+_BLOCK = 2048
+"""Tokens of a prompt that are read at once: enough to keep a GPU busy, and few next to a long prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,6 @@ class GroupSampler:
         self._ends = frozenset(ends)
         self._prompt: list[int] = []  # the tokens whose keys and values are kept
         self._keys: list[tuple[Tensor, Tensor]] = []  # of every layer, [G, P, D] each
-
-    def forget(self) -> None:
-        """Drops the keys and values of the last prompt; they are wrong once the weights have changed."""
-        self._prompt, self._keys = [], []
 
     @torch.inference_mode()
     def sample(
@@ -112,9 +108,9 @@ class GroupSampler:
         ]
 
     def _read(self, prompt: list[int]) -> Float[Tensor, "1 V"]:
-        """Reads the blocks of a prompt that are not kept; returns the logits after its last token."""
+        """Reads what is not kept of a prompt; returns the logits after its last token."""
         # prompt[:-1]: the last token must be read for its logits even if all of the prompt is kept.
-        start = common_prefix(self._prompt, prompt[:-1]) // _BLOCK * _BLOCK
+        start = common_prefix(self._prompt, prompt[:-1])
         before, self._prompt, self._keys = self._keys, [], []
 
         def attend(
@@ -127,7 +123,7 @@ class GroupSampler:
             only_ends: bool,
         ) -> Output:
             if layer == len(self._keys):
-                # [G, P, D] for all blocks of the prompt
+                # [G, P, D] for the whole prompt
                 room = [part.new_empty(part.shape[1], len(prompt), part.shape[3]) for part in (key, value)]
                 for new, old in zip(room, before[layer] if start else (), strict=False):
                     new[:, :start] = old[:, :start]

@@ -31,7 +31,7 @@ from longrm.modeling.shapes import TokenTree
 PAD, END = 0, 1
 """Token ids: END closes every response, as a chat template would; PAD is in no sequence."""
 
-Arm = Callable[[], torch.Tensor]
+Arm = Callable[[], Any]
 _PIPE = "LONGRM_PERF_PIPE"
 
 
@@ -86,6 +86,21 @@ def make_workload(
     words = lambda n: [draw.randrange(END + 1, options.vocabulary) for _ in range(n)]  # noqa: E731 (a line's worth)
     tree = TokenTree(words(prompt), [[*words(n - 1), END] for n in responses])
     return Workload(tree, stock, ours)
+
+
+def words_backend(vocabulary: int) -> tokenizers.Tokenizer:
+    """A tokenizer in which every token is a word, so that libraries that accept only text get the same ids."""
+    backend = tokenizers.Tokenizer(models.WordLevel({word(i): i for i in range(vocabulary)}, word(PAD)))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return backend
+
+
+def word(token: int) -> str:
+    return f"<{token}>"  # no word may begin with another one: special tokens are found anywhere
+
+
+def as_text(tokens: Iterable[int]) -> str:
+    return " ".join(map(word, tokens))
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int, special: Sequence[str], chat_template: str) -> Tokenizer:

@@ -1,4 +1,4 @@
-"""TRL's trainers on the work of `train_step.py`: same weights, same tokens, same settings.
+"""TRL's trainers on the work of `train_step.py` and `grpo_update.py`: same weights, same tokens, same settings.
 
 `RewardTrainer` gets token ids. `CPOTrainer` accepts only text: a token is a word here, so that its rows have the same
 ids, and the END that it appends is ours too. Both accept one rejected response per row, so K of them are K pairs.
@@ -8,17 +8,19 @@ import argparse
 import os
 import tempfile
 import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
+from unittest import mock
 
 import datasets
-import tokenizers
 import torch
-from measuring import END, PAD, Arm, Workload
-from tokenizers import models, pre_tokenizers
+from measuring import END, PAD, Arm, Workload, as_text, word, words_backend
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
-from trl import RewardConfig, RewardTrainer
+from trl import GRPOConfig, GRPOTrainer, RewardConfig, RewardTrainer
+from trl.trainer.utils import pad, split_tensor_dict
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # a notice that its interface may change, which we know
 from trl.experimental.cpo import CPOConfig, CPOTrainer
@@ -34,15 +36,7 @@ def make_peer(options: argparse.Namespace, work: Workload, per_batch: int, beta:
     pairs = len(work.tree.branches) - 1
     assert pairs % per_batch == 0, "batches weigh the same"
     with tempfile.TemporaryDirectory() as scratch:
-        common: dict[str, Any] = {
-            "output_dir": scratch,
-            "per_device_train_batch_size": per_batch,
-            "gradient_checkpointing": False,  # the caller sets it on both models alike
-            "bf16": False,
-            "use_cpu": True,
-            "report_to": [],
-            "remove_unused_columns": False,
-        }
+        common = _common(scratch, per_batch)
         if options.objective == "simpo":
             trainer = _cpo(work, common, options.vocabulary, beta, gamma)
         else:
@@ -63,6 +57,78 @@ def make_peer(options: argparse.Namespace, work: Workload, per_batch: int, beta:
     return arm
 
 
+def make_grpo_peer(
+    work: Workload,
+    advantages: Sequence[float],
+    old: Sequence[Sequence[float]] | None,
+    per_batch: int,
+    *,
+    compact: bool = False,
+) -> Arm:
+    """Forward and backward of one update by TRL's `GRPOTrainer` with batches of this many completions.
+
+    The arm returns the loss and the norm of the gradient. TRL computes logits of all tokens on a CPU, and only those of
+    completions on a GPU, as it does here with `compact`.
+    """
+    datasets.disable_progress_bars()
+    logging.set_verbosity_error()  # it says that it sets the padding id
+    prompt, completions = work.tree.prefix, work.tree.branches
+    parts, rest = divmod(len(completions), per_batch)
+    assert not rest, "batches weigh the same"
+    with tempfile.TemporaryDirectory() as scratch:
+        trainer = GRPOTrainer(
+            model=work.stock,
+            reward_funcs=lambda completions, **_: [0.0] * len(completions),  # the advantages are given
+            args=GRPOConfig(
+                loss_type="grpo",
+                num_generations=len(completions),
+                gradient_accumulation_steps=parts,
+                max_completion_length=max(map(len, completions)),
+                **_common(scratch, per_batch),
+            ),
+            train_dataset=datasets.Dataset.from_list([{"prompt": word(END + 1)}]),
+            processing_class=_words(work.stock.config.vocab_size),
+        )
+    trainer.current_gradient_accumulation_steps = parts  # as its loop does
+    whole = {
+        # As its rollouts are padded, before they are split into batches.
+        "prompt_ids": pad([torch.tensor(prompt)] * len(completions), PAD, "left"),
+        "prompt_mask": pad([torch.ones(len(prompt), dtype=torch.long)] * len(completions), 0, "left"),
+        "completion_ids": pad([torch.tensor(own) for own in completions], PAD),
+        "completion_mask": pad([torch.ones(len(own), dtype=torch.long) for own in completions], 0),
+        "advantages": torch.tensor(advantages),
+    }
+    if old:
+        whole["old_per_token_logps"] = pad([torch.tensor(own) for own in old], 0.0)
+    batches = split_tensor_dict(whole, parts)
+
+    def arm() -> Tensor:
+        as_on_a_gpu = mock.patch("trl.trainer.utils._use_triton", return_value=True)
+        loss = torch.zeros(())
+        with as_on_a_gpu if compact else nullcontext():
+            for batch in batches:
+                own = trainer.compute_loss(trainer.model, batch)
+                trainer.accelerator.backward(own)
+                loss += own.detach()
+        norm = torch.nn.utils.get_total_norm([weight.grad for weight in trainer.model.parameters()])
+        trainer.model.zero_grad(set_to_none=True)
+        return torch.stack([loss, norm])
+
+    return arm
+
+
+def _common(folder: str, per_batch: int) -> dict[str, Any]:
+    return {
+        "output_dir": folder,
+        "per_device_train_batch_size": per_batch,
+        "gradient_checkpointing": False,  # the caller sets it on both models alike
+        "bf16": False,
+        "use_cpu": True,
+        "report_to": [],
+        "remove_unused_columns": False,
+    }
+
+
 def _reward(work: Workload, common: dict[str, Any], vocabulary: int) -> Any:
     rows = [
         {"chosen_ids": chosen, "rejected_ids": rejected}
@@ -77,9 +143,9 @@ def _reward(work: Workload, common: dict[str, Any], vocabulary: int) -> Any:
 
 
 def _cpo(work: Workload, common: dict[str, Any], vocabulary: int, beta: float, gamma: float) -> Any:
-    chosen, *rejected = (_text(branch[:-1]) for branch in work.tree.branches)
+    chosen, *rejected = (as_text(branch[:-1]) for branch in work.tree.branches)
     rows = [
-        {"prompt": _text(work.tree.prefix), "chosen": " " + chosen, "rejected": " " + r} for r in rejected
+        {"prompt": as_text(work.tree.prefix), "chosen": " " + chosen, "rejected": " " + r} for r in rejected
     ]
     # Its max_length = None is 512; this one cuts nothing.
     longest = len(work.tree.prefix) + max(map(len, work.tree.branches))
@@ -95,21 +161,11 @@ def _cpo(work: Workload, common: dict[str, Any], vocabulary: int, beta: float, g
 
 
 def _words(vocabulary: int) -> PreTrainedTokenizerFast:
-    backend = tokenizers.Tokenizer(models.WordLevel({_word(i): i for i in range(vocabulary)}, _word(PAD)))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     made: Any = PreTrainedTokenizerFast
     tokenizer: PreTrainedTokenizerFast = made(
-        tokenizer_object=backend, eos_token=_word(END), pad_token=_word(PAD)
+        tokenizer_object=words_backend(vocabulary), eos_token=word(END), pad_token=word(PAD)
     )
     return tokenizer
-
-
-def _word(token: int) -> str:
-    return f"<{token}>"  # no word may begin with another one: special tokens are found anywhere
-
-
-def _text(tokens: Any) -> str:
-    return " ".join(map(_word, tokens))
 
 
 def _expected(work: Workload) -> list[list[int]]:

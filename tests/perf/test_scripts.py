@@ -53,6 +53,17 @@ def test_train_step(against):
     assert found["seconds"]["shared"] > 0
 
 
+def test_grpo_update():
+    update, rollouts = run("grpo_update.py", "--quick", "--threads", "1")
+    assert max(update["loss_difference"], update["gradient_norm_difference"]) < 1e-4
+    # 4 completions of 12 tokens after a prompt of 640
+    assert update["ideal_linear"] == pytest.approx(4 * 652 / (640 + 4 * 12), abs=1e-4)
+    assert update["memory_ratio"].keys() == {"trl", "trl_batched"}
+    assert all(seconds > 0 for seconds in update["seconds"]["1"].values())
+    assert 4 <= rollouts["tokens"] <= 4 * 6
+    assert rollouts["seconds_per_token"].keys() == rollouts["memory_bytes"].keys()
+
+
 def test_attention_scores():
     (found,) = run("attention_scores.py", *TINY.split(), "--longest", "1024")
     memory = found["memory_bytes"]

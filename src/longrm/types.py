@@ -157,6 +157,21 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class CommittedAnswer:
+    """A judge's own answer to the question, given before it saw the responses (`judge.solve`).
+
+    Attributes:
+        text: What it wrote, with its thinking.
+        outcome: How the request ended; unparsed if there is nothing but thinking.
+        solved: Whether the answer is right; None if no gold answer is known.
+    """
+
+    text: str
+    outcome: Outcome = Outcome.ANSWERED
+    solved: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Judgment:
     """The answer of a reward model to a query, with responses in the order in which the query presents them.
 
@@ -173,6 +188,7 @@ class Judgment:
         contradicted: Whether the explanation argues for another verdict; None if that cannot be decided.
         criteria: The scores by each criterion of a rubric, one row per criterion; empty without a rubric.
         standard_errors: Of the scores, where they are estimates (`judge.group`); empty otherwise.
+        committed: The model's own answer, if it answered the question before it judged.
     """
 
     outcome: Outcome
@@ -187,6 +203,7 @@ class Judgment:
     contradicted: bool | None = None
     criteria: tuple[tuple[float, ...], ...] = ()
     standard_errors: tuple[float, ...] = ()
+    committed: CommittedAnswer | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

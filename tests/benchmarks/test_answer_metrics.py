@@ -9,6 +9,7 @@ from longrm.benchmarks.answer_metrics import (
     ANSWER_METRICS,
     choices,
     cited,
+    is_solved,
     latin_rouge_l,
     squad_contains,
     squad_f1,
@@ -76,6 +77,30 @@ def test_chinese_is_counted_by_characters():
     from rouge_score.rouge_scorer import RougeScorer
 
     assert RougeScorer(["rougeL"]).score(gold, answer)["rougeL"].fmeasure == 0
+
+
+@given(WORDS, WORDS)
+def test_an_answer_contains_a_run_of_words(answer, gold):
+    ours, theirs = squad_words(answer), squad_words(gold)
+    runs = [ours[at : at + len(theirs)] for at in range(len(ours)) if theirs]  # no words are in no answer
+    assert ANSWER_METRICS["contains"](answer, gold) == (theirs in runs)
+    assert squad_contains(answer, gold) == (theirs in runs)
+
+
+def test_chinese_answers_contain_characters():
+    assert ANSWER_METRICS["contains"]("答案是北京。", "北京") == 1
+    assert ANSWER_METRICS["contains"]("答案是北方的京城。", "北京") == 0
+    assert not squad_contains("答案是北京。", "北京")
+
+
+def test_any_gold_answer_solves_and_thinking_does_not():
+    assert is_solved("It bought 2.", ("two", "2"), "contains")
+    assert is_solved("<think>amber?</think>It is two.", ("two", "2"), "contains")
+    assert is_solved("<think>two?</think>amber", ("two", "2"), "contains") is False
+    assert is_solved("<think>two", ("two", "2"), "contains") is False
+    assert is_solved("two", (), "contains") is None
+    assert is_solved("amber code", ("the amber code on Monday",), "token_f1")  # 2 x 2 / (2 + 4)
+    assert not is_solved("code", ("the amber code on Monday",), "token_f1")  # 2 x 1 / (1 + 4)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 
 from longrm.benchmarks.leval import Leval
 from longrm.errors import DataError
+from longrm.judging.judge_prompts import stated_answers
 from longrm.types import text_of
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "leval"
@@ -61,6 +62,7 @@ def test_a_pair_has_two_answers_whose_scores_are_clearly_apart(folder, bench):
     assert text[context.start : context.end] == DOCUMENT
     assert text[first.question.start : first.question.end] == "who"
     assert (first.metadata["task"], first.metadata["subtype"], first.metadata["length"]) == ("qa", "f1", 256)
+    assert stated_answers(first) == ["Quill the clerk"]
 
 
 def test_choices_are_right_or_wrong(folder, bench):

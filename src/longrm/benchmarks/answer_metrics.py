@@ -13,6 +13,7 @@ from typing import Any
 
 from longrm.data.chunking import unspaced, words_of
 from longrm.errors import ConfigError, nearest
+from longrm.judging.answers import answer_of
 
 AnswerMetric = Callable[[str, str], float]
 """Rates an answer (first) by a gold answer (second), from 0 to 1; the gold answer itself has 1."""
@@ -69,10 +70,22 @@ def squad_f1(answer: str, gold: str) -> float:
     return _f1(_squad_words(answer), _squad_words(gold))
 
 
+def contains(answer: str, gold: str) -> float:
+    """1 if the answer contains the gold answer word for word, else 0, as RULER rates answers (arXiv 2404.06654).
+
+    The words are those of `token_f1`, so case, punctuation and articles are ignored. A gold answer without words has 0.
+    """
+    words = words_of if unspaced(answer) or unspaced(gold) else _squad_words
+    return float(_is_part(words(gold), words(answer)))
+
+
 def squad_contains(answer: str, gold: str) -> bool:
     """Whether an answer contains the gold answer word for word, by the words of `squad_f1`; False without any."""
-    answer, gold = (f" {' '.join(_squad_words(text))} " for text in (answer, gold))
-    return bool(gold.strip()) and gold in answer
+    return _is_part(_squad_words(gold), _squad_words(answer))
+
+
+def _is_part(part: Sequence[str], words: Sequence[str]) -> bool:
+    return bool(part) and f" {' '.join(part)} " in f" {' '.join(words)} "
 
 
 def word_overlap(one: str, other: str) -> float:
@@ -187,6 +200,7 @@ ANSWER_METRICS: Mapping[str, AnswerMetric] = {
     "rouge_l": rouge_l,
     "token_f1": token_f1,
     "exact_match": exact_match,
+    "contains": contains,
     "right_choices": right_choices,
     "citation_precision": citation_precision,
     "citation_recall": citation_recall,
@@ -203,3 +217,14 @@ def answer_metric(name: str) -> AnswerMetric:
     if name in ANSWER_METRICS:
         return ANSWER_METRICS[name]
     raise ConfigError(f"no answer metric '{name}'; {nearest(name, ANSWER_METRICS)}")
+
+
+SOLVED = 0.5
+"""From which value of a metric an answer counts as right; most are 0 or 1 for answers that can be checked."""
+
+
+def is_solved(answer: str, golds: Sequence[str], metric: str) -> bool | None:
+    """Whether an answer, without its thinking, is right by a metric and some gold answer; None without gold answers."""
+    if not golds:
+        return None
+    return any(ANSWER_METRICS[metric](answer_of(answer), gold) >= SOLVED for gold in golds)

@@ -243,6 +243,8 @@ def _pairs(question: Question, tokens: int, auditor: Auditor) -> Iterator[Compar
                 "source": "L-Eval",
                 "models": [better, worse],
                 "metric": [scores[better], scores[worse]],
+                # A summary differs from others that are just as good, so it is no answer to check against.
+                **({} if question.evaluation == "rouge" else {"answer": question.gold}),
             },
             context=(context,),
             question=Span(0, len(text) - len(question.text), len(text)),

@@ -155,6 +155,14 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
     if position is not None:
         facts.append(("same verdict in every order, %", percentage(position.consistency)))
         facts.append(("prefers the first shown, %", percentage(position.first_wins)))
+    if (solving := summary.solve_to_judge) is not None:
+        if solving.solved.n:
+            facts.append(("solved by the judge itself, %", percentage(solving.solved)))
+            facts.append(("solved but judged wrong, %", percentage(solving.gap)))
+        else:
+            facts.append(("solved by the judge itself", "not checked: no comparison has a gold `answer`"))
+        ended = ", ".join(f"{n} {o.replace('_', ' ')}" for o, n in solving.outcomes.items() if n)
+        facts.append(("own answers", ended))
     for name, rate in summary.failures:
         if rate and rate.value:
             facts.append((f"failure, {name.replace('_', ' ')}, %", percentage(rate)))

@@ -56,10 +56,12 @@ class Writer(ABC):
         name: Its name in summaries and reports.
         limit: The context window in tokens, prompt and completion together; None if unknown.
         on_progress: Called during `write` with the share of the requests that are answered.
+        keeps_prompt: Whether it reads what a prompt has in common with the last one only once.
     """
 
     name: str
     limit: int | None
+    keeps_prompt: bool = False
     on_progress: Callable[[float], None] = staticmethod(lambda share: None)
 
     @abstractmethod

@@ -5,12 +5,14 @@ from dataclasses import replace
 from itertools import islice
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from longrm.benchmarks.answer_metrics import answer_metric, is_solved
 from longrm.config import OPERATIONAL, Config
 from longrm.data.fields import length_and_depth
 from longrm.data.spans import disjoint_spans, edit_context
 from longrm.errors import ConfigError
+from longrm.judging.judge_prompts import stated_answers
 from longrm.reward_models import Baseline, RewardModel
 from longrm.reward_models.trials import best, latin_square, together, trial_of
 from longrm.runs.records import ContextCheck, JudgmentRecord
@@ -27,6 +29,9 @@ from longrm.types import (
 _REMOVED = "[The context is not shown.]"
 
 
+AnswerMetricName = Annotated[str, AfterValidator(lambda name: answer_metric(name) and name)]
+
+
 class JudgingSettings(Config):
     """How comparisons are judged and summarized.
 
@@ -37,6 +42,8 @@ class JudgingSettings(Config):
         votes: Trials per order of a model that samples.
         context_check: Ask once more with the context "removed", or "swapped" for that of another group, to see whether
             the verdict stays the same; "none" saves this trial.
+        answer_metric: How a judge's own answer (`judge.solve`) is compared with the gold `answer` of the comparison:
+            "contains", "exact_match", "right_choices", "math_equality", ... It is right from a value of 0.5.
         baselines: Heuristics without a model, for comparison. Random and place are at chance by construction;
             compress:MODEL is a model, not a baseline.
         examples: Number of comparisons that were judged right to keep in `examples.jsonl` for the report, per length,
@@ -50,6 +57,7 @@ class JudgingSettings(Config):
     orders: Literal["auto", "one", "both"] = "auto"
     votes: int = Field(1, ge=1, le=10_000)
     context_check: Literal["none", "removed", "swapped"] = "none"
+    answer_metric: AnswerMetricName = "contains"
     baselines: tuple[str, ...] = ("longest", "shortest", "overlap")
     examples: Annotated[int, OPERATIONAL] = Field(3, ge=0)
     resamples: int = Field(2000, ge=100, le=100_000)
@@ -93,6 +101,10 @@ class TrialJudge:
                 check = "" if self._judging.context_check == "none" else "impossible"
             # An error in the context check makes the comparison an error, so that the same command retries it.
             combined = together((*trials, *(trial for trial in checked if trial.outcome is Outcome.ERROR)))
+            committed = judgments[0].committed  # the same in all trials
+            if committed is not None:
+                right = is_solved(committed.text, stated_answers(comparison), self._judging.answer_metric)
+                committed = replace(committed, solved=right)
             cuts = [judgment.cut for judgment in judgments[: len(own)] if judgment.cut is not None]
             place = length_and_depth(comparison)
             records.append(
@@ -110,6 +122,7 @@ class TrialJudge:
                     trials=trials if len(trials) > 1 else (),
                     context_check=check,
                     baselines={name: trial_of(one[row], own[0]).scores for name, one in baselines.items()},
+                    committed=committed,
                 )
             )
         return records

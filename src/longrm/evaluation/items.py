@@ -53,6 +53,7 @@ SCHEMA = pa.schema(
         **_TRIAL,
         "cut_tokens": _INT,
         "context_check": _TEXT,
+        "solved": _BOOL,
         "trials": pa.list_(pa.struct(_TRIAL)),
     }
 )
@@ -120,6 +121,7 @@ def _rows(records: Sequence[JudgmentRecord]) -> list[dict[str, Any]]:
                 "attempts": sum(trial.attempts for trial in record.trials),
                 "cut_tokens": 0 if record.cut is None else record.cut.tokens,
                 "context_check": record.context_check or None,
+                "solved": record.committed and record.committed.solved,
                 "trials": [_trial(trial) for trial in record.trials],
             }
         )

@@ -1,6 +1,7 @@
 """How a judge behaves beyond its accuracy: outcomes, failures, biases, votes, baselines and calibration."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any, Unpack, assert_never
@@ -136,6 +137,39 @@ def position_bias(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> summaries.Po
         },
         single_order=share(alone),
         order_cancelled=ratio(right, np.ones_like(right), group, **drawn),
+    )
+
+
+def solve_to_judge(
+    records: Sequence[JudgmentRecord], table: ScoreTable, **drawn: Unpack[Bootstrap]
+) -> summaries.SolveToJudge | None:
+    """What a judge that answers first solves, and what it then misjudges; None if no judge answered first.
+
+    The table is that of the records. Comparisons without a verdict are misjudged; those without a gold answer, with an
+    error or without a gold order are left out.
+    """
+    outcomes = Counter(record.committed.outcome for record in records if record.committed is not None)
+    if not outcomes:
+        return None
+    solved = [record.committed.solved if record.committed else None for record in table.records]
+    known = np.array([one is not None for one in solved], np.float64)
+    right = np.array([one is True for one in solved], np.float64)
+    missed = right * (1 - TOP1.credits(table).total)
+
+    def shares(rows: Mask) -> dict[str, Estimate]:
+        totals = {"solved": right, "gap": missed}
+        return {
+            name: ratio(total * rows, known * rows, table.group, **drawn) for name, total in totals.items()
+        }
+
+    return summaries.SolveToJudge(
+        **shares(np.ones_like(table.answered)),
+        outcomes={outcome: outcomes[outcome] for outcome in Outcome},
+        by_length={
+            str(length): summaries.SolvedShares(**shares(table.length == length))
+            for length in np.unique(table.length[known > 0]).tolist()
+            if length >= 0
+        },
     )
 
 

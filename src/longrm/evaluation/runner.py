@@ -17,6 +17,7 @@ from longrm.evaluation.items import write_items
 from longrm.evaluation.results_csv import write_results
 from longrm.evaluation.summaries import EvaluationSummary
 from longrm.evaluation.summarize import summarize
+from longrm.judging.judge_prompts import stated_answers
 from longrm.reward_models import RewardModel
 from longrm.reward_models.trials import points
 from longrm.runs.folder import RunFolder
@@ -258,7 +259,7 @@ def judge_comparisons(
                     )
                 length_and_depth(comparison)  # an error if the metadata are not valid
                 seen.add(comparison.id)
-                golds.append(gold_record(comparison))
+                golds.append(gold_record(comparison, stated_answers(comparison) if model.solves else ()))
                 if changed := golds[-1].changed_from(known.get(comparison.id, golds[-1])):
                     raise DataError(
                         f"{bench.name}: the {changed} of '{comparison.id}' differs from {GOLD} of the run; choose "

@@ -188,6 +188,20 @@ class PositionBias(SummaryPart):
     order_cancelled: Estimate  # accuracy of all orders together, on the same comparisons
 
 
+class SolvedShares(SummaryPart):
+    """Of the comparisons with a gold answer: what the judge solves itself, and what it still misjudges."""
+
+    solved: Estimate  # share whose question the judge answers correctly
+    gap: Estimate  # share that it solves but judges wrong; a tie counts half, as in accuracy
+
+
+class SolveToJudge(SolvedShares):
+    """The solve-to-judge gap (S2J, arXiv 2509.22099) of a judge that answers the question before it judges."""
+
+    outcomes: dict[Outcome, Count]  # comparisons by the outcome of the judge's own answer
+    by_length: dict[str, SolvedShares]
+
+
 class LengthBias(SummaryPart):
     """Accuracy on gold pairs whose better response is longer, on those where it is shorter, and the difference."""
 
@@ -388,6 +402,8 @@ class EvaluationSummary(SummaryPart):
     missing: MissingAnswers = MissingAnswers()  # where, and why, comparisons were not answered
     audit: AuditSummary | None = None  # problems of the benchmark, if it was audited
     measured: MeasuredWith | None = None  # the unit of lengths and the contents of a probe
+    # What the judge solves itself; absent if it does not answer before it judges
+    solve_to_judge: SolveToJudge | None = None
     # Which shard of the comparisons was judged, such as "2/4"; absent for all of them
     shard: str | None = None
 

@@ -17,6 +17,7 @@ from longrm.evaluation.judge_behavior import (
     outcome_rates,
     position_bias,
     recommended,
+    solve_to_judge,
     vote_curve,
 )
 from longrm.evaluation.metrics import METRICS
@@ -86,6 +87,7 @@ def summarize(
         recommended=recommended(table, **drawn) if answered else None,
         boundary=boundary_of(table, threshold=accuracy_threshold, **drawn),
         missing=missing,
+        solve_to_judge=solve_to_judge(records, table, **drawn),
         **(added or {}),
         **rules,
     )

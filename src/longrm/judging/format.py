@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from longrm.errors import ConfigError, DataError
 from longrm.judging.answers import answer_of, boxed, plain, unquoted
-from longrm.judging.prompts import Template, prompt_text, response_text
+from longrm.judging.prompts import Template, prompt_text, question_text, response_text
 from longrm.reading import is_number
 from longrm.types import Message, Query, Scale
 
@@ -102,6 +102,23 @@ class JudgingFormat(ABC):
             DataError: The format cannot judge so many responses, or the template uses a span that is not known.
             ConfigError: The template cannot be rendered.
         """
+        return [({"role": "user", "content": text},) for text in self._texts(query)]
+
+    def render_turns(self, query: Query) -> list[tuple[Message, str]]:
+        """The same in two turns each: a message that asks for the judge's own answer, and what follows that answer.
+
+        The first one shows no response, so it is the same for all orders and all responses.
+
+        Raises:
+            DataError: The format cannot judge so many responses, or the template uses a span that is not known.
+            ConfigError: The template cannot be rendered, or does not use `solve`.
+        """
+        asks = (
+            question_text(query) if self._template is None else self._template.render(query, [], solve=True)
+        )
+        return [({"role": "user", "content": asks}, text) for text in self._texts(query, solved=True)]
+
+    def _texts(self, query: Query, *, solved: bool = False) -> list[str]:
         if len(query.responses) not in self.counts:
             bounds = " to ".join(map(str, sorted({self.counts[0], self.counts[-1]})))
             raise DataError(
@@ -111,11 +128,9 @@ class JudgingFormat(ABC):
         shown = [response_text(response, query) for response in query.responses]
         groups = [[text] for text in shown] if self.alone else [shown]
         if self._template is not None:
-            texts = [self._template.render(query, group) for group in groups]
-        else:
-            instruction = self.by_criterion if query.criterion else self.instruction
-            texts = [prompt_text(query, group, instruction, self.request) for group in groups]
-        return [({"role": "user", "content": text},) for text in texts]
+            return [self._template.render(query, group) for group in groups]
+        instruction = self.by_criterion if query.criterion else self.instruction
+        return [prompt_text(query, group, instruction, self.request, solved=solved) for group in groups]
 
     def parse(self, text: str, query: Query) -> ParsedVerdict | None:
         """Parses the last verdict of an answer; None if there is none.

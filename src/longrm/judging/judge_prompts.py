@@ -117,11 +117,23 @@ def _extended(message: Message, texts: Sequence[str]) -> dict[str, Any]:
     return {**message, "content": "\n\n".join([message_text(message), *texts])}
 
 
-def gold_answers(comparison: Comparison) -> list[str]:
-    """The column `answer` of the data, a text or several; by default the best responses. Gold must be known."""
+def stated_answers(comparison: Comparison) -> list[str]:
+    """The gold answers that the data states, any of which is right: `answer` in the metadata, a text or several.
+
+    Worlds state one for pairs that ask for one fact, L-Eval for questions with a short answer; a column `answer` of a
+    file becomes metadata.
+    """
     stated = comparison.metadata.get("answer")
-    if stated:
-        return [stated] if isinstance(stated, str) else [str(answer) for answer in stated]
+    several = stated if isinstance(stated, list | tuple) else [stated]
+    return [
+        str(answer) for answer in several if isinstance(answer, str | int | float) and str(answer).strip()
+    ]
+
+
+def gold_answers(comparison: Comparison) -> list[str]:
+    """The stated answers; by default the best responses. Gold must be known."""
+    if stated := stated_answers(comparison):
+        return stated
     ranks = comparison.ranks
     assert ranks is not None, "gold must be known"
     return [

@@ -19,6 +19,11 @@ from longrm.errors import ConfigError, DataError, nearest
 from longrm.types import Message, Query, Response, Tool, message_text, tool_calls_text
 
 _OPENING = "You will judge answers of language models. Read first what they were given; your task follows it."
+_SOLVE = (
+    "First answer the last turn yourself, in as few words as it takes. Afterwards you will see the responses that you "
+    "are to judge."
+)
+_SOLVED = "Now come the responses. Your own answer may help you to judge them; it may also be wrong."
 CRITERIA = (
     "Ask first whether a response is faithful. Where a context is given, it must support every claim that matters; "
     "nothing in the response may contradict it or pass off as its content what it does not say. Where none is given, "
@@ -37,8 +42,13 @@ ONE_CRITERION = (
 """Replaces `CRITERIA` if one criterion is judged."""
 
 
-def prompt_text(query: Query, shown: Sequence[str], instruction: str, request: str) -> str:
-    """The built-in prompt: conversation, instruction, responses A, B, ..., the criterion if there is one, request."""
+def prompt_text(
+    query: Query, shown: Sequence[str], instruction: str, request: str, *, solved: bool = False
+) -> str:
+    """The built-in prompt: conversation, instruction, responses A, B, ..., the criterion if there is one, request.
+
+    `solved` omits the conversation: the judge has read it, and answered, in the turn before.
+    """
     given = conversation_text(query.prompt, query.tools)
     tag = _free_tag("response", [given, *shown])
     names = [f' name="{letter}"' for letter in LETTERS] if len(shown) > 1 else [""]
@@ -46,7 +56,13 @@ def prompt_text(query: Query, shown: Sequence[str], instruction: str, request: s
     if query.criterion:
         texts = [given, *shown, query.criterion]
         blocks.append(_enclosed(_free_tag("criterion", texts), "", query.criterion))
-    return "\n\n".join([_OPENING, given, instruction, *blocks, request])
+    opening = [_SOLVED] if solved else [_OPENING, given]
+    return "\n\n".join([*opening, instruction, *blocks, request])
+
+
+def question_text(query: Query) -> str:
+    """The first turn of a judge that answers before it sees the responses: conversation and request to answer."""
+    return "\n\n".join([_OPENING, conversation_text(query.prompt, query.tools), _SOLVE])
 
 
 def conversation_text(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
@@ -98,7 +114,9 @@ class Template:
     """The user's own prompt in jinja2, rendered to one user message.
 
     Its variables are `conversation` (the prompt with its tools), `context` and `question` (their spans in the prompt),
-    `responses` (a list) or, for a format that judges each response alone, `response`, and with rubrics `criterion`.
+    `responses` (a list) or, for a format that judges each response alone, `response`, and with rubrics `criterion`. If
+    the judge answers first (`judge.solve`), the file renders two turns: `solve` is true in the first one, which has no
+    responses, and false in the second.
 
     Raises:
         ConfigError: The file is missing, is not valid jinja2, uses an unknown variable, or shows no response.
@@ -117,14 +135,14 @@ class Template:
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(f"template {file}, line {error.lineno}: {error.message}") from error
-        known = ["conversation", "context", "question", "criterion", self._shows]
+        known = ["conversation", "context", "question", "criterion", "solve", self._shows]
         for name in sorted(self._names - {*known, *environment.globals}):
             raise ConfigError(f"template {file}: undefined variable '{name}'; {nearest(name, known)}")
         if self._shows not in self._names:
             raise ConfigError(f"template {file} does not use '{self._shows}', so the judge sees no response")
 
-    def render(self, query: Query, shown: Sequence[str]) -> str:
-        """The prompt for a query and the texts of the responses in it.
+    def render(self, query: Query, shown: Sequence[str], *, solve: bool = False) -> str:
+        """The prompt for a query and the texts of the responses in it; `solve` for the turn before them.
 
         Raises:
             ConfigError: Rendering fails, or the template and the query do not agree on whether there is a criterion.
@@ -134,10 +152,13 @@ class Template:
             raise ConfigError(f"template {self._file} does not use 'criterion', which judge.rubrics requires")
         if not query.criterion and "criterion" in self._names:
             raise ConfigError(f"template {self._file} uses 'criterion', which is only set with judge.rubrics")
+        if solve and "solve" not in self._names:
+            raise ConfigError(f"template {self._file} does not use 'solve', which judge.solve requires")
         values = {
             "conversation": conversation_text(query.prompt, query.tools),
             "criterion": query.criterion,
-            self._shows: shown[0] if self._shows == "response" else list(shown),
+            "solve": solve,
+            self._shows: "".join(shown[:1]) if self._shows == "response" else list(shown),
         }
         spans = {"context": query.context, "question": [query.question] if query.question else []}
         for name, parts in spans.items():

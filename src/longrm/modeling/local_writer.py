@@ -42,6 +42,8 @@ class LocalWriter(Writer):
     Architectures that cannot be read in blocks exactly (windows, state-space layers) read every prompt in one piece.
     """
 
+    keeps_prompt = True
+
     def __init__(self, language_model: LanguageModel, name: str) -> None:
         self.name = name
         self.tokenizer: Tokenizer = language_model.tokenizer

@@ -1,7 +1,8 @@
 """Generative reward models (judges): a language model writes a verdict, which is parsed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from longrm.clients import Completion, Request, Writer
 from longrm.data.tokenizing import Tokenizer, UnknownTokens
@@ -19,7 +20,7 @@ from longrm.judging.answers import answer_of, opened_thought, thinking_tags
 from longrm.reward_models.kinds import JudgeSettings
 from longrm.reward_models.protocol import RewardModel
 from longrm.rng import seed_of
-from longrm.types import Cut, Judgment, Message, Outcome, Query, message_text, text_of
+from longrm.types import CommittedAnswer, Cut, Judgment, Message, Outcome, Query, message_text, text_of
 
 WORST_FIRST = (Outcome.ERROR, Outcome.TOO_LONG, Outcome.REFUSED, Outcome.TRUNCATED, Outcome.UNPARSED)
 """Which outcome a query has if its prompts end in several."""
@@ -35,6 +36,8 @@ class Conversation:
     messages: tuple[Message, ...]  # of the next attempt
     max_tokens: int  # of the next answer
     cut: Cut | None
+    follow_up: str = ""  # with `judge.solve`: the message after the model's own answer
+    committed: CommittedAnswer | None = None  # that answer
     attempts: int = 0
     prompt_tokens: int | None = None  # of the first attempt; None if unknown
     texts: list[str] = field(default_factory=list)  # of every attempt, thinking included
@@ -49,6 +52,9 @@ class GenerativeRewardModel(RewardModel):
     An answer without a verdict is followed by a reminder of the form, up to `judge.retries` times. A truncated answer
     is parsed too, and a verdict in it counts, unless the prompt is known to open a thought that is not closed. The
     model's tokenizer is needed to cut contexts and to know in advance which are too long.
+
+    With `judge.solve` the model first answers the question itself: S2J (Solve-to-Judge, arXiv 2509.22099). It does so
+    once per comparison, and all orders and votes continue from that answer.
     """
 
     by_criterion = True
@@ -59,6 +65,7 @@ class GenerativeRewardModel(RewardModel):
         self.name = writer.name
         self.sees_order = settings.format != "pointwise"
         self.samples = settings.temperature > 0
+        self.solves = settings.solve
         self._writer, self._settings, self._tokenizer = writer, settings, tokenizer
         # Only for a local model: `remote.tokenizer` may be another that counts alike.
         own = getattr(writer, "tokenizer", None)
@@ -72,7 +79,9 @@ class GenerativeRewardModel(RewardModel):
                 f'judge.cut = "{settings.cut}" requires the tokenizer and the context window of {self.name}; set '
                 "remote.tokenizer and judge.max_length"
             )
-        if self._limit is not None and settings.max_tokens >= self._limit:
+        # Of all answers that a conversation has before it is asked again.
+        self._answer_tokens = settings.max_tokens * (2 if settings.solve else 1)
+        if self._limit is not None and self._answer_tokens >= self._limit:
             raise ConfigError(
                 f"judge.max_tokens = {settings.max_tokens} leaves no room for a prompt: the context window of "
                 f"{self.name} has {self._limit} tokens"
@@ -83,17 +92,35 @@ class GenerativeRewardModel(RewardModel):
         self.scale = next(iter(self._formats.values())).scale
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
-        """Sends the prompts of all queries at once, then the reminders to those without a verdict, and so on."""
+        """Sends the prompts of all queries at once, then the reminders to those without a verdict, and so on.
+
+        If the model answers first, those requests come before. A writer that keeps only its last prompt gets the
+        requests of one comparison after those of the other, so that it reads every prompt once.
+        """
         by_query = [self._start(query) for query in queries]
         waiting = [one for started in by_query if not isinstance(started, Judgment) for one in started]
-        for attempt in range(1 + self._settings.retries):
-            if not waiting:
-                break
-            # Later attempts repeat some prompts, which would count twice.
-            self._writer.on_progress = self.on_progress if attempt == 0 else Writer.on_progress
-            completions = self._writer.write([self._request(one, attempt) for one in waiting])
-            answered = zip(waiting, completions, strict=True)
-            waiting = [one for one, completion in answered if self._read(one, completion)]
+        batches = [waiting] if waiting else []
+        if self.solves and self._writer.keeps_prompt:
+            batches = [list(alike) for _, alike in groupby(waiting, _question)]
+        steps, done = len(batches) * (2 if self.solves else 1), 0
+
+        def report(share: float) -> None:
+            self.on_progress((done + share) / steps)
+
+        for batch in batches:
+            self._writer.on_progress = report
+            if self.solves:
+                batch = self._solve(batch)
+                done += 1
+            for attempt in range(1 + self._settings.retries):
+                if not batch:
+                    break
+                completions = self._writer.write([self._request(one, attempt) for one in batch])
+                answered = zip(batch, completions, strict=True)
+                batch = [one for one, completion in answered if self._read(one, completion)]
+                # Later attempts repeat some prompts, which would count twice.
+                self._writer.on_progress = Writer.on_progress
+            done += 1
         return [one if isinstance(one, Judgment) else _judgment(one) for one in by_query]
 
     def _start(self, query: Query) -> tuple[Conversation, ...] | Judgment:
@@ -108,24 +135,69 @@ class GenerativeRewardModel(RewardModel):
             if self._tokenizer is not None and self._limit is not None:
 
                 def measure(candidate: Query) -> int:
-                    return max(self._tokens(messages) for messages in format.render(candidate))
+                    if not self.solves:
+                        return max(map(self._tokens, format.render(candidate)))
+                    # In one order of the responses, so that all are cut alike and share the model's own answer.
+                    shown = tuple(sorted(candidate.responses, key=text_of))
+                    turns = format.render_turns(replace(candidate, responses=shown))
+                    return max(self._tokens(_continued((asks,), ".", text)) for asks, text in turns)
 
-                room = self._limit - max_tokens
+                room = self._limit - self._answer_tokens
                 fitted = fit(query, measure, room, self._tokenizer, policy)
                 if fitted is None:
                     tokens = measure(query)
                     detail = (
-                        f"{tokens:,} > {room:,} tokens; the prompt leaves less than judge.max_tokens"
-                        f"{why_uncut(query, policy)}"
+                        f"{tokens:,} > {room:,} tokens; the prompt leaves less than "
+                        f"{'twice ' if self.solves else ''}judge.max_tokens{why_uncut(query, policy)}"
                     )
                     return Judgment(Outcome.TOO_LONG, detail=detail, prompt_tokens=tokens)
                 query, cut = fitted
+            if self.solves:
+                return tuple(
+                    Conversation(query, format, number, (asks,), max_tokens, cut, follow_up)
+                    for number, (asks, follow_up) in enumerate(format.render_turns(query))
+                )
             return tuple(
                 Conversation(query, format, number, messages, max_tokens, cut)
                 for number, messages in enumerate(format.render(query))
             )
         except DataError as error:  # the format or the chat template cannot render it
             return Judgment(Outcome.ERROR, detail=str(error))
+
+    def _solve(self, waiting: Sequence[Conversation]) -> list[Conversation]:
+        """Requests the model's own answers, one per comparison; returns the conversations that go on to a verdict.
+
+        Without a readable answer, the request for the verdict is appended to the question.
+        """
+        asked: dict[tuple[str, str], list[Conversation]] = {}
+        for one in waiting:
+            asked.setdefault(_question(one), []).append(one)
+        settings = self._settings
+        requests = [
+            Request(
+                alike[0].messages,
+                settings.max_tokens,
+                settings.temperature,
+                seed_of(settings.seed, name, "solve"),
+            )
+            for (name, _), alike in asked.items()
+        ]
+        going_on = []
+        for alike, completion in zip(asked.values(), self._writer.write(requests), strict=True):
+            outcome, text = completion.outcome, self._text(alike[0].messages, completion)
+            answer = answer_of(text) if outcome in (Outcome.ANSWERED, Outcome.TRUNCATED) else ""
+            if outcome is Outcome.ANSWERED and not answer.strip():
+                outcome = Outcome.UNPARSED
+            for one in alike:
+                if outcome in (Outcome.ERROR, Outcome.TOO_LONG):
+                    one.attempts, one.outcome, one.detail = 1, outcome, completion.detail
+                    one.prompt_tokens = completion.prompt_tokens
+                    continue
+                one.committed = CommittedAnswer(_with_thinking(text, completion), outcome)
+                self._continue(one, answer, one.follow_up)
+                one.max_tokens = max(1, one.max_tokens)  # if there is no room, the writer reports it
+                going_on.append(one)
+        return going_on
 
     def _request(self, one: Conversation, attempt: int) -> Request:
         criterion = (one.query.criterion,) if one.query.criterion else ()
@@ -140,15 +212,9 @@ class GenerativeRewardModel(RewardModel):
         elif completion.outcome is Outcome.TOO_LONG:
             return False  # no room for the reminder: the previous answer stands
         one.attempts += 1
-        one.outcome, one.detail, text = completion.outcome, completion.detail, completion.text
-        # If the chat template opens a thought, a truncated text without a closing tag is unfinished thinking, not an
-        # answer. A complete text without a tag stays as it is: many servers remove the thinking.
-        tagged = completion.thinking or thinking_tags(text)
-        if self._tokenizer is not None and completion.outcome is Outcome.TRUNCATED and not tagged:
-            text = opened_thought(self._tokenizer.render(one.messages, add_generation_prompt=True)) + text
-        one.texts.append(
-            f"<think>\n{completion.thinking}\n</think>\n\n{text}" if completion.thinking else text
-        )
+        one.outcome, one.detail = completion.outcome, completion.detail
+        text = self._text(one.messages, completion)
+        one.texts.append(_with_thinking(text, completion))
         if completion.outcome not in (Outcome.ANSWERED, Outcome.TRUNCATED):
             return False
         one.verdict = one.format.parse(text, one.query)
@@ -157,21 +223,47 @@ class GenerativeRewardModel(RewardModel):
             return False
         if completion.outcome is Outcome.ANSWERED:
             one.outcome = Outcome.UNPARSED
-        answer, reminder = answer_of(text), one.format.reminder
-        if answer.strip():
-            turns = ({"role": "assistant", "content": answer}, {"role": "user", "content": reminder})
-            one.messages = (*one.messages, *turns)
-        else:  # chat templates may reject an empty turn, so the reminder extends the last message
-            *before, last = one.messages
-            one.messages = (*before, {**last, "content": f"{message_text(last)}\n\n{reminder}"})
+        self._continue(one, answer_of(text), one.format.reminder)
+        return one.max_tokens > 0
+
+    def _text(self, messages: Sequence[Message], completion: Completion) -> str:
+        """The text of a completion, with the tag of a thought that the chat template opened before it.
+
+        A truncated text without a closing tag is then unfinished thinking, not an answer. A complete text without a tag
+        stays as it is: many servers remove the thinking.
+        """
+        tagged = completion.thinking or thinking_tags(completion.text)
+        if self._tokenizer is None or completion.outcome is not Outcome.TRUNCATED or tagged:
+            return completion.text
+        return opened_thought(self._tokenizer.render(messages, add_generation_prompt=True)) + completion.text
+
+    def _continue(self, one: Conversation, answer: str, request: str) -> None:
+        """Adds an answer and the user's next message to a conversation."""
+        one.messages = _continued(one.messages, answer, request)
         if self._tokenizer is not None and self._limit is not None:
             one.max_tokens = min(one.max_tokens, self._limit - self._tokens(one.messages))
-        return one.max_tokens > 0
 
     def _tokens(self, messages: Sequence[Message]) -> int:
         tokens = self._writer.tokens(messages)
         assert tokens is not None, "a writer whose tokenizer is known counts"
         return tokens
+
+
+def _question(one: Conversation) -> tuple[str, str]:
+    """What conversations have in common that share an answer; a context check asks without the context."""
+    return one.query.id, message_text(one.messages[0])
+
+
+def _continued(messages: Sequence[Message], answer: str, request: str) -> tuple[Message, ...]:
+    if answer.strip():
+        return (*messages, {"role": "assistant", "content": answer}, {"role": "user", "content": request})
+    # Chat templates may reject an empty turn, so the request extends the last message.
+    *before, last = messages
+    return (*before, {**last, "content": f"{message_text(last)}\n\n{request}"})
+
+
+def _with_thinking(text: str, completion: Completion) -> str:
+    return f"<think>\n{completion.thinking}\n</think>\n\n{text}" if completion.thinking else text
 
 
 def _judgment(conversations: tuple[Conversation, ...]) -> Judgment:
@@ -204,4 +296,5 @@ def _judgment(conversations: tuple[Conversation, ...]) -> Judgment:
         cut=conversations[0].cut,
         attempts=max(one.attempts for one in conversations),
         contradicted=any(contradictions) if contradictions else None,
+        committed=conversations[0].committed,
     )

@@ -68,6 +68,7 @@ class GroupRewardModel(RewardModel):
                 f"causal language model or an endpoint, and {inner.name} does not"
             )
         self.name, self.samples, self.provenance = inner.name, inner.samples, inner.provenance
+        self.solves = inner.solves
         self.missing: Counter[str] = Counter()
         self._inner, self._pairs = inner, GROUPS[group]
         four, eight = (verdicts_asked(group, count) for count in (4, 8))

@@ -26,6 +26,8 @@ class JudgeSettings(Config):
             or "pointwise" (0 to 10 for each response alone). By default pairwise for two responses, else listwise.
         template: A jinja2 file with a prompt of your own; by default the format's.
         verdict: A regular expression with one group that finds the verdict your template asks for.
+        solve: Whether a generative reward model first answers the question itself, before it sees the responses, and
+            then judges them in the same conversation (S2J, arXiv 2509.22099).
         retries: How often the model is asked again if its answer contains no verdict.
         temperature: 0 decodes greedily; votes need more.
         max_tokens: The most tokens an answer may have.
@@ -52,6 +54,7 @@ class JudgeSettings(Config):
     format: Literal["pairwise", "listwise", "pointwise"] | None = None
     template: str | None = None
     verdict: str | None = None
+    solve: bool = False
     retries: int = Field(1, ge=0)
     temperature: float = Field(0.0, ge=0)
     max_tokens: int = Field(1024, ge=1)
@@ -296,6 +299,8 @@ def load(
         )
     with importing(f"the model {model}"):
         loaded = request.load(model)
+    if judge.solve and not loaded.solves:
+        raise ConfigError(f"judge.solve requires a generative reward model, which {loaded.name} is not")
     if judge.rubrics is not None:
         from longrm.reward_models.wrappers import RubricRewardModel
 

@@ -22,6 +22,7 @@ class RewardModel(ABC):
     sees_order: bool = False  # whether the judgment may depend on the order in which responses are presented
     samples: bool = False  # whether another call may return another judgment, so that votes are meaningful
     by_criterion: bool = False  # whether it can judge by one criterion alone, `Query.criterion`
+    solves: bool = False  # whether it answers the question before it judges, `Judgment.committed`
     scale: Scale = "none"  # what a difference of two scores means
     # What a run's manifest records about the model, such as commits of the Hub.
     provenance: Mapping[str, str] = MappingProxyType({})

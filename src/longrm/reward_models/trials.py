@@ -124,6 +124,7 @@ def combined(judgments: Sequence[Judgment], explanation: str) -> Judgment:
         cached_tokens=sum(one.cached_tokens for one in judgments),
         cut=max((one.cut for one in judgments if one.cut), key=lambda cut: cut.tokens, default=None),
         attempts=max(one.attempts for one in judgments),
+        committed=next((one.committed for one in judgments if one.committed is not None), None),
     )
 
 

@@ -109,7 +109,7 @@ class RubricRewardModel(RewardModel):
             )
         self.name = inner.name
         self.sees_order, self.samples, self.scale = inner.sees_order, inner.samples, inner.scale
-        self.provenance = inner.provenance
+        self.provenance, self.solves = inner.provenance, inner.solves
         self._inner = inner
         self._criteria: tuple[Criterion, ...] = ()
         if rubrics != "item":
@@ -177,7 +177,7 @@ class CompressRewardModel(RewardModel):
     def __init__(self, inner: RewardModel, tokens: int, chunk: int = CHUNK) -> None:
         self.name = f"compress:{inner.name}"
         self.sees_order, self.samples, self.scale = inner.sees_order, inner.samples, inner.scale
-        self.by_criterion = inner.by_criterion
+        self.by_criterion, self.solves = inner.by_criterion, inner.solves
         self.provenance = inner.provenance
         self._inner, self._tokens, self._chunk = inner, tokens, chunk
         self._warned = False

@@ -150,14 +150,15 @@ def read_all(path: Path, record_type: type[LoggedRecord]) -> Iterator[LoggedReco
         yield from Log(part, record_type)
 
 
-def gold_record(comparison: Comparison) -> GoldRecord:
-    """The line of `gold.jsonl` for a comparison."""
+def gold_record(comparison: Comparison, answers: Sequence[str] = ()) -> GoldRecord:
+    """The line of `gold.jsonl` for a comparison, with its gold answers if a judge's own answer is checked by them."""
     criteria = [(one.text, one.weight) for one in comparison.rubrics]
     return GoldRecord(
         comparison.id,
         comparison.ranks,
         text_digest(comparison.prompt, comparison.responses, comparison.tools),
         _digest(criteria) if criteria else "",
+        _digest(answers) if answers else "",
     )
 
 

@@ -40,10 +40,16 @@ class GoldRecord:
     # Hash of the prompt, its tools and the responses: they must not change when a run continues
     digest: str = ""
     rubrics: str = ""  # hash of the row's criteria, which must not change either; empty where it has none
+    answers: str = ""  # the same of its gold answers; empty too if the judge does not answer first
 
     def changed_from(self, before: Self) -> str:
         """Names what differs from the logged gold; empty if nothing does."""
-        named = (("text", "digest"), ("rubric", "rubrics"), ("gold order", "ranks"))
+        named = (
+            ("text", "digest"),
+            ("rubric", "rubrics"),
+            ("gold answer", "answers"),
+            ("gold order", "ranks"),
+        )
         return next((words for words, field in named if getattr(self, field) != getattr(before, field)), "")
 
 
@@ -108,7 +114,7 @@ TRIAL_FIELDS = (
 JUDGMENT_FIELDS = (
     "id", "group", "outcome", "ranks", "order", "scores", "ranking", "length", "prompt_tokens", "depth", "task",
     "subtype", "characters", "explanation", "detail", "attempts", "contradicted", "criteria", "cut", "trials",
-    "context_check", "baselines",
+    "context_check", "baselines", "committed",
 )
 # fmt: on
 

@@ -121,6 +121,7 @@ def world_comparison(
     evidence: Iterable[tuple[int, int]],
     depth: float,
     rubrics: tuple[Criterion, ...] = (),
+    answer: str | Sequence[str] = "",
     **metadata: Any,
 ) -> Comparison:
     """Makes question `number` about context `index` a comparison.
@@ -136,18 +137,20 @@ def world_comparison(
         evidence: Characters of the context, (start, end) each; empty where the context is an unrelated one.
         depth: Where the evidence is, 0 to 1.
         rubrics: The criteria by which the responses are judged, if the world has any.
+        answer: The gold answer, in several forms if need be; empty if the question has no single one.
         metadata: Further metadata.
     """
     content = context + ending_of(question)
     group_id = f"{plan.name}-{index:06d}"
     own = {"task": plan.world, "length": plan.length, "depth": depth, "seed": plan.seed}
+    gold = {"answer": answer} if answer else {}
     return Comparison(
         id=f"{group_id}-{number}",
         group=group_id,
         prompt=({"role": "user", "content": content},),
         responses=tuple(({"role": "assistant", "content": response},) for response in responses),
         ranks=ranks,
-        metadata={**own, **metadata, **({"unrelated": True} if plan.unrelated else {})},
+        metadata={**own, **gold, **metadata, **({"unrelated": True} if plan.unrelated else {})},
         context=(Span(0, 0, len(context)),),
         question=Span(0, len(context) + 2, len(content)),
         evidence=tuple(Span(0, start, end) for start, end in sorted(evidence)),

@@ -129,6 +129,7 @@ class SentenceWorld:
                 ranks=question.ranks,
                 evidence=() if plan.unrelated else [context.facts[fact] for fact in question.facts],
                 depth=depths[number % len(depths)],
+                answer=question.answer,
             )
             for number, question in enumerate(questions)
         ]
@@ -180,12 +181,16 @@ def _record(holder: Holder, draws: Draws) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A question, its responses in random order with their ranks, and the numbers of the facts that decide."""
+    """A question, its responses in random order with their ranks, the numbers of the facts that decide, its answer.
+
+    There is no one answer if more than two responses make claims about facts of their own.
+    """
 
     text: str
     responses: tuple[str, ...]
     ranks: tuple[int, ...]
     facts: tuple[int, ...]
+    answer: str = ""
 
 
 def claims_needed(responses: int) -> int:
@@ -228,6 +233,7 @@ def _ask(
             tuple(ANSWER.format(subject=right.subject, value=value) for _, value in ranked),
             tuple(rank for rank, _ in ranked),
             tuple(facts[0]),
+            right.value,
         )
     order = list(range(len(claims)))
     draws.shuffle(order)

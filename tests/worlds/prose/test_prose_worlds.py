@@ -5,7 +5,9 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from longrm.benchmarks.answer_metrics import is_solved
 from longrm.errors import ConfigError
+from longrm.judging.judge_prompts import stated_answers
 from longrm.worlds import TEXTS, WORLDS, WorldPlan, generate, group
 from longrm.worlds.prose.prose_world import ProseWorld
 
@@ -32,6 +34,10 @@ def test_the_context_supports_the_best_response_only(prose_bpe, prose_view, worl
         ]
         assert seen.text == f"{seen.context}\n\n{seen.question}"
         assert row.metadata["text"] == text
+        golds = stated_answers(row)
+        assert bool(golds) == (world != "checklist"), "which asks for several facts at once"
+        solved = [is_solved(response, golds, "contains") for response in seen.responses]
+        assert solved == [rank == 1 if golds else None for rank in row.ranks]
 
 
 @pytest.mark.parametrize("world", ONE_FACT_ASKED)
@@ -137,6 +143,7 @@ def test_the_same_bytes_on_every_machine():
             for row in generate(plan, 4, tokenizer):
                 held = asdict(row)
                 assert held.pop("tools") == held.pop("rubrics") == (), "worlds offer none"
+                held["metadata"].pop("answer", None)  # it is newer than the hash, and says what ranks say
                 digest.update(json.dumps(held, sort_keys=True).encode())
     # A new value here means other data under the same name: raise prose_world.PROSE_VERSION with it.
     assert digest.hexdigest() == GOLDEN

@@ -48,6 +48,7 @@ function modelColumn(model, short, judgment, explained) {
     if (verdict) facts.push(fact("verdict", verdict));
     if (judgment.tokens !== null) facts.push(fact("tokens read", grouped(judgment.tokens)));
     if (judgment.cut) facts.push(fact("cut to fit", `${grouped(judgment.cut[1])} tokens, ${judgment.cut[0]}`));
+    if (judgment.committed) facts.push(fact(`own answer first: ${judgment.committed[0]}`, judgment.committed[1] || DASH));
     if (judgment.check) facts.push(fact("verdict without the context", judgment.check));
   }
   return element("section", { className: "model" }, element("h4", {}, swatch(model.style), model.label),

@@ -7,10 +7,12 @@ from longrm.report.sections.calibration import calibration
 from longrm.report.sections.evidence_weight import evidence_weight
 from longrm.report.sections.reliability import answers, audit, biases
 from longrm.report.sections.results import baselines, rules, tasks, votes
+from longrm.report.sections.solving import solving
 from longrm.report.tables import Section
 
 SECTIONS: dict[str, Callable[[Sequence[Model]], Section | None]] = {
     "answers": answers,
+    "solving": solving,
     "tasks": tasks,
     "evidence-weight": evidence_weight,
     "baselines": baselines,

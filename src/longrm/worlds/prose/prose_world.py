@@ -183,6 +183,7 @@ class _Scene:
             tuple(rank for rank, _ in ranked),
             self._facts_of(asked),
             round(self._ends[asked], 4),
+            metadata={"answer": [point.value, point.also] if point.also else point.value},
         )
 
     def _checklist(self, number: int, draws: Draws) -> _ProseQuestion:

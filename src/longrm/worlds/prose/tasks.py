@@ -44,6 +44,7 @@ class Point:
         answer: What responses say, with one `{}` for the value.
         value: The right value.
         wrong: The wrong value; empty to use the right value of another point of the case.
+        also: The right value written in another way, which answers the question, too.
     """
 
     facts: tuple[ProseFact, ...]
@@ -51,6 +52,7 @@ class Point:
     answer: str
     value: str
     wrong: str = ""
+    also: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +335,7 @@ def counting(names: Names, size: int) -> Case:
                 _capital(f"{subject} {counts}."),
                 _COUNTS[count],
                 _COUNTS[wrong],
+                str(count),
             )
         )
     return Case(tuple(points), f"How many {asks.format(f'each {noun}')}? Answer for {{number}} of them.")

@@ -55,7 +55,7 @@ def told(kind, *, old, reference, low, high, kl, advantages=ADVANTAGES):
             clipped += weight * is_clipped
             if kl:
                 d = float(reference[index][at]) - current
-                divergence += weight * (math.exp(d) - d - 1)
+                divergence += weight * ratio * (math.exp(d) - d - 1)
     return loss + kl * divergence, clipped, divergence
 
 

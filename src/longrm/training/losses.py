@@ -169,8 +169,9 @@ def grpo(
 ) -> LossResult:
     """The clipped policy gradient, a mean over completions of means over their tokens (GRPO, Shao et al. 2024, eq. 3).
 
-    A token's loss is -min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A) + kl (exp(d) - d - 1), with r the ratio of its
-    probability to the old one, A the advantage of its completion, and d the log-ratio of the reference to the policy.
+    A token's loss is -min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A) + kl r (exp(d) - d - 1), with r the ratio of
+    its probability to the old one, A the advantage of its completion, and d the log-ratio of the reference to the
+    policy. Without the second r the gradient of the divergence would be biased (DeepSeek-V3.2, arXiv 2512.02556).
 
     Args:
         logprobs: Log-probabilities of the tokens of every completion.
@@ -253,7 +254,8 @@ def _policy_gradient(
     if kl:
         assert reference is not None, "the divergence needs a reference"
         log_ratio = of_tokens(reference) - current
-        divergence = ((log_ratio.exp() - log_ratio - 1.0) * weight).sum()
+        # The ratio is 1 before the first update, and has a gradient even there.
+        divergence = (ratio * (log_ratio.exp() - log_ratio - 1.0) * weight).sum()
         metrics["kl"] = divergence.item()
         loss = loss + kl * divergence
     return loss, metrics

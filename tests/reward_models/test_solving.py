@@ -16,6 +16,7 @@ from longrm.modeling import local_writer
 from longrm.modeling.local_writer import LocalWriter
 from longrm.reward_models import load
 from longrm.reward_models.generative import GenerativeRewardModel
+from longrm.reward_models.groups import GroupRewardModel
 from longrm.reward_models.kinds import JudgeSettings
 from longrm.reward_models.wrappers import CompressRewardModel, RubricRewardModel
 from longrm.runs.logs import read_judgments
@@ -184,10 +185,13 @@ def test_wrappers_pass_the_answer_on_and_other_models_are_refused():
     for wrap in (
         lambda model: CompressRewardModel(model, 64),
         lambda model: RubricRewardModel(model, "item"),
+        lambda model: GroupRewardModel(model, "round-robin"),
     ):
-        script = Script("copper")
+        script = Script(
+            "copper", lambda request: "[[A > B > C]]" if WORST in text_of(request.messages) else "[[A]]"
+        )
         model = wrap(GenerativeRewardModel(script, SOLVING))
-        (one,) = model.judge([query(GOOD, BAD, **context)])
+        (one,) = model.judge([query(GOOD, BAD, WORST, **context)])
         assert model.solves
         assert one.committed == CommittedAnswer("copper")
         assert len(script.questions) == 1

@@ -170,6 +170,12 @@ class CommittedAnswer:
     outcome: Outcome = Outcome.ANSWERED
     solved: bool | None = None
 
+    @property
+    def status(self) -> str:
+        """Whether it is right, in words, and how it ended if the model did not finish it."""
+        checked = "not checked" if self.solved is None else "right" if self.solved else "wrong"
+        return checked if self.outcome is Outcome.ANSWERED else f"{checked}, {self.outcome}"
+
 
 @dataclass(frozen=True, slots=True)
 class Judgment:

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from longrm import read_run
 from longrm.benchmarks import LoadedBenchmark
 from longrm.cli.evaluate import print_evaluation
+from longrm.cli.runs import command as runs
 from longrm.clients import Completion, Writer
 from longrm.errors import ConfigError, DataError
 from longrm.evaluation.comparison_trials import JudgingSettings
@@ -186,6 +188,12 @@ def test_an_evaluation_end_to_end(tmp_path, capsys):
     for share in (found.solved, found.gap):
         assert f"{100 * share.value:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]" in printed.out
     assert f"{count // 7} truncated" in printed.out
+    shown = CliRunner().invoke(runs, ["show", str(tmp_path / "run"), "--limit", "7"]).output
+    assert [shown.count(f"Own answer, {status}") for status in ("right", "wrong:", "wrong, truncated:")] == [
+        5,
+        1,
+        1,
+    ]
     build([tmp_path / "run"], tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert 'id="solving"' in page

@@ -230,6 +230,8 @@ def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
         if record.id in opened.examples:  # the question is known if the comparison was kept in full
             question = " ".join(text_of(opened.examples[record.id].prompt).split())
             print_lines(f"  Question: {question if len(question) <= 300 else f'... {question[-300:]}'}")
+        if record.committed is not None:
+            print_lines(f"  Own answer, {record.committed.status}: {' '.join(record.committed.text.split())}")
         ranks = record.ranks or ()
         gold = [place for place, rank in enumerate(ranks) if rank == min(ranks)]
         trials: Sequence[Any] = record.trials or [record]  # a single trial is stored in the record itself

@@ -24,7 +24,7 @@ from longrm.report.attribution import attribution_map
 from longrm.report.load import Model
 from longrm.runs.logs import EXAMPLES, Log, text_digest
 from longrm.runs.records import ExampleRecord, JudgmentRecord
-from longrm.types import CommittedAnswer, Message, Outcome, Span, margin, text_of
+from longrm.types import Message, Span, margin, text_of
 
 PAGE = 57_000_000
 """Most characters of all chunks together: with figures and tables the page stays below 60 MB."""
@@ -202,13 +202,14 @@ def _opened(
         messages.append(_message(message, chunks, context, marks))
     judgments = {}
     for number, judgment in judged.items():
+        own = judgment.committed
         judgments[number] = {
             "scores": judgment.scores,
             "ranking": judgment.ranking,
             "cut": [judgment.cut.policy, judgment.cut.tokens] if judgment.cut is not None else None,
             "check": judgment.context_check,
             "tokens": judgment.prompt_tokens,
-            "committed": _committed(judgment.committed),
+            "committed": own and (own.status, _shortened(own.text)),
             "trials": [
                 {
                     "order": trial.order,
@@ -232,15 +233,6 @@ def _opened(
         "responses": [_shortened(_response(response)) for response in example.responses],
         "judged": judgments,
     }
-
-
-def _committed(answer: CommittedAnswer | None) -> tuple[str, str] | None:
-    """Whether a judge's own answer is right, and its text."""
-    if answer is None:
-        return None
-    checked = {True: "right", False: "wrong", None: "not checked"}[answer.solved]
-    ended = "" if answer.outcome is Outcome.ANSWERED else f", {answer.outcome.replace('_', ' ')}"
-    return checked + ended, _shortened(answer.text)
 
 
 def _message(

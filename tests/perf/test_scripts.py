@@ -11,6 +11,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from longrm.modeling.loading import new_language_model
+from longrm.modeling.saving import save
+from longrm.modeling.shapes import ModelShape
 from longrm.worlds import words_tokenizer
 from tests.reward_models.tiny_models import make_scorer
 
@@ -115,3 +118,14 @@ def test_serve():
 def test_memory_of_a_server():
     found = run("serve.py", "--short", "40", "--threads", "1", "--requests", "40")[-1]
     assert list(found["resident_mib"]) == ["4", "8", "16", "24", "32", "40"]
+
+
+def test_trl_judge(tmp_path):
+    judge = tmp_path / "judge"
+    save(new_language_model(ModelShape(hidden=32, init_std=0.3), words_tokenizer(verdicts=True), seed=1), judge)
+    sizes = ["--length", "64", "--steps", "2", "--seeds", "0", "--held-out", "2"]
+    gold, shuffled, *means = run("trl_judge.py", "--out", tmp_path / "out", "--judge", judge, *sizes)
+    assert (gold["arm"], shuffled["arm"]) == ("gold", "shuffled")
+    assert gold["right_before"] == shuffled["right_before"]
+    assert [len(one["reward_curve"]) for one in (gold, shuffled)] == [2, 2]
+    assert [one["mean_gain"] for one in means] == [gold["gain"], shuffled["gain"]]

@@ -19,7 +19,7 @@ WEIGHTS = {"correct": 1.0, "format": 0.1, "consistent": 0.2}
 
 
 def train(judge: str, prompts: str, out: str, **settings: object) -> GRPOTrainer:
-    """Trains and returns the trainer; `settings` are those of TRL's `GRPOConfig`."""
+    """Trains, saves the judge to `out` and returns the trainer; `settings` are those of TRL's `GRPOConfig`."""
     trainer = GRPOTrainer(
         model=judge,
         reward_funcs=longrm.verdict_reward(**WEIGHTS),
@@ -27,6 +27,7 @@ def train(judge: str, prompts: str, out: str, **settings: object) -> GRPOTrainer
         train_dataset=datasets.load_dataset(prompts, split="train"),
     )
     trainer.train()
+    trainer.save_model()
     return trainer
 
 

@@ -180,6 +180,7 @@ def test_trl(example, prompts, rows, tmp_path):
     settings = SETTINGS | {"max_steps": 8, "gradient_accumulation_steps": 1}
     trainer = example("trl_judge").train(str(path), str(prompts), str(tmp_path / "out"), **settings)
     assert trainer.state.global_step == 8
+    assert longrm.load(str(tmp_path / "out"), judge={"max_tokens": 8}).name.endswith("out")
     logs = trainer._logs
     reward = longrm.verdict_reward(**example("trl_judge").WEIGHTS)
     by_prompt = {row["prompt"][0]["content"]: row for row in rows}

@@ -122,7 +122,9 @@ def test_memory_of_a_server():
 
 def test_trl_judge(tmp_path):
     judge = tmp_path / "judge"
-    save(new_language_model(ModelShape(hidden=32, init_std=0.3), words_tokenizer(verdicts=True), seed=1), judge)
+    save(
+        new_language_model(ModelShape(hidden=32, init_std=0.3), words_tokenizer(verdicts=True), seed=1), judge
+    )
     sizes = ["--length", "64", "--steps", "2", "--seeds", "0", "--held-out", "2"]
     gold, shuffled, *means = run("trl_judge.py", "--out", tmp_path / "out", "--judge", judge, *sizes)
     assert (gold["arm"], shuffled["arm"]) == ("gold", "shuffled")

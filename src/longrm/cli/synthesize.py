@@ -74,8 +74,8 @@ _RECIPES = {
         "Comparisons with a known gold order, from a file, a benchmark or a generated world, become judging prompts in "
         "TRL's conversational format: the rows on which a judge is trained by reinforcement learning, rewarded by "
         "longrm.verdict_reward. Comparisons whose gold is a tie, or that contradict another one, are dropped.",
-        "Train a judge on them: python examples/trl_judge.py MODEL {out}/rows OUT; docs/judge_training.md has other "
-        "trainers",
+        "Train a judge on them: longrm train grpo --set data.path={out}/rows --set model.path=MODEL --out RUN; "
+        "docs/judge_training.md has settings, and examples for TRL, verl and OpenRLHF",
     ),
     "distill": RecipeText(
         "Keep the best of several answers by a reward model: demonstrations.",

@@ -1,7 +1,7 @@
 """A pretrained model of 135M parameters that never writes a verdict becomes a judge, by SFT and then by GRPO.
 
-`data` writes the rows, `sft` trains on judgments to imitate, `judge` evaluates a model on held-out contexts. Every
-command continues where it stopped.
+`data` writes judgments to imitate, `sft` trains on them, `grpo` rewards right verdicts, and `judge` evaluates a model
+on held-out contexts. Every command continues where it stopped.
 """
 
 import argparse
@@ -9,7 +9,6 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,86 +19,60 @@ from longrm.benchmarks import Probe, ProbeCell
 from longrm.errors import LongRMError
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.judging import load_format
+from longrm.judging.judge_prompts import judge_prompt_rows
 from longrm.modeling.saving import merge
 from longrm.reward_models import JudgeSettings
 from longrm.runs.logs import JUDGMENTS, Log
 from longrm.runs.records import JudgmentRecord
 from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
-from longrm.types import Comparison, message_text, query_of
+from longrm.types import message_text
 from longrm.worlds import WorldPlan, generate
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "smollm2"
 TEMPLATE = RECIPES / "judge_pairwise.jinja"
 WORLD, TEXTS = "single-fact", ("minutes", "ledger", "mail", "chat")
-LENGTHS = (256, 512, 1024)
-SFT_SEED, PROMPTS_SEED, HELD_OUT_SEED = 10, 20, 1_000_000
-"""Seeds of the contexts: of the demonstrations, of the prompts for GRPO, and of the evaluations."""
+SHORT, LENGTHS = 128, (256, 512, 1024)
+"""Tokens of the contexts: of demonstrations, and of evaluations."""
+SFT_SEED, HELD_OUT_SEED = 10, 1_000_000
+"""Seeds of the contexts: of demonstrations, and of evaluations; that of GRPO is in its recipe."""
+DEMONSTRATIONS = "demonstrations.jsonl"
 JUDGE = JudgeSettings(format="pairwise", template=str(TEMPLATE), retries=0, max_tokens=64)
 
 
-def comparisons(
-    options: argparse.Namespace, length: int, n: int, seed: int, per_group: int
-) -> Iterator[Comparison]:
-    plan = WorldPlan(WORLD, length, per_group=per_group, seed=seed, texts=TEXTS)
-    return generate(plan, n, load_tokenizer(str(options.model)))
-
-
-def prompts(
-    options: argparse.Namespace, rows: Iterator[Comparison]
-) -> Iterator[tuple[Comparison, dict[str, Any]]]:
-    """Each comparison in both orders, as a row of judge prompts."""
-    format = load_format("pairwise", template=TEMPLATE)
-    tokenizer = load_tokenizer(str(options.model))
-    for row in rows:
-        for order in ((0, 1), (1, 0)):
-            ((message,),) = format.render(query_of(row, order))
-            yield (
-                row,
-                {
-                    "prompt": [message],
-                    "gold": "AB"[order.index(row.best_first()[0])],
-                    "order": list(order),
-                    "id": row.id,
-                    "group": row.group,
-                    "length": len(tokenizer.generation_ids([message])),
-                    "format": "pairwise",
-                },
-            )
-
-
 def data(options: argparse.Namespace) -> None:
-    """Writes demonstrations of 256 tokens, and prompts for GRPO of every length."""
-    folder = options.out / "data"
-    folder.mkdir(parents=True, exist_ok=True)
-    short = comparisons(options, LENGTHS[0], options.demonstrations // 2, SFT_SEED, 1)
-    write(folder / "sft.jsonl", (demonstration(row, prompt) for row, prompt in prompts(options, short)))
-    for length in LENGTHS:
-        rows = comparisons(options, length, options.prompts // 2, PROMPTS_SEED, 2)
-        write(folder / f"prompts-{length}.jsonl", (prompt for _, prompt in prompts(options, rows)))
-
-
-def demonstration(row: Comparison, prompt: dict[str, Any]) -> dict[str, Any]:
-    """Quotes the deciding sentence, then gives the verdict."""
-    (span,) = row.evidence
-    fact = message_text(row.prompt[span.message])[span.start : span.end]
-    completion = f"The text says: {fact}\n[[{prompt['gold']}]]"
-    return {"id": f"{row.id}-{prompt['order'][0]}", "prompt": prompt["prompt"], "completion": completion}
-
-
-def write(file: Path, rows: Iterator[dict[str, Any]]) -> None:
-    lines = [json.dumps(row) + "\n" for row in rows]
-    file.write_text("".join(lines), encoding="utf-8")
-    print(f"Wrote {len(lines)} rows to {file}")
+    """Writes short demonstrations: the sentence that decides, with the right verdict, in both orders."""
+    tokenizer = load_tokenizer(str(options.model))
+    format = load_format("pairwise", template=TEMPLATE)
+    plan = WorldPlan(WORLD, SHORT, seed=SFT_SEED, texts=TEXTS)
+    lines = []
+    for row in generate(plan, options.demonstrations // 2, tokenizer):
+        (span,) = row.evidence
+        fact = message_text(row.prompt[span.message])[span.start : span.end].rstrip(".")
+        for prompt in judge_prompt_rows(row, format, tokenizer=tokenizer):
+            completion = f"{fact} [[{prompt['gold']}]]"
+            lines.append(json.dumps({"prompt": prompt["prompt"], "completion": completion}) + "\n")
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / DEMONSTRATIONS).write_text("".join(lines), encoding="utf-8")
 
 
 def sft(options: argparse.Namespace) -> None:
-    """Trains on the demonstrations and merges the adapter, so that GRPO can start from a plain model."""
-    changes = {"model.path": str(options.model), "data.path": str(options.out / "data" / "sft.jsonl")}
-    settings = TrainingSettings.resolve(RECIPES / "judge_sft.toml", changes)
-    run = options.out / "sft"
-    train(settings, run, progress=show)
+    """Trains on the demonstrations, until the model keeps their form."""
+    data = {"data.path": str(options.out / DEMONSTRATIONS)}
+    trained(options, "sft", {"model.path": str(options.model), **data})
+
+
+def grpo(options: argparse.Namespace) -> None:
+    """Rewards right verdicts of the model that `sft` left."""
+    start = {"model.path": str(options.out / "sft" / "merged"), "data.world.template": str(TEMPLATE)}
+    trained(options, "grpo", start)
+
+
+def trained(options: argparse.Namespace, stage: str, changes: dict[str, Any]) -> None:
+    """Runs a recipe and merges its adapter, so that the next stage starts from a plain model."""
+    run = options.out / stage
+    train(TrainingSettings.resolve(RECIPES / f"judge_{stage}.toml", changes), run, progress=show)
     if not (run / "merged").exists():
         merge(run / "model", run / "merged")
 
@@ -171,12 +144,12 @@ def main() -> None:
         "--threads", type=int, default=torch.get_num_threads(), help="threads of torch (%(default)s)"
     )
     commands = parser.add_subparsers(required=True)
-    making = commands.add_parser("data", parents=[common], help="write demonstrations and prompts")
+    making = commands.add_parser("data", parents=[common], help="write judgments to imitate")
     making.add_argument("--demonstrations", type=int, default=400, help="rows for SFT (%(default)s)")
-    making.add_argument("--prompts", type=int, default=1200, help="prompts per length (%(default)s)")
     making.set_defaults(run=data)
-    training = commands.add_parser("sft", parents=[common], help="learn the form of a judgment")
-    training.set_defaults(run=sft)
+    for stage, about in ((sft, "learn the form of a judgment"), (grpo, "learn to judge from rewards")):
+        training = commands.add_parser(stage.__name__, parents=[common], help=about)
+        training.set_defaults(run=stage)
     judging = commands.add_parser("judge", parents=[common], help="evaluate a model on held-out contexts")
     judging.add_argument("name", help="of the result, such as before or sft")
     judging.add_argument("--judged", type=Path, help="folder of the model to evaluate (--model)")

@@ -6,15 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForCausalLM, LlamaConfig
 
 from longrm.benchmarks import Probe, ProbeCell
-from longrm.data.tokenizing import Tokenizer
 from longrm.runs.logs import GOLD, JUDGMENTS, Log
 from longrm.runs.records import GoldRecord, JudgmentRecord
 from longrm.types import Outcome
-from tests.reward_models.tiny_models import CHATML, SIZES
-from tests.worlds.prose.prose_tokenizer import prose_tokenizer
 
 pytestmark = pytest.mark.full
 
@@ -46,19 +42,6 @@ def script(tmp_path, monkeypatch):
         yield found
     for name in ("real_experiment", "real_contrasts", "measuring"):
         sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def model(tmp_path):
-    backend = prose_tokenizer().backend
-    backend.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    tokenizer = Tokenizer.from_backend(backend, chat_template=CHATML, eos="<|im_end|>")
-    sizes = SIZES | {"eos_token_id": tokenizer.eos_id, "pad_token_id": None}
-    AutoModelForCausalLM.from_config(LlamaConfig(vocab_size=tokenizer.vocab_size, **sizes)).save_pretrained(
-        tmp_path / "model"
-    )
-    tokenizer.save(tmp_path / "model")
-    return tmp_path / "model"
 
 
 def test_an_arm_is_trained_from_the_one_before_and_judged(script, model, tmp_path, monkeypatch, capsys):

@@ -8,7 +8,6 @@ import argparse
 import json
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ from longrm.judging import load_format
 from longrm.judging.judge_prompts import judge_prompt_rows
 from longrm.modeling.saving import merge
 from longrm.reward_models import JudgeSettings
-from longrm.runs.logs import JUDGMENTS, Log
-from longrm.runs.records import JudgmentRecord
+from longrm.runs.logs import GOLD, JUDGMENTS, Log
+from longrm.runs.records import GoldRecord, JudgmentRecord
 from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 from longrm.types import message_text
@@ -103,26 +102,22 @@ def judge(options: argparse.Namespace) -> None:
             lines.write(json.dumps(result) + "\n")
 
 
-def verdicts(run: Path, length: int) -> dict[str, Any]:
-    """Counts single verdicts: one per comparison and order."""
+def verdicts(run: Path, length: int) -> dict[str, int]:
+    """Counts single verdicts, one for each comparison and order; a tie is not right."""
+    gold = {record.id: record.ranks for record in Log(run / GOLD, GoldRecord)}
     records = [record for record in Log(run / JUDGMENTS, JudgmentRecord) if record.length == length]
-    trials = [(record, trial) for record in records for trial in record.trials]
-    parsed = [(record, trial) for record, trial in trials if trial.outcome == "answered"]
-    right = sum(
-        trial.scores.index(max(trial.scores)) == record.ranks.index(1) and len(set(trial.scores)) > 1
-        for record, trial in parsed
-        if record.ranks
-    )
-    shown_first = Counter(trial.scores[trial.order[0]] for _, trial in parsed)
+    trials = [(gold[record.id], trial) for record in records for trial in record.trials]
+    parsed = [(ranks, trial) for ranks, trial in trials if trial.outcome == "answered"]
+    # Every comparison is a pair: scores and ranks have two entries, in the comparison's own order.
     return {
         "verdicts": len(trials),
         "parsed": len(parsed),
-        "right": right,
-        "for_the_first": shown_first[1.0],
-        "consistent": sum(
-            len({trial.scores for trial in record.trials}) == 1
+        "right": sum(trial.scores[ranks.index(1)] == 1 for ranks, trial in parsed if ranks),
+        "for_the_first": sum(trial.scores[trial.order[0]] == 1 for _, trial in parsed),
+        # The other order of an answered comparison is answered, too.
+        "same_winner": sum(
+            record.outcome == "answered" and len({trial.scores for trial in record.trials}) == 1
             for record in records
-            if all(trial.outcome == "answered" for trial in record.trials)
         ),
     }
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from longrm.runs.logs import JUDGMENTS, Log
-from longrm.runs.records import JudgmentRecord
+from longrm.runs.logs import GOLD, JUDGMENTS, Log
+from longrm.runs.records import GoldRecord, JudgmentRecord
 from longrm.types import Outcome, Trial
 
 PERF = Path(__file__).parents[2] / "perf"
@@ -24,20 +24,22 @@ def script():
 
 
 def test_verdicts_are_counted_by_trial(script, tmp_path):
-    def record(name, *trials):
-        return JudgmentRecord.of(trials[0], id=name, group=name, ranks=(2, 1), length=256, trials=trials)
-
-    def trial(order, scores):
+    def trial(order, *scores):
         return Trial(order=order, outcome=Outcome.ANSWERED if scores else Outcome.UNPARSED, scores=scores)
 
-    with Log(tmp_path / JUDGMENTS, JudgmentRecord) as log:
-        log.append(
-            record("right", trial((0, 1), (0.0, 1.0)), trial((1, 0), (0.0, 1.0))),
-            record("always A", trial((0, 1), (1.0, 0.0)), trial((1, 0), (0.0, 1.0))),
-            record("tie, then nothing", trial((0, 1), (0.5, 0.5)), trial((1, 0), ())),
-        )
+    judged = {
+        "right": (trial((0, 1), 0.0, 1.0), trial((1, 0), 0.0, 1.0)),
+        "always A": (trial((0, 1), 1.0, 0.0), trial((1, 0), 0.0, 1.0)),
+        "tie, then nothing": (trial((0, 1), 0.5, 0.5), trial((1, 0))),
+        "nothing": (trial((0, 1)), trial((1, 0))),
+    }
+    with Log(tmp_path / JUDGMENTS, JudgmentRecord) as log, Log(tmp_path / GOLD, GoldRecord) as gold:
+        for name, trials in judged.items():
+            combined = min(trials, key=lambda trial: trial.outcome == Outcome.ANSWERED)
+            log.append(JudgmentRecord.of(combined, id=name, group=name, length=256, trials=trials))
+            gold.append(GoldRecord(name, ranks=(2, 1)))
     counts = script.verdicts(tmp_path, 256)
-    assert counts == {"verdicts": 6, "parsed": 5, "right": 3, "for_the_first": 3, "consistent": 1}
+    assert counts == {"verdicts": 8, "parsed": 5, "right": 3, "for_the_first": 3, "same_winner": 1}
     assert script.verdicts(tmp_path, 512)["verdicts"] == 0
 
 

@@ -91,6 +91,8 @@ _PARTS = {
     "activations": "kept for the backward pass",
     "logits": "of responses, with their gradients",
     "working": "of the current layer",
+    "start": "the weights at the start, for loss.kl",
+    "keys": "keys and values of a prompt and its judgments",
     "offloaded": "on the CPU, per device",
 }
 """The parts of memory."""
@@ -102,13 +104,27 @@ def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
     prompts, responses = workload.prompt_tokens, workload.response_tokens
     tokens = f"{workload.tokens:,.0f} read: {prompts:,.0f} of prompts, {responses:,.0f} of responses"
     operations = f"{flops.total:.3g}, {flops.attention / flops.total:.0%} of them attention"
+    rollouts = plan.rollouts
     time = "unknown; time a few steps"
     if plan.seconds is not None:
         time = f"{plan.seconds / 3600:,.1f} hours, if {UTILIZATION:.0%} of the device's peak is reached"
+        if rollouts and rollouts.seconds is not None:
+            time += f"; {rollouts.seconds / 3600:,.1f} of them for rollouts"
         if plan.devices > 1:
             time += "; communication and waiting are not included"
+    sampling = []
+    if rollouts:
+        each, share = rollouts.tokens / rollouts.judgments, rollouts.flops.total / flops.total
+        reads = "weights and keys are read for every token of a group"
+        sampling = [
+            (
+                "rollouts",
+                f"{rollouts.judgments:,.0f} judgments, all assumed to have the most tokens, {each:,.0f}",
+            ),
+            ("", f"{share:.0%} of the operations; {reads}"),
+        ]
     at_peak = f"{format_bytes(memory.total)} at the peak, {memory.when}"
-    if memory.activations or memory.working:
+    if memory.activations or (memory.working and not memory.keys):
         at_peak += f" of {workload.largest.tokens:,} tokens"
     longest = plan.longest_prompt
     fits = "no prompt fits" if longest is None else f"prompts of {longest:,} tokens would fit"
@@ -121,6 +137,7 @@ def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
         ("data", f"{workload.rows:,.0f} rows read in {workload.steps:,} steps, from {workload.origin}"),
         *([("", f"left out: {left_out}")] if left_out else []),
         ("tokens", tokens),
+        *sampling,
         ("operations", operations),
         ("time", time),
         ("memory", at_peak),

@@ -97,8 +97,10 @@ class RolloutSource:
         first = step - step % self._rollouts.num_iterations
         if step > first and self._examples:
             return self._examples
-        # The length is that of the first step; the curriculum may have gone on since.
-        prompts = self.prompts.batch(first, self.curriculum.length(first) if self.curriculum else None)
+        # The length is that of the first step; the curriculum may have gone on since. The number of the batch is not
+        # that of the step, or rows between would never be read.
+        length = self.curriculum.length(first) if self.curriculum else None
+        prompts = self.prompts.batch(first // self._rollouts.num_iterations, length)
         records = self._records(first, prompts)
         self.objective.groups = {record.id: record for record in records}
         self.objective.step_metrics = rollout_metrics(records)

@@ -408,7 +408,7 @@ class TrainingSettings(Config):
         report_to: Trackers that transformers supports, such as "tensorboard" or "wandb".
         plan: What `longrm plan` assumes about a model or data that is not on this machine: `model` (layers, hidden,
             heads, kv_heads, head_dim, intermediate, vocabulary, tied, qk_norm) and `rows`, a list of tables (rows,
-            prompt, responses, response).
+            prompt, responses, response; for "grpo" only rows and prompt).
     """
 
     objective: str
@@ -479,6 +479,11 @@ class TrainingSettings(Config):
                 'objective = "grpo" needs the whole model on every device: set parallel.zero = 0 and '
                 "parallel.sequence = 1"
             )
+        stated = self.plan.rows if self.plan else ()
+        if self.rollouts is None and any(rows.response is None for rows in stated):
+            raise ValueError("plan.rows needs response, the tokens of a response")
+        if self.rollouts is not None and any(rows.response is not None for rows in stated):
+            raise ValueError('plan.rows: omit response; with objective = "grpo" it is rollouts.max_tokens')
         return self
 
     def deadlocks(self, devices: int) -> bool:

@@ -103,7 +103,8 @@ def train(
         steps = settings.optimizer.steps
         if steps is None:
             assert isinstance(source, FileSource), "settings require steps for generated data"
-            steps = (settings.optimizer.epochs or 1) * source.epoch_steps()
+            iterations = settings.rollouts.num_iterations if settings.rollouts is not None else 1
+            steps = (settings.optimizer.epochs or 1) * source.epoch_steps() * iterations
 
         # The objective; the reference is the model before training.
         budget = settings.memory.tokens_per_forward

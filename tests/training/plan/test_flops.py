@@ -1,15 +1,19 @@
 """Operations against torch's own counter, which does not see a CPU's attention unless it is written out."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from longrm.modeling import attention, shapes
+from longrm.modeling.group_sampling import GroupSampler
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import pack, response_logprobs
 from longrm.training.initial_model import initial_model
-from longrm.training.plan.plan import attended_pairs, forward_flops, training_flops
+from longrm.training.plan import Device
+from longrm.training.plan.operations import attended_pairs, forward_flops, rollout_cost, training_flops
 from longrm.training.plan.workload import Workload, sizes_of
 
 SHAPE = TreeShape(90, (7, 11, 13))
@@ -93,3 +97,96 @@ def test_a_reference_model_reads_everything_once(bases, recipe):
     )
     assert with_it.total - without.total == forward.total
     assert without.total == 3 * forward.total
+
+
+PROMPT, JUDGMENTS, MOST = 90, 4, 12
+
+
+def judging(bases, recipe, **changes):
+    """A GRPO recipe, the sizes of its model, and a workload of one step with two prompts that share most tokens."""
+    rows = [{"rows": 1, "prompt": PROMPT}]
+    sampled = {"num_generations": JUDGMENTS, "max_tokens": MOST}
+    settings = recipe(
+        "grpo", **{"model__path": str(bases["llama"]), "plan__rows": rows, "rollouts": sampled, **changes}
+    )
+    return settings, sizes_of(settings, "language_model")
+
+
+def reading(*trees, iterations=1):
+    """The workload of one prompt, or of prompts that begin alike, given what they do not share."""
+    shapes_of = [TreeShape(p, tuple(r + MOST for r in rests for _ in range(JUDGMENTS))) for p, rests in trees]
+    return Workload(1, 1, dict.fromkeys(shapes_of, iterations), PackedLayout(tuple(shapes_of)), False, "")
+
+
+def test_sampling_computes_what_is_planned(bases, recipe):
+    settings, sizes = judging(bases, recipe)
+    cost = rollout_cost(settings, sizes, reading((PROMPT, [0])), Device(1, None, None))
+    sampler = GroupSampler(initial_model(settings, "language_model").model.eval(), ends=())
+    with FlopCounterMode(display=False) as counter:
+        samples = sampler.sample(
+            [5 + index % 7 for index in range(PROMPT)],
+            range(JUDGMENTS),
+            temperature=1.0,
+            top_p=1.0,
+            max_tokens=MOST,
+        )
+    assert sum(len(sample.tokens) for sample in samples) == cost.tokens
+    # The counter sees a CPU's attention only where judgments are written.
+    of_prompt = 4.0 * sizes.layers * sizes.queries * PROMPT * (PROMPT + 1) / 2
+    seen = counter.get_total_flops() - cost.flops.linear - cost.flops.head
+    # The first products of two single tokens are no matrix product, and not counted.
+    assert seen == pytest.approx(cost.flops.attention - of_prompt, rel=1e-3)
+    longer, _ = judging(bases, recipe, rollouts={"num_generations": JUDGMENTS, "max_tokens": MOST + 1})
+    shape = TreeShape(PROMPT, (MOST + 1,) * JUDGMENTS)
+    wrong = rollout_cost(longer, sizes, replace(READING, trees={shape: 1}), Device(1, None, None))
+    assert wrong.flops.total > 1.05 * cost.flops.total
+
+
+def test_both_orders_read_what_they_share_once(bases, recipe):
+    settings, sizes = judging(bases, recipe)
+    device = Device(1, None, None)
+    one, both = (
+        rollout_cost(settings, sizes, reading((PROMPT, rests)), device) for rests in ([10], [10, 10])
+    )
+    assert (both.judgments, both.tokens) == (2 * JUDGMENTS, 2 * JUDGMENTS * MOST)
+    per_token = 2.0 * sizes.layers * sum(width * output for width, output in sizes.matrices.values())
+    written = JUDGMENTS * (MOST - 1)
+    assert both.flops.linear - one.flops.linear == per_token * (10 + written)
+
+
+def test_log_probabilities_of_the_sampling_and_of_the_start_are_forward_passes(bases, recipe):
+    device, twice = Device(1, None, None), reading((PROMPT, [0]), iterations=2)
+    settings, sizes = judging(bases, recipe)
+    once = rollout_cost(settings, sizes, reading((PROMPT, [0])), device).flops.total
+    forward = forward_flops(sizes, reading((PROMPT, [0]))).total
+    sampled = {"num_generations": JUDGMENTS, "max_tokens": MOST, "num_iterations": 2}
+    for kl, passes in ((0.0, 1), (0.1, 2)):
+        changed, _ = judging(bases, recipe, rollouts=sampled, loss__kl=kl)
+        cost = rollout_cost(changed, sizes, twice, device)
+        assert cost.flops.total == pytest.approx(once + passes * forward)
+
+
+@pytest.mark.parametrize(
+    ("precision", "lora", "per_weight", "per_head", "element"),
+    [
+        ("float32", None, 4, 4, 4),
+        ("bfloat16", None, 8, 4, 2),
+        ("bfloat16", {"rank": 4}, 2, 10, 2),
+    ],
+)
+def test_writing_takes_the_time_of_its_reads_or_of_its_operations(
+    bases, recipe, precision, lora, per_weight, per_head, element
+):
+    changes = {"model__precision": precision} | ({"model__lora": lora} if lora else {})
+    settings, sizes = judging(bases, recipe, **changes)
+    matrices = 3 * (96 * 96 + 2 * 96 * 32 + 96 * 96 + 3 * 96 * 160)  # by hand: q, k and v, o, feed-forward
+    head = sizes.vocabulary * 96
+    keys_read = sum(PROMPT + JUDGMENTS * step for step in range(1, MOST))
+    moved = (MOST - 1) * (per_weight * matrices + per_head * head) + 2 * element * 3 * 32 * keys_read
+    slow_memory = Device(1, 1e18, 1e18, bandwidth=1.0)  # all operations in no time
+    cost = rollout_cost(settings, sizes, reading((PROMPT, [0])), slow_memory)
+    assert cost.seconds == pytest.approx(moved / 0.4)
+    slow_device = Device(1, 1.0, 1.0, bandwidth=1e18)
+    cost = rollout_cost(settings, sizes, reading((PROMPT, [0])), slow_device, devices=2)
+    assert cost.seconds == pytest.approx(cost.flops.total / 0.4 / 2)
+    assert rollout_cost(settings, sizes, reading((PROMPT, [0])), Device(1, None, None)).seconds is None

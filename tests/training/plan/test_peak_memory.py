@@ -6,11 +6,14 @@ from itertools import accumulate, pairwise
 import pytest
 import torch
 
-from longrm.modeling import shapes
+from longrm.modeling import group_sampling, shapes
+from longrm.modeling.group_sampling import GroupSampler
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import pack, response_logprobs, scores
 from longrm.training.initial_model import initial_model
+from longrm.training.plan import Device, memory
 from longrm.training.plan.memory import moments_of, peak_memory
+from longrm.training.plan.plan import suggest
 from longrm.training.plan.workload import Workload, sizes_of
 
 SHAPE = TreeShape(601, (17, 19, 30))
@@ -160,3 +163,85 @@ def test_parts_are_the_sum_and_offloaded_bytes_are_elsewhere(bases, recipe):
         held = 3 if before.when in ("the head's backward", "the last layer's backward") else 0
         assert before.total - after.total == inputs * max(0, held - 2)
     assert peak_memory(moved, sizes, READING, "cpu") == peak_memory(kept, sizes, READING, "cpu")
+
+
+def sampled_at_most(settings, prompt):
+    """Bytes that sampling holds at its peak for two prompts, one after the other, that differ in their first token."""
+    rollouts = settings.rollouts
+    sampler = GroupSampler(initial_model(settings, "language_model").model.eval(), ends=())
+
+    def sample(first):
+        ids = [first, *(5 + index % 7 for index in range(1, prompt))]
+        seeds = range(rollouts.num_generations)
+        sampler.sample(ids, seeds, temperature=1.0, top_p=1.0, max_tokens=rollouts.max_tokens)
+
+    sample(3)
+    sampler._prompt, sampler._keys = [], []
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as seen:
+        sample(3)
+        sample(4)
+    sizes = [event.nbytes() for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return max(accumulate(sizes))
+
+
+def judging(path, recipe, prompt, count, most, **changes):
+    """A GRPO recipe, the sizes of its model, and a workload of one prompt."""
+    settings = recipe(
+        "grpo",
+        model__path=str(path),
+        plan__rows=[{"rows": 1, "prompt": prompt}],
+        rollouts={"num_generations": count, "max_tokens": most},
+        **changes,
+    )
+    shape = TreeShape(prompt, (most,) * count)
+    return (
+        settings,
+        sizes_of(settings, "language_model"),
+        Workload(1, 1, {shape: 1}, PackedLayout((shape,)), False, ""),
+    )
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("prompt", "count", "most", "when"), [(1200, 4, 4, "reading"), (40, 32, 24, "writing")]
+)
+def test_sampling_holds_the_keys_of_the_prompt_once(bases, recipe, precision, prompt, count, most, when):
+    judged = judging(bases["llama"], recipe, prompt, count, most, model__precision=precision)
+    sampling = [moment for moment in moments_of(*judged, "cpu") if moment.keys]
+    peak = max(sampling, key=lambda moment: moment.total)
+    assert peak.when.startswith(when)
+    held = peak.total - peak.weights - peak.optimizer
+    measured = sampled_at_most(judged[0], prompt)
+    assert held == pytest.approx(measured, rel=0.15)
+    # Keys of the prompt for every judgment, as in separate sequences, would be seen.
+    assert held + (count - 1) * 2 * 4 * 3 * 32 * prompt > 1.3 * measured
+
+
+def test_blocks_are_those_of_the_sampler():
+    assert memory._BLOCK == group_sampling._BLOCK
+
+
+def test_the_divergence_holds_the_weights_at_the_start(bases, recipe):
+    for lora, start in ((None, 4), ({"rank": 4}, 0)):
+        changes = {"model__lora": lora} if lora else {}
+        plain, sizes, workload = judging(bases["llama"], recipe, 200, 4, 4, **changes)
+        with_kl, _, _ = judging(bases["llama"], recipe, 200, 4, 4, loss__kl=0.1, **changes)
+        for before, after in zip(
+            moments_of(plain, sizes, workload, "cpu"),
+            moments_of(with_kl, sizes, workload, "cpu"),
+            strict=True,
+        ):
+            assert after.start == after.total - before.total == start * sizes.parameters
+    model = initial_model(plain, "language_model").model
+    assert sizes.parameters == sum(
+        parameter.numel() for name, parameter in model.named_parameters() if "lora" not in name
+    )
+
+
+def test_devices_of_grpo_are_not_advised_to_share(bases, recipe):
+    plain, sizes, workload = judging(bases["llama"], recipe, 40_000, 4, 4)
+    advised = suggest(plain, sizes, workload, Device(1, None, None), 2)
+    assert advised
+    assert not any("parallel" in switch.setting for switch in advised)

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 GIB = 2**30
 
 UTILIZATION = 0.4
-"""The share of a device's peak that training is assumed to reach; not measured."""
+"""The share of a device's peaks, of operations and of memory bandwidth, that is assumed to be reached; not measured."""
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -93,7 +93,7 @@ class PlannedRows:
 
     rows: Count
     prompt: Count
-    response: Count
+    response: Count | None = None  # omitted for GRPO, whose judgments are those of `rollouts`
     responses: Count = 1
 
 
@@ -116,19 +116,20 @@ class Device:
     bfloat16: float | None  # peak dense operations per second with bf16 products and fp32 sums, if known
     float32: float | None  # the same in fp32, without tensor cores
     type: Literal["cpu", "cuda"] = "cuda"
+    bandwidth: float | None = None  # bytes per second of its memory, if known
 
 
 DEVICES = {
     "cpu": Device(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), None, None, "cpu"),
-    "rtx3090": Device(24 * 10**9, 71e12, 35.6e12),
-    "rtx4090": Device(24 * 10**9, 165.2e12, 82.6e12),
-    "l4": Device(24 * 10**9, 121e12, 30.3e12),
-    "l40s": Device(48 * 10**9, 362e12, 91.6e12),
-    "a100-40gb": Device(40 * 10**9, 312e12, 19.5e12),
-    "a100-80gb": Device(80 * 10**9, 312e12, 19.5e12),
-    "h100-80gb": Device(80 * 10**9, 989e12, 67e12),
-    "h200-141gb": Device(141 * 10**9, 989e12, 67e12),
-    "b200-180gb": Device(180 * 10**9, 2250e12, 75e12),
+    "rtx3090": Device(24 * 10**9, 71e12, 35.6e12, bandwidth=936e9),
+    "rtx4090": Device(24 * 10**9, 165.2e12, 82.6e12, bandwidth=1008e9),
+    "l4": Device(24 * 10**9, 121e12, 30.3e12, bandwidth=300e9),
+    "l40s": Device(48 * 10**9, 362e12, 91.6e12, bandwidth=864e9),
+    "a100-40gb": Device(40 * 10**9, 312e12, 19.5e12, bandwidth=1555e9),
+    "a100-80gb": Device(80 * 10**9, 312e12, 19.5e12, bandwidth=2039e9),
+    "h100-80gb": Device(80 * 10**9, 989e12, 67e12, bandwidth=3350e9),
+    "h200-141gb": Device(141 * 10**9, 989e12, 67e12, bandwidth=4800e9),
+    "b200-180gb": Device(180 * 10**9, 2250e12, 75e12, bandwidth=8000e9),
 }
 """Devices by name; "cpu" is this machine."""
 

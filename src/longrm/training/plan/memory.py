@@ -20,11 +20,14 @@ from longrm.errors import ConfigError
 from longrm.modeling.shapes import LOGITS_AT_ONCE, tile_length
 from longrm.training.plan import ModelSizes
 from longrm.training.plan.workload import Workload
-from longrm.training.settings import ParallelSettings, TrainingSettings
+from longrm.training.settings import ParallelSettings, RolloutSettings, TrainingSettings
 
 _FP32 = 4
 _BUCKET = 500_000_000  # elements of a bucket of gradients; one is filled while another is sent
 _LIVE = 1_000_000_000  # elements of the weights that stage 3 keeps gathered
+_BLOCK = (
+    2048  # tokens of a prompt that are read at once, as in `modeling.group_sampling`, which imports torch
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,14 @@ class PeakMemory:
     logits: float  # of the responses, and what their backward pass needs
     working: float  # what the layer being computed needs in addition
     offloaded: float = 0.0  # bytes in CPU memory instead, at most; not part of the sum
+    start: float = 0.0  # the weights at the start, with which GRPO's divergence compares
+    keys: float = 0.0  # keys and values of a prompt and of its judgments, while GRPO samples
 
     @property
     def total(self) -> float:
         """The bytes on the device."""
         parts = (self.weights, self.gradients, self.optimizer, self.activations, self.logits, self.working)
-        return sum(parts)
+        return sum(parts) + self.start + self.keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +127,8 @@ def moments_of(
 ) -> list[PeakMemory]:
     """The moments at which memory may peak.
 
-    In the backward pass at the head, the last layer, the first layer and the embedding; after it; and, with ZeRO-3,
-    before the first step.
+    In the backward pass at the head, the last layer, the first layer and the embedding; after it; with ZeRO-3 before
+    the first step; and with GRPO while judgments are sampled.
     """
     grid = sharding_of(settings.parallel, devices, sizes.heads)
     layer = _layer_memory(settings, sizes, workload, device, grid)
@@ -143,6 +148,8 @@ def moments_of(
         adapters = sizes.adapter_parameters(settings.model.lora.rank)
         trained = sizes.layers * adapters + head
         weight_bytes = float(frozen * (sizes.parameters - head) + _FP32 * trained)
+    # Adapters are switched off to compute with the weights at the start.
+    start = weight_bytes if full and settings.rollouts and settings.loss.options()["kl"] else 0.0
     weights, offloaded_weights = grid.weights(sizes.parameters, weight_bytes)
     optimizer, offloaded_optimizer = grid.optimizer(trained)
 
@@ -159,6 +166,7 @@ def moments_of(
             activations=activations,
             logits=logits,
             working=working,
+            start=start,
             offloaded=(sizes.layers * layer.input if offload else 0.0)
             + offloaded_weights
             + offloaded_gradients
@@ -207,7 +215,50 @@ def moments_of(
     if settings.parallel.zero == 3:
         # Every device loads the full model before it is sharded.
         moments.append(PeakMemory("before the weights are sharded", weight_bytes, 0, 0, 0, 0, 0))
+    if settings.rollouts is not None:
+        idle = PeakMemory("", weights, 0, optimizer, 0, 0, 0, start=start)
+        moments += _sampling_moments(settings, settings.rollouts, sizes, workload, device, idle)
     return moments
+
+
+def _sampling_moments(
+    settings: TrainingSettings,
+    rollouts: RolloutSettings,
+    sizes: ModelSizes,
+    workload: Workload,
+    device: str,
+    idle: PeakMemory,
+) -> list[PeakMemory]:
+    """While the longest prompt is read, and while its judgments are written; `idle` is what a step begins with."""
+    count, most = rollouts.num_generations, rollouts.max_tokens
+    b = 2 if settings.model.precision == "bfloat16" else _FP32
+    longest = max(tree.prefix + max(tree.branches) - most for tree in workload.largest.trees)
+    per_token = 2 * b * sizes.layers * sizes.keys
+    frozen_head = _FP32 * sizes.vocabulary * sizes.hidden if settings.model.lora and b < _FP32 else 0
+    # A sampled distribution is computed on the CPU: logits over the temperature, their logarithms, probabilities,
+    # and two products for the entropy.
+    logits = _FP32 * count * sizes.vocabulary * (6 if device == "cpu" else 1) + frozen_head
+    # The residual stream, its norm, queries, keys and values, and three wide activations.
+    layer = 3 * _FP32 * sizes.hidden + b * (2 * sizes.queries + 2 * sizes.keys + 3 * sizes.intermediate)
+    # Scores of all heads and judgments with the prompt, joined with those with the judgment, and their softmax.
+    attention = (b + 2 * _FP32) * sizes.heads * count * (longest + most)
+    return [
+        replace(
+            idle,
+            when=f"reading a prompt of {longest:,} tokens",
+            # Those of the prompt before it are kept until then: neighbors may begin alike.
+            keys=float(2 * per_token * longest),
+            logits=float(frozen_head),
+            working=float(min(longest, _BLOCK) * layer),
+        ),
+        replace(
+            idle,
+            when=f"writing the judgments of a prompt of {longest:,} tokens",
+            keys=float(per_token * (longest + count * most)),
+            logits=float(logits),
+            working=float(attention),
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,36 +1,27 @@
-"""A plan of a training: what it reads, computes and holds, and which settings make it fit a device.
-
-A multiplication and an addition count as two floating-point operations.
-"""
+"""A plan of a training: what it reads, computes and holds, and which settings make it fit a device."""
 
 from bisect import bisect_left
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from longrm.modeling.shapes import LOGITS_AT_ONCE, PackedLayout, TreeShape
+from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.runs.progress import Progress, no_progress
 from longrm.training.objectives import OBJECTIVES
 from longrm.training.plan import DEVICES, UTILIZATION, Device, ModelSizes
 from longrm.training.plan.memory import PeakMemory, peak_memory
+from longrm.training.plan.operations import (
+    Flops,
+    RolloutCost,
+    forward_flops,
+    rate_of,
+    rollout_cost,
+    training_flops,
+)
 from longrm.training.plan.workload import Workload, sizes_of, workload_of
 from longrm.training.settings import LoraSettings, TrainingSettings
 
 _LONGEST_PROMPT = 2**24  # tokens, where the context window is unknown
 _WORTHWHILE = 0.99  # a setting is suggested if it leaves at most this share of the memory
-
-
-@dataclass(frozen=True, slots=True)
-class Flops:
-    """Floating-point operations by kind."""
-
-    linear: float  # products with the matrices of the layers
-    attention: float  # scores and weighted values, of the pairs of tokens that see each other
-    head: float
-
-    @property
-    def total(self) -> float:
-        """All of them."""
-        return self.linear + self.attention + self.head
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +42,9 @@ class TrainingPlan:
     offers: Device
     sizes: ModelSizes
     workload: Workload
-    flops: Flops
-    seconds: float | None  # None if the device's peak is unknown
+    flops: Flops  # with those of the rollouts
+    seconds: float | None  # with those of the rollouts; None if the device's peak is unknown
+    rollouts: RolloutCost | None  # None without GRPO
     memory: PeakMemory  # the peak on one device
     switches: tuple[Switch, ...]  # settings to change, in order, until it fits or nothing more helps
     # Tokens that fit, with the responses of the longest row; None if no prompt fits.
@@ -83,6 +75,7 @@ class TrainingPlan:
             },
             "flops": asdict(self.flops) | {"total": self.flops.total},
             "seconds": self.seconds,
+            "rollouts": asdict(self.rollouts) if self.rollouts else None,
             "utilization_assumed": UTILIZATION,
             "memory_bytes": asdict(self.memory) | {"total": self.memory.total},
             "longest_prompt_that_fits": self.longest_prompt,
@@ -110,7 +103,12 @@ def plan_training(
         reference=settings.loss.loss.needs_reference,
         tiled=settings.memory.tiled_mlp,
     )
-    rate = offers.bfloat16 if settings.model.precision == "bfloat16" else offers.float32
+    rate, rollouts = rate_of(settings, offers), None
+    seconds = None if rate is None else flops.total / rate / devices
+    if settings.rollouts is not None:
+        rollouts = rollout_cost(settings, sizes, workload, offers, devices)
+        flops += rollouts.flops
+        seconds = None if seconds is None or rollouts.seconds is None else seconds + rollouts.seconds
     return TrainingPlan(
         device=device,
         devices=devices,
@@ -118,68 +116,11 @@ def plan_training(
         sizes=sizes,
         workload=workload,
         flops=flops,
-        seconds=None if rate is None else flops.total / (rate * UTILIZATION) / devices,
+        seconds=seconds,
+        rollouts=rollouts,
         memory=peak_memory(settings, sizes, workload, offers.type, devices),
         switches=tuple(suggest(settings, sizes, workload, offers, devices)),
         longest_prompt=longest_prompt(settings, sizes, workload, offers, devices),
-    )
-
-
-# --- Operations ------------------------------------------------------------------------------------------------------
-
-
-def attended_pairs(shape: TreeShape) -> int:
-    """Pairs of a token and one that it sees, itself included, in one tree."""
-    branches = sum(shape.prefix * length + length * (length + 1) // 2 for length in shape.branches)
-    return shape.prefix * (shape.prefix + 1) // 2 + branches
-
-
-def forward_flops(sizes: ModelSizes, workload: Workload) -> Flops:
-    """Operations of one forward pass over everything that a training reads."""
-    pairs = sum(count * attended_pairs(shape) for shape, count in workload.trees.items())
-    matrices = sum(width * output for width, output in sizes.matrices.values())
-    if sizes.kind == "scorer":
-        outputs = sum(count * len(shape.branches) for shape, count in workload.trees.items())
-    else:
-        outputs = sizes.vocabulary * workload.response_tokens
-    return Flops(
-        linear=2.0 * sizes.layers * matrices * workload.tokens,
-        attention=4.0 * sizes.layers * sizes.queries * pairs,  # two products: scores, and weighted values
-        head=2.0 * sizes.hidden * outputs,
-    )
-
-
-def training_flops(
-    forward: Flops,
-    sizes: ModelSizes,
-    workload: Workload,
-    *,
-    adapters: int,
-    checkpointing: bool,
-    reference: bool,
-    tiled: bool = False,
-) -> Flops:
-    """Operations of a training: forward, backward, what is recomputed, and a reference model's forward pass.
-
-    A backward pass takes as much as a forward pass for the gradients of inputs, and as much again for those of weights;
-    frozen weights have none. A checkpointed layer is recomputed up to its last product, of which nothing is kept except
-    by adapters. With `tiled`, feed-forward layers are computed once more. `adapters` are the parameters of the adapters
-    of one layer, 0 if all weights are trained; a reference model reads one epoch.
-    """
-    again, reference_epochs = int(checkpointing), int(reference) / workload.epochs
-    targets = workload.targets if sizes.kind == "language_model" else 0
-    chunked = int(targets * sizes.vocabulary > LOGITS_AT_ONCE)  # chunks of logits are recomputed
-    weights = int(adapters == 0)
-    per_token = 2.0 * sizes.layers * workload.tokens
-    width, output = sizes.matrices["down_proj"]
-    not_recomputed = per_token * width * output * weights * (again or tiled)
-    return Flops(
-        linear=forward.linear * (2 + weights + again + reference_epochs)
-        + per_token * 3 * width * output * tiled
-        - not_recomputed
-        + per_token * adapters * (3 + again),
-        attention=forward.attention * (3 + again + reference_epochs),
-        head=forward.head * (2 + weights + chunked + reference_epochs),
     )
 
 
@@ -238,7 +179,7 @@ def _savings(
         ("memory", "gradient_checkpointing", True, "a third more time"),
         ("memory", "tiled_mlp", True, "feed-forward layers are computed once more"),
     ]
-    if devices > 1:
+    if devices > 1 and settings.rollouts is None:  # sampling needs the whole model on every device
         most = max(size for size in range(1, devices + 1) if devices % size == 0 and sizes.heads % size == 0)
         savings += [
             ("parallel", "zero", 2, "no more traffic"),

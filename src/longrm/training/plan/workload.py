@@ -1,21 +1,22 @@
 """What a training computes: the sizes of its model, the rows that it reads, and its largest micro-batch."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from longrm import hub
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, ModelError, first_line
-from longrm.modeling.shapes import PackedLayout, TreeShape
+from longrm.modeling.shapes import PackedLayout, TreeShape, build_trees
 from longrm.runs.progress import Progress
-from longrm.training.batches import Batches
+from longrm.training.batches import Batches, Example, ExampleSource
 from longrm.training.objectives import OBJECTIVES, ModelKind
 from longrm.training.plan import ModelSizes
 from longrm.training.sampling import Curriculum
-from longrm.training.settings import TrainingSettings
+from longrm.training.settings import RolloutSettings, TrainingSettings
 from longrm.training.sources import FileSource, open_source
 from longrm.worlds.words_tokenizer import load_tokenizer
 
@@ -105,8 +106,8 @@ class Workload:
     """What a training reads."""
 
     steps: int
-    rows: float  # in all steps
-    trees: Mapping[TreeShape, float]  # how often a tree of each shape is read
+    rows: float  # in all steps; those that several steps use are counted once
+    trees: Mapping[TreeShape, float]  # how often the steps read a tree of each shape
     largest: PackedLayout  # the micro-batch with the most tokens
     several: bool  # whether a step may have several micro-batches
     origin: str  # where the lengths come from, in a few words
@@ -142,7 +143,8 @@ class Workload:
 def workload_of(settings: TrainingSettings, limit: int | None, progress: Progress) -> Workload:
     """What a recipe reads; `[plan.rows]` replaces data that is not on this machine.
 
-    Rows of files are planned as if none shared a prompt with another.
+    Rows of files are planned as if none shared a prompt with another, except for the judge prompts of a comparison.
+    Every judgment that GRPO samples is assumed to have `rollouts.max_tokens` tokens.
     """
     stated = settings.plan.rows if settings.plan else ()
     model = settings.model
@@ -151,9 +153,10 @@ def workload_of(settings: TrainingSettings, limit: int | None, progress: Progres
         return _generated(settings, load_tokenizer(tokenizer_name), limit or _UNLIMITED)
     missing = [file.path for file in settings.data.files() if not Path(file.path).expanduser().exists()]
     if missing and not stated:
+        of_row = "" if settings.rollouts else ", responses = 2, response = 500"
         raise ConfigError(
             f"{missing[0]} does not exist; create it, or state its rows in the recipe: "
-            "plan.rows = [{rows = 1000, prompt = 30000, responses = 2, response = 500}]"
+            f"plan.rows = [{{rows = 1000, prompt = 30000{of_row}}}]"
         )
     try:
         tokenizer = None if missing else load_tokenizer(tokenizer_name)
@@ -165,11 +168,18 @@ def workload_of(settings: TrainingSettings, limit: int | None, progress: Progres
     trees: Counter[TreeShape] = Counter()
     weighted: dict[TreeShape, float] = {}  # how often an epoch reads them
     counts: Mapping[str, int] = {}
+    rollouts, rows, weighted_rows = settings.rollouts, 0, 0.0
     if tokenizer is None:
         most = 1 + (settings.loss.rejected or _UNLIMITED) if settings.objective != "sft" else 1
-        for rows in stated:
-            trees[TreeShape(rows.prompt, (rows.response,) * min(rows.responses, most))] += rows.rows
-        weighted, epoch_steps = dict(trees), -(-trees.total() // per_step)
+        for one in stated:
+            if rollouts is not None:
+                branches = (rollouts.max_tokens,) * rollouts.num_generations
+            else:
+                assert one.response is not None, "settings require it"
+                branches = (one.response,) * min(one.responses, most)
+            trees[TreeShape(one.prompt, branches)] += one.rows
+        rows = trees.total()
+        weighted, weighted_rows, epoch_steps = dict(trees), rows, -(-rows // per_step)
         origin = "[plan.rows], because the data or its tokenizer is not on this machine"
     else:
         objective = OBJECTIVES[settings.objective]
@@ -179,20 +189,26 @@ def workload_of(settings: TrainingSettings, limit: int | None, progress: Progres
             settings.seed,
             kind=objective.reads,
             limit=limit or _UNLIMITED,
+            reserved=0 if rollouts is None else rollouts.max_tokens,
             progress=progress,
         )
         assert isinstance(source, FileSource), "generated data is planned above"
         select = objective(settings.loss).select
         weights = {file.path: file.weight for file in settings.data.files()}
-        for example in source.examples():
-            tokens = select(example).tokens
-            shape = TreeShape(len(tokens.prompt), tuple(map(len, tokens.responses)))
-            trees[shape] += 1
-            weighted[shape] = weighted.get(shape, 0.0) + weights[example.source]
+        for (file_path, _), own in groupby(source.examples(), key=_comparison):
+            examples, weight = [select(example) for example in own], weights[file_path]
+            rows += len(examples)
+            weighted_rows += weight * len(examples)
+            for shape in _shapes(examples, rollouts, budget):
+                trees[shape] += 1
+                weighted[shape] = weighted.get(shape, 0.0) + weight
         counts, epoch_steps = source.counts, source.epoch_steps()
         origin = "the data, row by row"
+    iterations = 1 if rollouts is None else rollouts.num_iterations
+    epoch_steps *= iterations
     steps = settings.optimizer.steps or (settings.optimizer.epochs or 1) * epoch_steps
     passes = steps / epoch_steps
+    per_step = -(-per_step * trees.total() // rows)  # trees, which may have several judge prompts
     # The most that one micro-batch can have: the longest row, and the longest of those that fit next to it. `longest`
     # is the number of tokens of the `per_step` longest rows: if they exceed the budget, a step may need several parts.
     largest: list[TreeShape] = []
@@ -205,14 +221,48 @@ def workload_of(settings: TrainingSettings, limit: int | None, progress: Progres
         rows_left -= min(rows_left, trees[shape])
     return Workload(
         steps=steps,
-        rows=passes * sum(weighted.values()),
-        trees={shape: passes * count for shape, count in weighted.items()},
+        rows=passes * weighted_rows,
+        trees={shape: passes * iterations * count for shape, count in weighted.items()},
         largest=PackedLayout(tuple(largest)),
         several=longest > budget and min(per_step, trees.total()) > 1,
         origin=origin,
         counts=counts,
         epochs=passes,
     )
+
+
+def _comparison(example: Example) -> tuple[str, str]:
+    """The file and the comparison of an example; the prompts of a comparison for a judge are in the same step."""
+    return example.source, example.judge["id"] if example.judge else example.id
+
+
+def _shapes(
+    examples: Sequence[Example], rollouts: RolloutSettings | None, budget: int
+) -> Iterator[TreeShape]:
+    """The trees of the examples of a comparison."""
+    if rollouts is None:
+        for example in examples:
+            yield TreeShape(len(example.tokens.prompt), tuple(map(len, example.tokens.responses)))
+        return
+    items = [_with_judgments(example, rollouts).tokens for example in examples]
+    for tree in build_trees(sorted(items, key=lambda item: list(item.prompt)), budget):
+        yield TreeShape(len(tree.prefix), tuple(map(len, tree.branches)))
+
+
+def _with_judgments(example: Example, rollouts: RolloutSettings) -> Example:
+    judgments = [(0,) * rollouts.max_tokens] * rollouts.num_generations
+    return replace(example, tokens=replace(example.tokens, responses=judgments))
+
+
+@dataclass(frozen=True, slots=True)
+class _AssumedRollouts:
+    """A source of judge prompts, with judgments that all have the most tokens."""
+
+    prompts: ExampleSource
+    rollouts: RolloutSettings
+
+    def batch(self, step: int, length: int | None) -> list[Example]:
+        return [_with_judgments(example, self.rollouts) for example in self.prompts.batch(step, length)]
 
 
 def _generated(settings: TrainingSettings, tokenizer: Tokenizer, limit: int) -> Workload:
@@ -222,24 +272,28 @@ def _generated(settings: TrainingSettings, tokenizer: Tokenizer, limit: int) -> 
     assert settings.curriculum is not None
     assert steps is not None
     curriculum = Curriculum(settings.curriculum, steps=steps, seed=settings.seed)
-    objective = OBJECTIVES[settings.objective]
+    objective, rollouts = OBJECTIVES[settings.objective], settings.rollouts
+    iterations = 1 if rollouts is None else rollouts.num_iterations
+    source: ExampleSource = open_source(
+        settings.data, tokenizer, settings.seed, kind=objective.reads, limit=limit
+    )
     batches = Batches(
-        open_source(settings.data, tokenizer, settings.seed, kind=objective.reads, limit=limit),
+        source if rollouts is None else _AssumedRollouts(source, rollouts),
         objective(settings.loss),
         budget=settings.memory.tokens_per_forward,
         limit=limit,
         curriculum=curriculum,
     )
-    lengths = [curriculum.length(step) for step in range(steps)]
+    lengths = [curriculum.length(step - step % iterations) for step in range(steps)]
     trees: Counter[TreeShape] = Counter()
-    rows, several = 0, False
+    rows, several = 0.0, False
     largest = PackedLayout(())
     for length, count in Counter(lengths).items():
         micro_batches = batches.layouts(lengths.index(length))
         several |= len(micro_batches) > 1
         for layout, examples in micro_batches:
             largest = max(largest, layout, key=lambda one: one.tokens)
-            rows += count * examples
+            rows += count / iterations * examples
             trees.update({shape: count * number for shape, number in Counter(layout.trees).items()})
     return Workload(
         steps=steps,

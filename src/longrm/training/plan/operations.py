@@ -1,0 +1,163 @@
+"""Floating-point operations of a training, and the time that they take on a device.
+
+A multiplication and an addition count as two operations.
+"""
+
+from dataclasses import dataclass
+
+from longrm.modeling.shapes import LOGITS_AT_ONCE, TreeShape
+from longrm.training.plan import UTILIZATION, Device, ModelSizes
+from longrm.training.plan.workload import Workload
+from longrm.training.settings import TrainingSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Flops:
+    """Floating-point operations by kind."""
+
+    linear: float  # products with the matrices of the layers
+    attention: float  # scores and weighted values, of the pairs of tokens that see each other
+    head: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.linear + self.attention + self.head
+
+    def __add__(self, other: "Flops") -> "Flops":
+        return Flops(self.linear + other.linear, self.attention + other.attention, self.head + other.head)
+
+    def times(self, factor: float) -> "Flops":
+        """The operations of this many repetitions."""
+        return Flops(self.linear * factor, self.attention * factor, self.head * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutCost:
+    """What GRPO computes in addition to its updates, if all judgments have `rollouts.max_tokens` tokens."""
+
+    judgments: float
+    tokens: float  # of all judgments
+    flops: Flops
+    seconds: float | None  # None if the device's peaks are unknown
+
+
+def attended_pairs(shape: TreeShape) -> int:
+    """Pairs of a token and one that it sees, itself included, in one tree."""
+    branches = sum(shape.prefix * length + length * (length + 1) // 2 for length in shape.branches)
+    return shape.prefix * (shape.prefix + 1) // 2 + branches
+
+
+def forward_flops(sizes: ModelSizes, workload: Workload) -> Flops:
+    """Operations of one forward pass over everything that a training reads."""
+    pairs = sum(count * attended_pairs(shape) for shape, count in workload.trees.items())
+    matrices = sum(width * output for width, output in sizes.matrices.values())
+    if sizes.kind == "scorer":
+        outputs = sum(count * len(shape.branches) for shape, count in workload.trees.items())
+    else:
+        outputs = sizes.vocabulary * workload.response_tokens
+    return Flops(
+        linear=2.0 * sizes.layers * matrices * workload.tokens,
+        attention=4.0 * sizes.layers * sizes.queries * pairs,  # two products: scores, and weighted values
+        head=2.0 * sizes.hidden * outputs,
+    )
+
+
+def training_flops(
+    forward: Flops,
+    sizes: ModelSizes,
+    workload: Workload,
+    *,
+    adapters: int,
+    checkpointing: bool,
+    reference: bool,
+    tiled: bool = False,
+) -> Flops:
+    """Operations of a training: forward, backward, what is recomputed, and a reference model's forward pass.
+
+    A backward pass takes as much as a forward pass for the gradients of inputs, and as much again for those of weights;
+    frozen weights have none. A checkpointed layer is recomputed up to its last product, of which nothing is kept except
+    by adapters. With `tiled`, feed-forward layers are computed once more. `adapters` are the parameters of the adapters
+    of one layer, 0 if all weights are trained; a reference model reads one epoch.
+    """
+    again, reference_epochs = int(checkpointing), int(reference) / workload.epochs
+    targets = workload.targets if sizes.kind == "language_model" else 0
+    chunked = int(targets * sizes.vocabulary > LOGITS_AT_ONCE)  # chunks of logits are recomputed
+    weights = int(adapters == 0)
+    per_token = 2.0 * sizes.layers * workload.tokens
+    width, output = sizes.matrices["down_proj"]
+    not_recomputed = per_token * width * output * weights * (again or tiled)
+    return Flops(
+        linear=forward.linear * (2 + weights + again + reference_epochs)
+        + per_token * 3 * width * output * tiled
+        - not_recomputed
+        + per_token * adapters * (3 + again),
+        attention=forward.attention * (3 + again + reference_epochs),
+        head=forward.head * (2 + weights + chunked + reference_epochs),
+    )
+
+
+def rate_of(settings: TrainingSettings, device: Device) -> float | None:
+    """Operations per second that a training is assumed to reach; None if the device's peak is unknown."""
+    peak = device.bfloat16 if settings.model.precision == "bfloat16" else device.float32
+    return None if peak is None else peak * UTILIZATION
+
+
+def rollout_cost(
+    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: Device, devices: int = 1
+) -> RolloutCost:
+    """Operations and time of sampling and of the log-probabilities that the loss compares with.
+
+    A prompt is read once for its G judgments, and what several prompts share once for all of them, as in the update.
+    Then G tokens at a time are written: each such step reads all weights, the keys and values of the prompt and those
+    written so far. It takes the time of its operations or of its reads, whichever is longer.
+    """
+    rollouts, lora = settings.rollouts, settings.model.lora
+    assert rollouts is not None, "only GRPO has rollouts"
+    count, most = rollouts.num_generations, rollouts.max_tokens
+    matrices = sizes.layers * sum(width * output for width, output in sizes.matrices.values())
+    head = sizes.hidden * sizes.vocabulary
+    per_pair = 4.0 * sizes.layers * sizes.queries
+    element = 2 if settings.model.precision == "bfloat16" else 4
+    # Trained weights are fp32: with bf16 products, every step writes and reads a copy. A frozen head is bf16, and every
+    # step writes and reads an fp32 copy.
+    weight_bytes = matrices * (4 if element == 4 else 2 if lora else 8)
+    weight_bytes += head * (10 if lora and element == 2 else 4)
+    rate, bandwidth = rate_of(settings, device), device.bandwidth
+
+    reading = writing = Flops(0.0, 0.0, 0.0)
+    seconds = prompts = 0.0
+    for tree, reads in workload.trees.items():
+        times = reads / rollouts.num_iterations
+        # A branch is what its prompt does not share with the others of the tree, and a judgment.
+        prompt = TreeShape(tree.prefix, tuple(length - most for length in tree.branches[::count]))
+        prompts += times * len(prompt.branches)
+        own = Flops(
+            2.0 * matrices * prompt.tokens,
+            per_pair * attended_pairs(prompt),
+            2.0 * head * len(prompt.branches),
+        )
+        reading += own.times(times)
+        for rest in prompt.branches:
+            # The first token comes from reading the prompt. Step t reads a token that sees t written ones, itself
+            # included.
+            steps, written = most - 1, (most - 1) * most // 2
+            seen = steps * (tree.prefix + rest)
+            own = Flops(
+                2.0 * matrices * count * steps,
+                per_pair * count * (seen + written),
+                2.0 * head * count * steps,
+            )
+            writing += own.times(times)
+            moved = steps * weight_bytes + 2 * element * sizes.layers * sizes.keys * (seen + count * written)
+            if rate and bandwidth:
+                seconds += times * max(own.total / rate, moved / (bandwidth * UTILIZATION))
+    # The log-probabilities of the weights that sampled, and of those at the start.
+    passes = (rollouts.num_iterations > 1) + bool(settings.loss.options()["kl"])
+    reading += forward_flops(sizes, workload).times(passes / rollouts.num_iterations)
+    return RolloutCost(
+        judgments=prompts * count,
+        tokens=prompts * count * most,
+        flops=reading + writing,
+        seconds=(seconds + reading.total / rate) / devices if rate and bandwidth else None,
+    )

@@ -3,8 +3,8 @@
 Each configuration is trained by `longrm.training.train.train` for two steps in a fresh process, on a generated file,
 after a tiny training as warm-up; two steps, so that the optimizer has its state when the second step peaks. The
 script fails if a prediction on the test set is off by more than 15%. The fitting set was used while the formulas were
-written. `--set real --model DIR` trains the model of `real_model.py prepare` in small micro-batches, where many
-tensors have less than 4 MiB.
+written. In the set grpo, "rejected" is the number of sampled judgments. `--set real --model DIR` trains the model of
+`real_model.py prepare` in small micro-batches, where many tensors have less than 4 MiB.
 """
 
 import argparse
@@ -55,6 +55,13 @@ _TEST: tuple[tuple[Any, ...], ...] = (
     ("bradley_terry", 4, 512, 8, 8, 2048, 1000, 1, 6000, 64, 1, "memory.gradient_checkpointing=true"),
     ("bradley_terry", 4, 512, 8, 8, 2048, 1000, 1, 6000, 64, 1, _CHECKPOINTING_AND_TILES),
 )
+# GRPO: a step of rows of a prompt each, and of judgments with the most tokens. The divergence has a gradient, although
+# judgments of random weights all have the same reward.
+_GRPO = "loss.kl=0.1 rollouts.rewards={format=1.0}"
+_SAMPLED: tuple[tuple[Any, ...], ...] = (
+    ("grpo", 4, 512, 8, 2, 1536, 4000, 2, 3000, 48, 4, _GRPO),
+    ("grpo", 4, 512, 8, 8, 1536, 4000, 2, 6000, 8, 4, f"{_GRPO} {_ADAPTERS_AND_CHECKPOINTING}"),
+)
 # Rows of a step, tokens of a prompt and of a response, K rejected responses, and settings.
 _SIMPO = "loss.kind=simpo"
 _REAL_COLUMNS = "objective rows prompt response rejected settings"
@@ -71,6 +78,7 @@ _WORDS = ("time", "year", "people", "way", "day", "man", "thing", "woman", "life
 SETS = {
     "fitting": [dict(zip(_COLUMNS.split(), case, strict=True)) for case in _FITTING],
     "test": [dict(zip(_COLUMNS.split(), case, strict=True)) for case in _TEST],
+    "grpo": [dict(zip(_COLUMNS.split(), case, strict=True)) for case in _SAMPLED],
     "real": [dict(zip(_REAL_COLUMNS.split(), case, strict=True)) for case in _REAL],
 }
 
@@ -102,7 +110,11 @@ def make(case: dict[str, Any], folder: Path, model: Path | None = None) -> Path:
     with (folder / "data.jsonl").open("w") as stream:
         for index in range(2 * case["rows"]):
             row: dict[str, Any] = {"id": str(index), "prompt": text(case["prompt"])}
-            if case["rejected"]:
+            if case["objective"] == "grpo":
+                row["prompt"] = [{"role": "user", "content": row["prompt"]}]
+                row |= {"gold": "A", "order": [0, 1], "group": row["id"], "format": "pairwise"}
+                row["length"] = case["prompt"]
+            elif case["rejected"]:
                 row |= {
                     "chosen": text(case["response"]),
                     "rejected": [text(case["response"]) for _ in range(case["rejected"])],
@@ -120,6 +132,8 @@ def make(case: dict[str, Any], folder: Path, model: Path | None = None) -> Path:
         "optimizer": {"steps": 2},
         "plateau_steps": 0,
     }
+    if case["objective"] == "grpo":
+        settings["rollouts"] = {"num_generations": case["rejected"], "max_tokens": case["response"]}
     file = folder / "recipe.json"
     file.write_text(json.dumps(settings))
     return file

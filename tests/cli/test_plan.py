@@ -1,6 +1,7 @@
 """`longrm plan` as a user types it."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -79,3 +80,21 @@ def test_the_longest_prompt_is_within_the_models_window(tmp_path):
         longrm("mine.toml", "--device", "h100-80gb", "--json", "--set", "model.lora.rank=4").stdout
     )
     assert free["model_reads"] is None
+
+
+def test_a_plan_of_rollouts():
+    text = (
+        RECIPE.replace('"preference"', '"grpo"')
+        .replace(", responses = 3, response = 500", "")
+        .replace("[plan.model]", "[rollouts]\nnum_generations = 4\nmax_tokens = 256\n[plan.model]")
+    )
+    Path("judge.toml").write_text(text)
+    plan = json.loads(longrm("judge.toml", "--device", "h100-80gb", "--json").stdout)
+    rollouts = plan["rollouts"]
+    assert (rollouts["judgments"], rollouts["tokens"]) == (400, 400 * 256)
+    assert plan["tokens"]["response"] == rollouts["tokens"]
+    assert 0 < rollouts["seconds"] < plan["seconds"]
+    assert sum(rollouts["flops"].values()) < plan["flops"]["total"]
+    shown = longrm("judge.toml", "--device", "h100-80gb").stdout
+    assert "400 judgments" in shown
+    assert json.loads(longrm("mine.toml", "--json").stdout)["rollouts"] is None

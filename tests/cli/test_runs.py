@@ -14,6 +14,10 @@ from longrm.data import write
 from longrm.errors import ConfigError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.runs.folder import RunFolder
+from longrm.runs.logs import ROLLOUTS, Log
+from longrm.runs.records import RolloutRecord
+from longrm.training.settings import TrainingSettings
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 
@@ -129,6 +133,34 @@ def test_show_prints_questions_orders_verdicts_and_outcomes(tmp_path):
     one = longrm("runs", "show", run, "--id", name)
     assert one.startswith(f"{name}: ")
     assert "000002" not in one
+    with pytest.raises(RunError, match="other"):
+        longrm("runs", "show", run, "--id", "other")
+
+
+def test_show_prints_the_last_judgments_of_a_training_by_reinforcement(tmp_path):
+    run, settings = tmp_path / "run", {"objective": "grpo", "model": {"path": "x"}, "data": {"path": "y"}}
+    with RunFolder(run, "training", TrainingSettings.model_validate(settings)):
+        pass
+    with pytest.raises(RunError, match="run is a training"):
+        longrm("runs", "show", run)
+    with Log(run / ROLLOUTS, RolloutRecord) as log:
+        for step in range(1, 13):
+            log.append(
+                RolloutRecord(
+                    step, f"pair-{step}", "A", 900, ((7,), (7, 8)), ("B wins\n[[B]]", "[[A]]\x1b[2J"),
+                    ("answered",) * 2, (0.1, step / 10), (-1.0, 1.0), ({"correct": 0.0}, {"correct": 1.0}), (0.5, 0.5),
+                )
+            )  # fmt: skip
+    shown = longrm("runs", "show", run, "--limit", 2)
+    assert [line for line in shown.splitlines() if line.startswith("Step")] == [
+        "Step 11, pair-11: gold A, 900 tokens",
+        "Step 12, pair-12: gold A, 900 tokens",
+    ]
+    assert "Reward 1.20 (correct 1.00), answered, 2 tokens" in shown
+    assert "    B wins\n    [[B]]\n" in shown
+    assert "\x1b" not in shown
+    assert "10 earlier" in shown
+    assert longrm("runs", "show", run, "--id", "pair-3").startswith("Step 3, pair-3: ")
     with pytest.raises(RunError, match="other"):
         longrm("runs", "show", run, "--id", "other")
 

@@ -83,6 +83,15 @@ def test_it_fits_every_width_without_problems(page: Page, report: Path, width: i
     assert background == ("rgb(12, 15, 19)" if dark else "rgb(246, 247, 249)")
 
 
+def test_a_page_of_a_training_alone_has_no_problems(
+    page: Page, synthetic: ModuleType, tmp_path: Path
+) -> None:
+    synthetic.write_training(tmp_path / "run", steps=30)
+    build([tmp_path / "run"], tmp_path / "report.html")
+    page.open(tmp_path / "report.html")
+    assert page.problems == []
+
+
 def test_the_list_filters_and_sorts_by_every_field(page: Page, report: Path) -> None:
     follow(page, report)
     assert page.value(STATUS) == "720 of 720 comparisons"

@@ -180,6 +180,15 @@ def test_results_stand_by_length_with_what_was_not_answered(scorer: Path):
     assert "on other data than `long-rewardbench`" in sections(text)["Limits"]
 
 
+def test_the_card_of_reinforcement_names_the_rewards(scorer: Path):
+    sampled = {"num_generations": 6, "max_tokens": 2048, "rewards": {"correct": 1.0, "brief": 0.25}}
+    judged = recipe("grpo", rollouts=sampled | {"soft_tokens": 9}, loss={"kind": "dapo", "kl": 0.04})
+    text = card(scorer, judged, SUMMARY)
+    for part in ("DAPO", "1 × correct + 0.25 × brief", "6 judgments", "2,048 tokens", "weight 0.04"):
+        assert part in text
+    assert "verdict_reward" not in card(scorer, recipe("sft"), SUMMARY)
+
+
 @pytest.mark.parametrize("template", [True, False])
 def test_the_code_on_the_card_runs_and_agrees_with_itself(
     template: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,5 +1,6 @@
 """`longrm runs`: lists, shows, merges and removes runs, and prunes caches."""
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -193,12 +194,14 @@ def _print_runs(folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:
     type=click.IntRange(min=1),
     default=10,
     show_default=True,
-    help="Number of comparisons to print.",
+    help="Number of comparisons, or of prompts, to print.",
 )
-@click.option("--id", "only", help="Print only the comparison with this id.")
+@click.option("--id", "only", help="Print only the comparison, or the prompt, with this id.")
 @click.option("--verify", is_flag=True, help="Check the files of a training, merge or synthesis instead.")
 def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
     """Prints the question, presented orders, verdict, answer and outcome of each comparison of an evaluation.
+
+    Of a training by GRPO it prints the last prompts' judgments with their rewards.
 
     With --verify it compares the sizes and SHA-256 digests of model files or rows with those recorded when they were
     written.
@@ -220,6 +223,9 @@ def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
     from longrm.types import text_of
 
     opened = Run(run)
+    if opened.kind == "training":
+        _show_rollouts(run, limit, only)
+        return
     if opened.kind != "evaluation":
         raise RunError(f"{run} is a run of kind {short(opened.kind)}, not an evaluation")
     records = [record for record in opened.judgments if only in (None, record.id)]
@@ -243,6 +249,29 @@ def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
         echo()
     if len(records) > limit:
         echo(f"{len(records) - limit:,} more; show them with --limit {len(records)}")
+
+
+def _show_rollouts(run: Path, limit: int, only: str | None) -> None:
+    from longrm.report.formatting import judgment_facts
+    from longrm.runs.logs import ROLLOUTS, Log
+    from longrm.runs.records import RolloutHead, RolloutRecord
+
+    log, found, offsets = run / ROLLOUTS, 0, deque[int](maxlen=limit)
+    for offset, head in Log(log, RolloutHead).with_offsets():
+        if only in (None, head.id):
+            offsets.append(offset)
+            found += 1
+    if not found:
+        what = "sampled no judgments" if only is None else f"sampled no judgments of {short(only)}"
+        raise RunError(f"{run} is a training that {what}")
+    for record in Log(log, RolloutRecord).at(offsets):
+        print_lines(f"Step {record.step}, {record.id}: gold {record.gold}, {record.length:,} tokens")
+        for index, text in enumerate(record.texts):
+            print_lines(f"  {judgment_facts(record, index)}")
+            print_lines(*(f"    {line}" for line in text.splitlines()))
+        echo()
+    if found > limit:
+        echo(f"{found - limit:,} earlier prompts; show them with --limit {found}")
 
 
 def _numbers(places: Iterable[int]) -> str:

@@ -51,7 +51,7 @@ def build(runs: Sequence[Path], out: Path) -> None:
     """
     require("altair", "vl_convert", user="a report")
     from longrm.report import charts  # here, because drawing needs the extra `report`
-    from longrm.report.sections import SECTIONS
+    from longrm.report.sections import SECTIONS, TRAINING_SECTIONS
 
     data = load_report(runs)
     models, demo = data.models, data.demo
@@ -66,6 +66,7 @@ def build(runs: Sequence[Path], out: Path) -> None:
     ]
     heat = [figure for n, model in enumerate(models) if (figure := charts.heat_map(model, metric, n))]
     sections = {name: found for name, make in SECTIONS.items() if (found := make(models))}
+    sections |= {name: found for name, make in TRAINING_SECTIONS.items() if (found := make(data.trained))}
     figures = [figure for family in families for figure in (*family["accuracy"], *family["training"])]
     figures += [*heat, *(section.figure for section in sections.values() if section.figure)]
     folder = out.with_name(f"{out.stem}-figures")

@@ -340,20 +340,25 @@ def training(runs: Sequence[Training], suffix: str = "") -> list[Figure]:
     x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4, format="~s"))
     figures = []
     for name, field, title, form, scale in panels:
-        rows: Rows = []
-        for index, run in enumerate(runs):
-            known = [step for step in run.steps if getattr(step, field) is not None]
-            size = bin_size(len(known)) or 1
-            for start in range(0, len(known), size):
-                part = known[start : start + size]
-                mean = sum(getattr(step, field) for step in part) / len(part)
-                rows.append({"step": part[-1].step, "value": mean, "curve": str(index)})
+        rows: Rows = [
+            {"step": step, "value": mean, "curve": str(index)}
+            for index, run in enumerate(runs)
+            for step, mean in binned([(step.step, getattr(step, field)) for step in run.steps])
+        ]
         if rows:
             y = alt.Y("value:Q", title=None, scale=scale, axis=alt.Axis(format=form, tickCount=5))
             chart = chart_of(rows).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=color, strokeDash=dash)
             description = f"Line chart of {title[0].lower()}{title[1:]} against the training step."
             figures.append(Figure(f"{name}{suffix}", title, description, svg_of(chart, *_SMALL)))
     return figures
+
+
+def binned(values: Sequence[tuple[int, float | None]]) -> list[tuple[int, float]]:
+    """The points of a curve over training steps: the last step and the mean of every bin of defined values."""
+    known = [(step, value) for step, value in values if value is not None]
+    size = bin_size(len(known)) or 1
+    parts = [known[start : start + size] for start in range(0, len(known), size)]
+    return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
 
 
 def bin_size(steps: int) -> int:

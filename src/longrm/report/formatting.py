@@ -19,7 +19,7 @@ from longrm.evaluation.summaries import (
     EvaluationSummary,
     MeasuredWith,
 )
-from longrm.runs.records import FEW_GROUPS, Estimate
+from longrm.runs.records import FEW_GROUPS, Estimate, RolloutRecord
 from longrm.types import Outcome
 
 # --- Numbers ---
@@ -168,7 +168,9 @@ def headline(summary: EvaluationSummary) -> str:
     return "; ".join(parts)
 
 
-# --- Names ---
+# --- Names and texts ---
+
+_KEPT = 6_000  # characters kept at either side of a gap in a response or a judgment
 
 
 def listed(names: Sequence[str]) -> str:
@@ -188,6 +190,22 @@ def shortened_apart(names: Sequence[str], width: int) -> dict[str, str]:
     """Every name, `shortened` unless another one would become the same."""
     short = {name: shortened(name, width) for name in names}
     return {name: cut if list(short.values()).count(cut) == 1 else name for name, cut in short.items()}
+
+
+def without_middle(text: str) -> str:
+    """A response or a judgment, without the middle of a very long one."""
+    if len(text) <= 2 * _KEPT:
+        return text
+    return f"{text[:_KEPT]} [… {len(text) - 2 * _KEPT:,} characters are not in this file …] {text[-_KEPT:]}"
+
+
+def judgment_facts(record: RolloutRecord, index: int) -> str:
+    """Reward, terms, outcome and tokens of one of the judgments that GRPO sampled for a prompt."""
+    terms = ", ".join(f"{name} {decimal(value)}" for name, value in record.terms[index].items())
+    tokens = plural(len(record.tokens[index]), "token")
+    return (
+        f"Reward {decimal(record.rewards[index])} ({terms or 'no term'}), {record.outcomes[index]}, {tokens}"
+    )
 
 
 def token_unit(measured: MeasuredWith | None) -> str:

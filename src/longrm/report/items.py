@@ -21,6 +21,7 @@ from longrm.evaluation.runner import verdict
 from longrm.evaluation.summaries import depth_bin
 from longrm.jsonl import json_text
 from longrm.report.attribution import attribution_map
+from longrm.report.formatting import without_middle
 from longrm.report.load import Model
 from longrm.runs.logs import EXAMPLES, Log, text_digest
 from longrm.runs.records import ExampleRecord, JudgmentRecord
@@ -29,7 +30,6 @@ from longrm.types import Message, Span, margin, text_of
 PAGE = 57_000_000
 """Most characters of all chunks together: with figures and tables the page stays below 60 MB."""
 
-_KEPT = 6_000  # characters kept at either side of a gap in a response or a judgment
 _SEARCHED = 300  # characters of the question and of each response that the search covers
 _LONG = 4_000  # characters from which a part of a prompt is a separate chunk, shared by all comparisons that have it
 
@@ -209,7 +209,7 @@ def _opened(
             "cut": [judgment.cut.policy, judgment.cut.tokens] if judgment.cut is not None else None,
             "check": judgment.context_check,
             "tokens": judgment.prompt_tokens,
-            "committed": own and (own.status, _shortened(own.text)),
+            "committed": own and (own.status, without_middle(own.text)),
             "trials": [
                 {
                     "order": trial.order,
@@ -219,7 +219,7 @@ def _opened(
                     "attempts": trial.attempts,
                     "contradicted": bool(trial.contradicted),
                     "detail": trial.detail,
-                    "explanation": _shortened(trial.explanation),
+                    "explanation": without_middle(trial.explanation),
                 }
                 for trial in judgment.trials
             ],
@@ -230,7 +230,7 @@ def _opened(
         "tools": [_message({"role": "tools", "content": tools}, chunks)] if tools else [],
         "messages": messages,
         "maps": maps,
-        "responses": [_shortened(_response(response)) for response in example.responses],
+        "responses": [without_middle(_response(response)) for response in example.responses],
         "judged": judgments,
     }
 
@@ -288,9 +288,3 @@ def _response(response: Sequence[Message]) -> str:
         return readable(response[0])
     named = [" ".join(str(turn[key]) for key in ("role", "name") if turn.get(key)) for turn in response]
     return "\n\n".join(f"{name}:\n{readable(turn)}" for name, turn in zip(named, response, strict=True))
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= 2 * _KEPT:
-        return text
-    return f"{text[:_KEPT]} [… {len(text) - 2 * _KEPT:,} characters are not in this file …] {text[-_KEPT:]}"

@@ -81,6 +81,7 @@ class Training:
 
     label: str
     style: Style
+    run: Run
     steps: Sequence[StepRecord]
     timing: Sequence[TimingRecord]
     family: str = ""
@@ -156,7 +157,7 @@ def _read_runs(runs: Sequence[Run]) -> ReportData:
 def _training(run: Run, label: str, style: Style, family: str = "") -> Training:
     assert isinstance(run.summary, TrainingSummary), "its kind says so"
     steps, timing = Log(run.path / STEPS, StepRecord), Log(run.path / TIMING, TimingRecord)
-    return Training(label, style, list(steps), list(timing), family)
+    return Training(label, style, run, list(steps), list(timing), family)
 
 
 def _read_demo(run: Run) -> ReportData:

@@ -62,6 +62,14 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class Passage:
+    """Texts of a model that a click on `title` opens, each with the facts about it."""
+
+    title: str
+    texts: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """A section of the page."""
 
@@ -72,6 +80,7 @@ class Section:
     figure: Any = None  # a `charts.Figure`, or None
     folded: Sequence[Table] = ()  # tables that a click on `fold` opens
     fold: str = ""
+    passages: Sequence[Passage] = ()
     note: str = ""  # small print after the tables
 
 

@@ -19,6 +19,7 @@ from longrm.types import Comparison, Message, Response, Tool, Trial
 
 LoggedRecord = TypeVar("LoggedRecord")
 JUDGMENTS, GOLD, EXAMPLES = "judgments.jsonl", "gold.jsonl", "examples.jsonl"
+ROLLOUTS = "rollouts.jsonl"
 PART = ".part-"
 
 

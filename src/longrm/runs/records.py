@@ -199,6 +199,15 @@ class RolloutRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class RolloutHead:
+    """The fields of a `RolloutRecord` by which one is found in a log that may be larger than memory."""
+
+    step: Count
+    id: str
+    rewards: tuple[FiniteFloat, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReferenceRecord:
     """Summed log-probabilities of an example's responses under the initial model (`reference.jsonl`).
 

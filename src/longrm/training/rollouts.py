@@ -22,7 +22,7 @@ from longrm.modeling.shapes import build_trees, within_budget
 from longrm.modeling.shared_prefix import TransformersModel, check_embedded, pack
 from longrm.reward_models.verdict_rewards import VerdictReward
 from longrm.rng import seed_of
-from longrm.runs.logs import Log
+from longrm.runs.logs import ROLLOUTS, Log
 from longrm.runs.progress import Progress
 from longrm.runs.records import RolloutRecord
 from longrm.training.batches import Example, ExampleSource, MicroBatch
@@ -31,8 +31,6 @@ from longrm.training.objectives import GRPO
 from longrm.training.sampling import Curriculum
 from longrm.training.settings import RolloutSettings, TrainingSettings
 from longrm.training.sources import FileSource
-
-ROLLOUTS = "rollouts.jsonl"
 
 Logprobs = list[list[float]]
 """Of every judgment of a prompt, one number for each token."""

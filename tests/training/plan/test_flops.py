@@ -139,7 +139,7 @@ def test_sampling_computes_what_is_planned(bases, recipe):
     longer, _ = judging(bases, recipe, rollouts={"num_generations": JUDGMENTS, "max_tokens": MOST + 1})
     shape = TreeShape(PROMPT, (MOST + 1,) * JUDGMENTS)
     wrong = rollout_cost(longer, sizes, replace(READING, trees={shape: 1}), Device(1, None, None))
-    assert wrong.flops.total > 1.05 * cost.flops.total
+    assert wrong.flops.total > 1.03 * cost.flops.total
 
 
 def test_both_orders_read_what_they_share_once(bases, recipe):

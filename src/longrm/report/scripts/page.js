@@ -1,12 +1,12 @@
 // The browser of comparisons. Its state, the form and the open comparison, is in the page's fragment.
 const MORE = 50; // rows added to the list at once
-const viewer = document.getElementById("viewer");
-const form = viewer.querySelector("form");
-const status = viewer.querySelector("[role=status]");
-const list = viewer.querySelector(".list");
-const more = viewer.querySelector(".more");
-const article = viewer.querySelector("article");
-const steps = [...viewer.querySelectorAll("[data-step]")];
+const viewer = document.getElementById("viewer"); // null on a page without evaluations
+const form = viewer?.querySelector("form");
+const status = viewer?.querySelector("[role=status]");
+const list = viewer?.querySelector(".list");
+const more = viewer?.querySelector(".more");
+const article = viewer?.querySelector("article");
+const steps = [...(viewer?.querySelectorAll("[data-step]") ?? [])];
 let data; // models and items
 let found = [];
 let rows = MORE;

@@ -256,7 +256,7 @@ def _sampling_moments(
             when=f"writing the judgments of a prompt of {longest:,} tokens",
             keys=float(per_token * (longest + count * most)),
             logits=float(logits),
-            working=float(attention),
+            working=max(0.0, float(attention - logits)),  # one after the other
         ),
     ]
 

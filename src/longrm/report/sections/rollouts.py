@@ -1,0 +1,151 @@
+"""Reinforcement on verdicts: rewards, what may go wrong with them, and judgments that were sampled."""
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+import altair as alt
+
+from longrm.evaluation.summaries import TrainingSummary
+from longrm.reading import visible
+from longrm.report.charts import Figure, Rows, binned, chart_of, encodings, svg_of
+from longrm.report.formatting import Style, count, decimal, judgment_facts, percent, without_middle
+from longrm.report.load import Training
+from longrm.report.tables import Cell, Passage, Row, Section, Table
+from longrm.runs.logs import ROLLOUTS, Log
+from longrm.runs.records import RolloutHead, RolloutRecord, StepRecord
+
+_WINDOW = 20  # steps that a column of the table is a mean over, at most
+
+
+class _Measure(NamedTuple):
+    name: str  # in steps.jsonl
+    title: str
+    write: Callable[[float | None], str]
+    dash: tuple[int, ...] | None = None  # of its curve, if it is drawn
+
+
+_REWARD = _Measure("reward", "reward", decimal, (1, 0))
+_OTHERS = (
+    _Measure("unparsed", "without a verdict", percent, (7, 3)),
+    _Measure("constant_groups", "groups with equal rewards", percent, (2, 3)),
+    _Measure("judgment_tokens", "tokens of a judgment", lambda value: decimal(value, 1)),
+    _Measure("entropy", "entropy of a token, nats", lambda value: decimal(value, 3)),
+    _Measure("clipped", "clipped tokens", percent),
+    _Measure("kl", "divergence from the start", lambda value: decimal(value, 4)),
+)
+
+
+def rollouts(trained: Sequence[Training]) -> Section | None:
+    """None without a training by reinforcement."""
+    runs = [
+        run
+        for run in trained
+        if isinstance(run.run.summary, TrainingSummary) and run.run.summary.objective == "grpo"
+    ]
+    if not runs:
+        return None
+    return Section(
+        "Reinforcement on verdicts",
+        "Rollouts",
+        "Every step samples a group of judgments for each prompt and rewards their verdicts. Only differences within a "
+        "group teach anything: a group with equal rewards has no gradient, and the loss stays near zero however much "
+        "is learned. A rising reward does not prove better judging; an evaluation on other contexts does.",
+        tables=[_table(run, named=len(runs) > 1) for run in runs],
+        figure=_figure(runs),
+        passages=[passage for run in runs for passage in _passages(run, named=len(runs) > 1)],
+        note="Opened below, from the first, the middle and the last rollouts: of the first prompt whose judgments "
+        "differ in their reward, or else of the first, the judgment with the highest and one with the lowest reward.",
+    )
+
+
+def _measures(run: Training) -> list[_Measure]:
+    """What the steps of a run have logged, with the weights of the reward's terms."""
+    terms = [
+        _Measure("accuracy" if name == "correct" else name, f"{name} × {weight:g}", decimal)
+        for name, weight in run.run.settings["rollouts"]["rewards"].items()
+    ]
+    return [
+        measure
+        for measure in (_REWARD, *terms, *_OTHERS)
+        if any(_value(step, measure) is not None for step in run.steps)
+    ]
+
+
+def _value(step: StepRecord, measure: _Measure) -> float | None:
+    return step.accuracy if measure.name == "accuracy" else step.losses.get(measure.name)
+
+
+def _style(run: Training, measure: _Measure) -> Style | None:
+    return None if measure.dash is None else run.style._replace(dash=measure.dash)
+
+
+def _table(run: Training, *, named: bool) -> Table:
+    """Means over the first, the middle and the last steps."""
+    steps = run.steps
+    size = max(1, min(_WINDOW, len(steps) // 3))
+    middle = (len(steps) - size) // 2
+    starts = dict.fromkeys((0, middle, len(steps) - size))
+    parts = [steps[start : start + size] for start in starts]
+    rows = []
+    for measure in _measures(run):
+        known = [[value for step in part if (value := _value(step, measure)) is not None] for part in parts]
+        cells = [Cell(measure.write(fmean(values) if values else None)) for values in known]
+        rows.append(Row(measure.title, cells, _style(run, measure)))
+    heads = ["–".join(dict.fromkeys(count(step.step) for step in (part[0], part[-1]))) for part in parts]
+    settings = run.run.settings["rollouts"]
+    sampled = f"{settings['num_generations']} judgments of each prompt, at most {count(settings['max_tokens'])} tokens"
+    caption = f"{run.label}: means over steps; {sampled}" if named else f"Means over steps; {sampled}"
+    return Table(caption, ["steps", *heads], rows)
+
+
+def _figure(runs: Sequence[Training]) -> Figure:
+    rows: Rows = []
+    styles: list[Style] = []
+    ends = []
+    for run in runs:
+        for measure in _measures(run):
+            if (style := _style(run, measure)) is None:
+                continue
+            points = binned([(step.step, _value(step, measure)) for step in run.steps])
+            rows += [{"step": step, "value": mean, "curve": str(len(styles))} for step, mean in points]
+            styles.append(style)
+            first, last = (measure.write(mean) for _, mean in (points[0], points[-1]))
+            ends.append(f"{run.label}, {measure.title}: {first} to {last}")
+    color, dash, _ = encodings(styles)
+    x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4, format="~s"))
+    y = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True), axis=alt.Axis(format="~g", tickCount=5))
+    chart = chart_of(rows).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=color, strokeDash=dash)
+    return Figure(
+        "rollouts",
+        "Rewards of sampled judgments",
+        f"Line chart of the reward, and of the shares without a verdict and of groups with equal rewards, against the "
+        f"training step. {'; '.join(ends)}.",
+        svg_of(chart, 300, 220),
+    )
+
+
+def _passages(run: Training, *, named: bool) -> list[Passage]:
+    """Judgments of the first, the middle and the last rollouts; the log may be larger than memory."""
+    log = run.run.path / ROLLOUTS
+    chosen: dict[
+        int, tuple[int, bool]
+    ] = {}  # by step: the byte of its record, and whether its rewards differ
+    for offset, group in Log(log, RolloutHead).with_offsets():
+        differ = len(set(group.rewards)) > 1
+        if group.step not in chosen or (differ and not chosen[group.step][1]):
+            chosen[group.step] = (offset, differ)
+    if not chosen:
+        return []
+    steps = sorted(chosen)
+    shown = dict.fromkeys((steps[0], steps[len(steps) // 2], steps[-1]))
+    found = []
+    for record in Log(log, RolloutRecord).at(chosen[step][0] for step in shown):
+        best = record.rewards.index(max(record.rewards))
+        worst = record.rewards.index(min(record.rewards))
+        pair = (best, worst) if best != worst else (0, 1)
+        texts = [(judgment_facts(record, index), without_middle(record.texts[index])) for index in pair]
+        step = f"{run.label}, step" if named else "Step"
+        title = f"{step} {count(record.step)}: gold {record.gold}, {record.id}"
+        found.append(Passage(visible(title), texts))
+    return found

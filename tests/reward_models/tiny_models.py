@@ -9,7 +9,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Qwen3Config
 
 from longrm.data.tokenizing import Tokenizer
-from longrm.modeling.loading import new_scorer
+from longrm.modeling.loading import new_language_model, new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.types import Query, Span
@@ -62,6 +62,21 @@ def make_scorer(
     """Writes a random scalar reward model that reads words and whose scores differ clearly."""
     shape = ModelShape(hidden=32, init_std=0.3, max_positions=positions)
     save(new_scorer(shape, tokenizer or words_tokenizer(), seed=seed), folder)
+    return folder
+
+
+def make_verdict_writer(folder: Path) -> Path:
+    """Writes a small language model for generated worlds that writes verdicts, often in the right form, at random."""
+    tokenizer = words_tokenizer(verdicts=True)
+    shape = ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.1)
+    writer = new_language_model(shape, tokenizer, seed=5)
+    # A direction that all embeddings share, and so all hidden states; the head is tied to the embeddings.
+    embeddings = writer.model.get_input_embeddings().weight
+    verdicts = [*tokenizer.encode("[[ A ]] [[ B ]]"), tokenizer.eos_id]
+    with torch.no_grad():
+        embeddings += 0.25
+        embeddings[verdicts] += 0.75
+    save(writer, folder)
     return folder
 
 

@@ -350,9 +350,12 @@ def judge_prompt_from(row: FileRow, number: int) -> Demonstration:
     for name in ("gold", "order", "id", "format"):
         required(row, name)
     columns = {key: to_json_types(value) for key, value in row.items() if key != prompt.column}
+    order = columns["order"]
+    if not isinstance(order, list) or not order or not all(type(index) is int for index in order):
+        raise FieldError("order", f"must be a list of whole numbers, got {short(order)}")
     return Demonstration(
         # A comparison has a prompt for each order.
-        id=f"{name_of(row, 'id')}#{'-'.join(map(str, columns['order']))}",
+        id=f"{name_of(row, 'id')}#{'-'.join(map(str, order))}",
         prompt=prompt.messages,
         completion=(),
         metadata=columns,

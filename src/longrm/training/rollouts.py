@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from longrm.errors import TrainingError
+from longrm.errors import DataError, TrainingError
 from longrm.modeling.adapters import without_adapter
 from longrm.modeling.group_sampling import GroupSampler, Sample
 from longrm.modeling.loading import LanguageModel
@@ -63,7 +63,7 @@ class RolloutSource:
     _start: TransformersModel | None = field(
         init=False
     )  # a copy of the weights at the start, if they are needed
-    _logged: dict[int, dict[str, RolloutRecord]] | None = field(default=None, init=False)  # by step and id
+    _logged: dict[int, list[RolloutRecord]] | None = field(default=None, init=False)  # by step
     _examples: list[Example] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -118,13 +118,13 @@ class RolloutSource:
             self._logged = {}
             for record in Log(self.folder / ROLLOUTS, RolloutRecord):
                 if record.step > first:
-                    self._logged.setdefault(record.step, {})[record.id] = record
-        logged = self._logged.pop(first + 1, {})
+                    self._logged.setdefault(record.step, []).append(record)
+        logged = self._logged.pop(first + 1, [])
         if len(logged) == len(prompts):
-            return [*logged.values()]
-        records = self._sample(first, prompts)
+            return logged
+        records = [*logged, *self._sample(first, prompts)[len(logged) :]]  # in the order of the prompts
         with Log(self.folder / ROLLOUTS, RolloutRecord) as log:
-            log.append(*(record for record in records if record.id not in logged))
+            log.append(*records[len(logged) :])
         return records
 
     def _sample(self, first: int, prompts: Sequence[Example]) -> list[RolloutRecord]:
@@ -150,7 +150,12 @@ class RolloutSource:
             for prompt, group in zip(prompts, groups, strict=True)
             for sample in group.samples
         ]
-        rows = [prompt.judge or {} for prompt in prompts for _ in range(rollouts.num_generations)]
+        # The id of a comparison, with its file if there are several: each file has ids of its own.
+        rows = [
+            {**(prompt.judge or {}), "id": prompt.id.rpartition("#")[0]}
+            for prompt in prompts
+            for _ in range(rollouts.num_generations)
+        ]
         counts = [len(sample.tokens) for group in groups for sample in group.samples]
         scores = iter(zip(texts, self._reward.judge(rows, texts, counts), strict=True))
         records = []
@@ -180,9 +185,15 @@ class RolloutSource:
         """Samples the judgments of every prompt."""
         rollouts = self._rollouts
         sampler = GroupSampler(self.language_model.model, end_tokens(self.language_model))
+        limit = int(self.language_model.model.config.max_position_embeddings)
         drawn = []
         for prompt in prompts:
             check_embedded(prompt.tokens.prompt, self.language_model.model)
+            if len(prompt.tokens.prompt) + rollouts.max_tokens > limit:
+                raise DataError(
+                    f"'{prompt.id}' has {len(prompt.tokens.prompt)} tokens, and the context window of {limit} leaves "
+                    f"{limit - rollouts.max_tokens} with rollouts.max_tokens = {rollouts.max_tokens}"
+                )
             seeds = [
                 seed_of("rollout", self.settings.seed, first, prompt.id, number)
                 for number in range(rollouts.num_generations)

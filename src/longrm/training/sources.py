@@ -158,9 +158,14 @@ class FileSource:
         ]
 
     def judge_rows(self) -> list[Mapping[str, Any]]:
-        """The columns of all judge prompts."""
-        rows = [file.tokenized.rows[index] for file in self._files for rows in file.kept for index in rows]
-        return [row.judge for row in rows if row.judge is not None]
+        """The columns of all judge prompts; their ids name the file, for errors."""
+        return [
+            {**row.judge, "id": f"{file.path}/{row.judge['id']}"}
+            for file in self._files
+            for rows in file.kept
+            for row in (file.tokenized.rows[index] for index in rows)
+            if row.judge is not None
+        ]
 
     def epoch_steps(self) -> int:
         """Steps of one epoch."""

@@ -1,0 +1,684 @@
+"""Training by reinforcement from end to end: what is sampled, rewarded, logged and learned, and how it resumes."""
+
+import json
+import math
+from collections import Counter
+from dataclasses import replace
+from itertools import groupby
+from statistics import fmean, stdev
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+import longrm
+from longrm.errors import ConfigError, DataError, TrainingError
+from longrm.judging import load_format
+from longrm.judging.judge_prompts import judge_prompt_rows
+from longrm.modeling.group_sampling import GroupSampler
+from longrm.modeling.loading import load_language_model
+from longrm.modeling.saving import save
+from longrm.rng import seed_of
+from longrm.runs.logs import Log
+from longrm.runs.records import RolloutRecord
+from longrm.training.checkpoints import saved_steps
+from longrm.training.objectives import GRPO
+from longrm.training.rollouts import advantages, rollout_metrics
+from longrm.training.settings import TrainingSettings
+from longrm.training.train import train
+from longrm.training.world_judgments import TEMPLATES
+from longrm.worlds import WorldPlan, generate, words_tokenizer
+
+from ..reward_models.tiny_models import make_verdict_writer
+
+TOKENIZER = words_tokenizer(verdicts=True)
+WEIGHTS = {"correct": 1.0, "format": 0.1, "consistent": 0.3, "brief": 0.05}
+GROUP, MOST, STEPS = 3, 5, 4
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory):
+    """The folder of a model that writes verdicts at random."""
+    return make_verdict_writer(tmp_path_factory.mktemp("writer") / "model")
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Judge prompts of six comparisons, each in both orders."""
+    format = load_format("pairwise", template=TEMPLATES["pairwise"])
+    plans = [(WorldPlan("records", length, seed=3), 3) for length in (32, 40)]
+    return [
+        row
+        for plan, count in plans
+        for comparison in generate(plan, count, TOKENIZER)
+        for row in judge_prompt_rows(comparison, format, tokenizer=TOKENIZER)
+    ]
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def prompts(rows, tmp_path_factory):
+    return write(tmp_path_factory.mktemp("prompts") / "prompts.jsonl", rows)
+
+
+@pytest.fixture(scope="module")
+def settings(writer, prompts):
+    """Makes a recipe on the records world, or on the file; `a__b=value` changes one setting."""
+
+    def make(source="world", **changes):
+        tree = {
+            "objective": "grpo",
+            "model.path": str(writer),
+            "rollouts": {
+                "num_generations": GROUP,
+                "max_tokens": MOST,
+                "rewards": WEIGHTS,
+                "soft_tokens": MOST,
+            },
+            "optimizer": {"steps": STEPS, "learning_rate": 3e-3, "warmup_ratio": 0.0},
+            "checkpoint.every": 2,
+        }
+        if source == "world":
+            tree |= {
+                "data.world": {"tokens_per_step": 80, "responses_per_step": 4},
+                "curriculum.lengths": [32, 40],
+            }
+        else:
+            tree |= {"data": {"path": str(prompts), "per_step": 4}}
+        return TrainingSettings.resolve(
+            None, tree | {name.replace("__", "."): value for name, value in changes.items()}
+        )
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def finished(settings, tmp_path_factory):
+    """Runs of the recipes, each trained once."""
+    folder, known = tmp_path_factory.mktemp("finished"), {}
+
+    def of(source="world", **changes):
+        key = repr((source, changes))
+        if key not in known:
+            known[key] = folder / str(len(known))
+            train(settings(source, **changes), known[key])
+        return known[key]
+
+    return of
+
+
+def rollouts_of(folder):
+    return list(Log(folder / "rollouts.jsonl", RolloutRecord))
+
+
+def by_step(folder):
+    return {step: list(own) for step, own in groupby(rollouts_of(folder), key=lambda record: record.step)}
+
+
+def weights_of(folder):
+    (path,) = (folder / "model").glob("*.safetensors")
+    return load_file(path)
+
+
+def distance(one, other):
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+@pytest.fixture
+def contents_of(results_of):
+    """All bytes of a run that do not depend on clocks."""
+    return lambda folder: {**results_of(folder), "rollouts.jsonl": (folder / "rollouts.jsonl").read_bytes()}
+
+
+# --- What is sampled and logged --------------------------------------------------------------------------------------
+
+
+def test_every_prompt_has_a_group_of_judgments_in_both_orders(finished):
+    for step, records in by_step(finished()).items():
+        assert len(records) == 4
+        orders = Counter(record.id.rpartition("#")[0] for record in records)
+        assert set(orders.values()) == {2}, step
+        assert {record.gold for record in records} == {"A", "B"}
+        for record in records:
+            assert len(record.tokens) == GROUP
+            for tokens, text in zip(record.tokens, record.texts, strict=True):
+                assert 1 <= len(tokens) <= MOST
+                assert TOKENIZER.eos_id not in tokens[:-1]
+                assert text == TOKENIZER.decode([token for token in tokens if token != TOKENIZER.eos_id])
+    assert list(by_step(finished())) == [1, 2, 3, 4]
+
+
+def rewarded(records, weights=WEIGHTS):
+    """The rewards of the judgments of a step by `verdict_reward`, called as TRL calls it."""
+    reward = longrm.verdict_reward(max_tokens=MOST, soft_tokens=MOST, **weights)
+    flat = [(record, at) for record in records for at in range(GROUP)]
+    values = reward(
+        [""] * len(flat),
+        [record.texts[at] for record, at in flat],
+        completion_ids=[record.tokens[at] for record, at in flat],
+        gold=[record.gold for record, _ in flat],
+        order=[[int(index) for index in record.id.rpartition("#")[2].split("-")] for record, _ in flat],
+        id=[record.id.rpartition("#")[0] for record, _ in flat],
+        format=["pairwise"] * len(flat),
+    )
+    return [tuple(values[at : at + GROUP]) for at in range(0, len(flat), GROUP)]
+
+
+@pytest.mark.parametrize("data", ["world", "file"])
+def test_rewards_are_those_of_verdict_reward_on_the_texts_of_the_step(finished, data):
+    seen, alone = {name: set() for name in WEIGHTS}, []
+    for records in by_step(finished(data)).values():
+        assert [record.rewards for record in records] == rewarded(records)
+        alone += [rewarded([record]) != [record.rewards] for record in records]
+        for record in records:
+            for value, terms, outcome in zip(record.rewards, record.terms, record.outcomes, strict=True):
+                assert value == pytest.approx(sum(WEIGHTS[name] * term for name, term in terms.items()))
+                assert (
+                    outcome == "answered" or terms["correct"] == terms["format"] == terms["consistent"] == 0
+                )
+                for name, term in terms.items():
+                    seen[name].add(term)
+    assert all(len(seen[name]) > 1 for name in ("correct", "consistent", "brief")), seen
+    assert any(alone), "the control: `consistent` needs both orders in one step"
+
+
+def test_advantages_are_those_of_the_group(finished):
+    records = rollouts_of(finished())
+    for record in records:
+        mean, deviation = fmean(record.rewards), stdev(record.rewards)
+        assert record.advantages == pytest.approx([(r - mean) / (deviation + 1e-4) for r in record.rewards])
+    assert sum(map(any, (record.advantages for record in records))) > len(records) / 2
+    plain = rollouts_of(finished(rollouts__scale_rewards="none"))
+    for record in plain:
+        assert record.advantages == pytest.approx([r - fmean(record.rewards) for r in record.rewards])
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1.1, 1 / 3])
+def test_equal_rewards_have_no_advantage_at_all(value):
+    for scale in (True, False):
+        assert advantages([value] * 7, scale=scale) == [0.0] * 7
+    assert any(advantages([value] * 6 + [value + 1e-9], scale=True))
+
+
+def test_metrics_of_a_step_are_means_over_its_judgments(finished, steps_of):
+    groups = by_step(finished())
+    for step in steps_of(finished()):
+        records = groups[step.step]
+        terms = [own for record in records for own in record.terms]
+        expected = {
+            "reward": fmean(value for record in records for value in record.rewards),
+            "format": fmean(own["format"] for own in terms),
+            "consistent": fmean(own["consistent"] for own in terms),
+            "brief": fmean(own["brief"] for own in terms),
+            "unparsed": fmean(outcome == "unparsed" for record in records for outcome in record.outcomes),
+            "constant_groups": fmean(len({*record.rewards}) == 1 for record in records),
+            "entropy": fmean(value for record in records for value in record.entropies),
+            "judgment_tokens": fmean(len(tokens) for record in records for tokens in record.tokens),
+            "clipped": 0.0,
+        }
+        assert step.losses == pytest.approx(expected)
+        assert step.accuracy == pytest.approx(fmean(own["correct"] for own in terms))
+        assert step.length == max(record.length for record in records)
+
+
+def test_a_term_is_a_mean_over_the_judgments_to_which_it_applies():
+    record = RolloutRecord(
+        1, "x#0", "1", 9, ((1,), (2, 3)), ("", ""), ("answered", "unparsed"), (0.0, 1.0), (0.0, 0.0),
+        ({"correct": 1.0}, {"format": 0.5}), (1.0, 2.0),
+    )  # fmt: skip
+    other = replace(record, advantages=(1.0, -1.0), terms=({"format": 0.0}, {}))
+    assert rollout_metrics([record, other]) == {
+        "reward": 0.5, "accuracy": 1.0, "format": 0.25, "unparsed": 0.5, "constant_groups": 0.5, "entropy": 1.5,
+        "judgment_tokens": 1.5,
+    }  # fmt: skip
+
+
+# --- The weights that sample, and those that are compared with -------------------------------------------------------
+
+
+def prompt_of(record, rows):
+    name, _, order = record.id.rpartition("#")
+    (row,) = (row for row in rows if row["id"] == name and "-".join(map(str, row["order"])) == order)
+    return TOKENIZER.generation_ids(row["prompt"])
+
+
+def sampled(folder, state, seed, step, records, rows):
+    """What the group sampler draws with these weights."""
+    model = load_language_model(folder, packed=True).model
+    model.load_state_dict(state, strict=False)
+    sampler = GroupSampler(model, {TOKENIZER.eos_id})
+    return [
+        tuple(
+            sample.tokens
+            for sample in sampler.sample(
+                prompt_of(record, rows),
+                [seed_of("rollout", seed, step - 1, record.id, number) for number in range(GROUP)],
+                temperature=1.0,
+                top_p=1.0,
+                max_tokens=MOST,
+            )
+        )
+        for record in records
+    ]
+
+
+def test_judgments_are_sampled_with_the_weights_after_the_step_before(finished, settings, writer, rows):
+    run = finished("file", checkpoint__every=1)
+    assert saved_steps(run) == [3, 4]
+    groups, seed = by_step(run), settings("file").seed
+    found = {step: [record.tokens for record in groups[step]] for step in (1, 4)}
+    assert sampled(writer, {}, seed, 1, groups[1], rows) == found[1]
+    state = load_file(run / "checkpoints/3/trained.safetensors")
+    assert sampled(writer, state, seed, 4, groups[4], rows) == found[4]
+    assert sampled(writer, {}, seed, 4, groups[4], rows) != found[4], "the control: the weights of the start"
+    assert sampled(writer, state, seed + 1, 4, groups[4], rows) != found[4], "and another seed"
+
+
+def plain_logprobs(model, record, rows, temperature):
+    """By transformers' own forward passes, one sequence at a time."""
+    prompt, found = prompt_of(record, rows), []
+    for tokens in record.tokens:
+        with torch.no_grad():
+            logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
+        found += (
+            (logits / temperature).log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])[:, 0].tolist()
+        )
+    return torch.tensor(found)
+
+
+def flat(values):
+    return torch.tensor([value for own in values for value in own])
+
+
+KL = {"loss__kl": 0.2, "rollouts__temperature": 0.7, "rollouts__num_iterations": 2}
+LORA = {"model__lora": {"rank": 2, "alpha": 4.0}}
+
+
+@pytest.mark.parametrize("changes", [{}, LORA], ids=["full", "lora"])
+def test_old_and_reference_logprobs_are_those_of_a_plain_forward(finished, writer, rows, steps_of, changes):
+    run = finished("file", **KL, **changes)
+    start = AutoModelForCausalLM.from_pretrained(writer)
+    groups = by_step(run)
+    assert list(groups) == [1, 3], "two steps have the same judgments"
+    for step, records in groups.items():
+        policy = AutoModelForCausalLM.from_pretrained(writer)
+        if step > 1 and not changes:
+            policy.load_state_dict(load_file(run / "checkpoints/2/trained.safetensors"), strict=False)
+        for record in records:
+            reference, old = flat(record.reference_logprobs), flat(record.old_logprobs)
+            truth = plain_logprobs(start, record, rows, 0.7)
+            torch.testing.assert_close(reference, truth, rtol=0, atol=1e-5)
+            if step == 1 or not changes:
+                current = plain_logprobs(policy, record, rows, 0.7)
+                torch.testing.assert_close(old, current, rtol=0, atol=1e-5)
+            assert (float((old - reference).abs().max()) > 1e-3) == (step > 1)
+            assert float((plain_logprobs(start, record, rows, 1.0) - reference).abs().max()) > 1e-3
+    divergences = [step.losses["kl"] for step in steps_of(run)]
+    assert divergences[0] == pytest.approx(0.0, abs=1e-6)
+    assert all(value > 1e-5 for value in divergences[1:])
+
+
+def test_adapters_alone_are_trained_and_the_base_is_left_as_it_was(finished):
+    state = load_file(finished("file", **KL, **LORA) / "checkpoints/4/trained.safetensors")
+    assert state
+    assert all("lora" in name for name in state)
+    assert all(float(value.abs().max()) > 0 for value in state.values()), "also those that begin at zero"
+
+
+# --- What is learned -------------------------------------------------------------------------------------------------
+
+
+def test_rewards_rise(finished, steps_of):
+    """Judgments that end at once are rewarded: the easiest thing to learn."""
+    changes = {"rollouts__rewards": {"brief": 1.0}, "optimizer__steps": 12, "rollouts__num_generations": 6}
+    rewards = [step.losses["reward"] for step in steps_of(finished(optimizer__learning_rate=1e-2, **changes))]
+    assert fmean(rewards[-3:]) > fmean(rewards[:3]) + 0.15
+
+
+SPARSE = {"rollouts__rewards": {"correct": 1.0}, "rollouts__max_tokens": 3}
+
+
+def test_groups_of_equal_rewards_change_nothing(finished, settings, steps_of, tmp_path, monkeypatch):
+    run = finished("file", **SPARSE)
+    shares = [step.losses["constant_groups"] for step in steps_of(run)]
+    assert 0 < fmean(shares) < 1
+    monkeypatch.setattr(GRPO, "learns", lambda self, example: True)
+    train(settings("file", **SPARSE), tmp_path / "all")
+    for found, other in zip(steps_of(run), steps_of(tmp_path / "all"), strict=True):
+        assert found.loss == pytest.approx(other.loss, abs=1e-6)
+        assert found.grad_norm == pytest.approx(other.grad_norm, rel=1e-4)
+        assert found.tokens <= other.tokens
+    assert sum(step.tokens for step in steps_of(run)) < sum(
+        step.tokens for step in steps_of(tmp_path / "all")
+    )
+    assert distance(weights_of(run), weights_of(tmp_path / "all")) < 1e-5
+    assert [one.tokens for one in rollouts_of(run)] == [one.tokens for one in rollouts_of(tmp_path / "all")]
+
+
+def test_a_step_of_equal_rewards_alone_moves_no_weight(finished, writer, steps_of):
+    """No verdict has the right form within one token."""
+    run = finished(rollouts__rewards={"format": 1.0}, rollouts__max_tokens=1)
+    assert [(step.grad_norm, step.losses["constant_groups"]) for step in steps_of(run)] == [
+        (0.0, 1.0)
+    ] * STEPS
+    assert distance(weights_of(run), load_file(writer / "model.safetensors")) == 0
+    assert distance(weights_of(finished()), load_file(writer / "model.safetensors")) > 1e-3
+
+
+def test_several_micro_batches_equal_one(finished):
+    one = finished("file", loss__kind="dapo", **KL)
+    several = finished("file", loss__kind="dapo", memory__tokens_per_forward=70, **KL)
+    assert [record.tokens for record in rollouts_of(one)] == [
+        record.tokens for record in rollouts_of(several)
+    ]
+    assert distance(weights_of(one), weights_of(several)) < 1e-5
+    other = finished("file", **KL)
+    print(
+        "DIST", distance(weights_of(one), weights_of(several)), distance(weights_of(one), weights_of(other))
+    )
+    assert distance(weights_of(one), weights_of(other)) > 1e-3
+
+
+def test_checkpointed_layers_change_only_rounding(finished):
+    plain, saving = finished(), finished(memory__gradient_checkpointing=True)
+    assert [record.tokens for record in rollouts_of(plain)] == [
+        record.tokens for record in rollouts_of(saving)
+    ]
+    assert distance(weights_of(plain), weights_of(saving)) < 1e-4
+
+
+def test_bfloat16_trains(finished, steps_of):
+    run = finished(model__precision="bfloat16", loss__kl=0.1)
+    assert all(math.isfinite(step.grad_norm) and step.grad_norm > 0 for step in steps_of(run))
+    assert abs(steps_of(run)[0].losses["kl"]) < 1e-3
+
+
+@pytest.mark.parametrize("changes", [{"rollouts__temperature": 1e-3}, {"rollouts__top_p": 1e-6}])
+def test_temperature_and_top_p_reach_the_sampling(finished, changes):
+    for record in rollouts_of(finished(optimizer__steps=1, **changes)):
+        assert len(set(record.tokens)) == 1
+    assert all(len(set(record.tokens)) > 1 for record in rollouts_of(finished()))
+
+
+# --- Which prompts a step reads --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_an_epoch_reads_every_comparison_once_in_both_orders(finished, rows, steps_of, iterations):
+    run = finished("file", rollouts__num_iterations=iterations, optimizer__steps=None, optimizer__epochs=2)
+    assert len(steps_of(run)) == 2 * 3 * iterations
+    groups = [[record.id for record in records] for records in by_step(run).values()]
+    expected = sorted(f"{row['id']}#{row['order'][0]}-{row['order'][1]}" for row in rows)
+    for epoch in (groups[:3], groups[3:]):
+        assert sorted(name for names in epoch for name in names) == expected
+    for names in groups:
+        assert set(Counter(name.rpartition("#")[0] for name in names).values()) == {2}
+
+
+def test_iterations_keep_the_length_of_their_first_step(finished, steps_of):
+    """The curriculum goes on to the second length after the first step."""
+    changes = {"curriculum__ramp": 0.25, "rollouts__num_iterations": 2, "loss__kl": 0.1}
+    lengths = [step.length for step in steps_of(finished(**changes))]
+    assert lengths[0] == lengths[1] < lengths[2] == lengths[3]
+    alone = [step.length for step in steps_of(finished(**changes | {"rollouts__num_iterations": 1}))]
+    assert alone[0] < alone[1], "the control"
+
+
+def test_equal_ids_in_two_files_are_two_comparisons(settings, rows, tmp_path):
+    """`consistent` compares the orders of one comparison, never those of another file."""
+    names = sorted({row["id"] for row in rows})
+    moved = {name: names[(at + 1) % len(names)] for at, name in enumerate(names)}
+    files = [
+        write(tmp_path / "a.jsonl", rows),
+        write(tmp_path / "b.jsonl", [row | {"id": moved[row["id"]]} for row in rows]),
+    ]
+    weights = {"correct": 1.0, "consistent": 0.3}
+    rollouts = {"rollouts__rewards": weights, "rollouts__max_tokens": 1}  # one token is often a verdict
+    data = {"sources": [{"path": str(path)} for path in files], "per_step": 24}
+    train(settings("file", data=data, optimizer__steps=1, **rollouts), tmp_path / "run")
+    records = rollouts_of(tmp_path / "run")
+    assert len({record.id for record in records}) == 24
+    assert [record.rewards for record in records] == rewarded(records, weights)
+    mixed = rewarded([replace(record, id=record.id.rpartition("/")[2]) for record in records], weights)
+    assert [record.rewards for record in records] != mixed, "the control"
+
+
+# --- Stopping and resuming -------------------------------------------------------------------------------------------
+
+
+def progress_that_stops(error, label, number):
+    """Raises at a progress report with a label, by its number from 1; counts those of sampling."""
+    seen = Counter()
+
+    def progress(what, done, total, note=""):
+        seen[what] += 1
+        if (what, seen[what]) == (label, number):
+            raise error
+
+    return progress, seen
+
+
+BEGUN = {
+    "world": ("world", {}),
+    "iterations, kl": ("world", {"loss__kl": 0.1, "rollouts__num_iterations": 3, "optimizer__steps": 6}),
+    "adapters, iterations, kl": ("file", KL | LORA),
+}
+
+
+def cut(log, drop):
+    """Removes the last records, and half of the one before."""
+    lines = log.read_bytes().splitlines(keepends=True)
+    kept = lines[: len(lines) - drop]
+    log.write_bytes(b"".join(kept)[: -len(kept[-1]) // 2])
+
+
+def interrupted(error, calls):
+    """A loss that raises after so many calls."""
+    loss, left = GRPO.loss, iter(range(calls))
+
+    def until(self, model, micro):
+        if next(left, None) is None:
+            raise error
+        return loss(self, model, micro)
+
+    return until
+
+
+MOMENTS = {  # a label of progress and the number of its report, or calls of the loss
+    "sampling": ("sampling", 7),
+    "half logged": ("training", 4),
+    "update": ("loss", 3),
+    "between steps": ("training", 3),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("name", BEGUN)
+def test_a_stopped_run_resumes_to_the_same_bytes(
+    tmp_path, finished, settings, stop, contents_of, monkeypatch, name, moment
+):
+    (data, changes), (label, number), (error, _) = BEGUN[name], MOMENTS[moment], stop
+    whole, recipe = finished(data, **changes), settings(data, **changes)
+    progress, _ = progress_that_stops(error, label, number)
+    with monkeypatch.context() as patched:
+        if label == "loss":
+            patched.setattr(GRPO, "loss", interrupted(error, number))
+        with pytest.raises(error):
+            train(recipe, tmp_path / "run", progress=progress)
+    if moment == "half logged":
+        cut(tmp_path / "run" / "rollouts.jsonl", 1)
+    train(recipe, tmp_path / "run")
+    assert contents_of(tmp_path / "run") == contents_of(whole)
+
+
+def test_a_run_between_iterations_uses_the_judgments_in_its_log(
+    tmp_path, settings, finished, stop, contents_of
+):
+    """Its weights have changed since, so others would be sampled."""
+    changes = {"rollouts__num_iterations": 4, "checkpoint__every": 1}
+    recipe, whole, (error, at) = settings(**changes), finished(**changes), stop
+    with pytest.raises(error):
+        train(recipe, tmp_path / "run", progress=at(4))
+    assert saved_steps(tmp_path / "run") == [2, 3]
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in (tmp_path / "run").rglob("*"):
+        target = other / path.relative_to(tmp_path / "run")
+        target.mkdir(parents=True, exist_ok=True) if path.is_dir() else target.write_bytes(path.read_bytes())
+    progress, seen = progress_that_stops(error, "", 0)
+    train(recipe, tmp_path / "run", progress=progress)
+    assert not seen["sampling"]
+    assert contents_of(tmp_path / "run") == contents_of(whole)
+
+    log = other / "rollouts.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines[0]["advantages"] = [-value for value in lines[0]["advantages"]]
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    train(recipe, other)
+    assert distance(weights_of(other), weights_of(whole)) > 1e-4, "the control: the log is what counts"
+
+
+def test_a_comparison_that_a_step_reads_twice_resumes_to_the_same_bytes(
+    tmp_path, settings, prompts, stop, contents_of
+):
+    data = {"sources": [{"path": str(prompts), "weight": 2.0}], "per_step": 24}
+    recipe = settings("file", data=data, rollouts__num_iterations=2, optimizer__steps=2, checkpoint__every=1)
+    error, at = stop
+    train(recipe, tmp_path / "whole")
+    assert len(rollouts_of(tmp_path / "whole")) == 24
+    assert len({record.id for record in rollouts_of(tmp_path / "whole")}) == 12
+    with pytest.raises(error):
+        train(recipe, tmp_path / "run", progress=at(2))
+    train(recipe, tmp_path / "run")
+    assert contents_of(tmp_path / "run") == contents_of(tmp_path / "whole")
+
+
+def test_a_run_does_not_resume_with_other_verdicts(tmp_path, settings, rows, stop):
+    error, at = stop
+    path = write(tmp_path / "rows.jsonl", rows)
+    recipe = settings("file", data__path=str(path))
+    with pytest.raises(error):
+        train(recipe, tmp_path / "run", progress=at(3))
+    flipped = [rows[0] | {"gold": "AB"[rows[0]["gold"] == "A"]}, *rows[1:]]
+    write(path, flipped)
+    with pytest.raises(longrm.errors.RunError, match="other data"):
+        train(recipe, tmp_path / "run")
+
+
+# --- What cannot be trained on ---------------------------------------------------------------------------------------
+
+
+def without(row, name):
+    return {key: value for key, value in row.items() if key != name}
+
+
+BAD_ROWS = {
+    "no gold": (lambda row: without(row, "gold"), "gold"),
+    "no order": (lambda row: without(row, "order"), "order"),
+    "no id": (lambda row: without(row, "id"), "id"),
+    "no format": (lambda row: without(row, "format"), "format"),
+    "a preference": (lambda row: {"prompt": "a", "chosen": "b", "rejected": "c"}, "gold"),
+    "an order that is no list": (lambda row: row | {"order": 1}, "order"),
+    "an order of texts": (lambda row: row | {"order": ["0", "1"]}, "order"),
+    "an empty order": (lambda row: row | {"order": []}, "order"),
+    "an empty prompt": (lambda row: row | {"prompt": []}, "prompt"),
+    "a gold that is no verdict": (lambda row: row | {"gold": "first"}, "gold"),
+    "an unknown format": (lambda row: row | {"format": "pairwize"}, "format"),
+    "a gold that is no rank": (lambda row: row | {"format": "pointwise", "gold": "best"}, ""),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_a_bad_row_stops_before_any_work_and_is_named(settings, rows, tmp_path, name):
+    change, field = BAD_ROWS[name]
+    path = write(tmp_path / "rows.jsonl", [*rows[:2], change(rows[2])])
+    with pytest.raises(DataError) as raised:
+        train(settings("file", data__path=str(path)), tmp_path / "run")
+    message = str(raised.value)
+    assert str(path) in message
+    assert field in message
+    assert "line 3" in message or rows[2]["id"] in message
+    assert not list((tmp_path / "run").glob("*s.jsonl")), "no log was begun"
+
+
+def test_bad_rows_can_be_skipped_and_are_counted(settings, rows, tmp_path):
+    path = write(tmp_path / "rows.jsonl", [*rows[:4], without(rows[4], "gold"), rows[5]])
+    recipe = settings("file", data={"path": str(path), "on_bad_row": "skip"}, optimizer__steps=1)
+    summary = train(recipe, tmp_path / "run")
+    assert (summary["data"]["read"], summary["data"]["used"], summary["data"]["bad"]) == (6, 5, 1)
+
+
+@pytest.fixture
+def changed_writer(writer, tmp_path):
+    """Saves the writer after a change of the model."""
+    numbers = iter(range(9))
+
+    def make(change):
+        folder = tmp_path / f"changed-{next(numbers)}"
+        language_model = load_language_model(writer, packed=True)
+        change(language_model.model)
+        save(language_model, folder)
+        return str(folder)
+
+    return make
+
+
+@pytest.mark.parametrize("data", ["world", "file"])
+def test_a_prompt_and_its_judgment_must_fit_into_the_window(
+    settings, finished, changed_writer, tmp_path, data
+):
+    longest = max(record.length for record in rollouts_of(finished(data)))
+    for spare, fits in ((0, True), (-1, False)):
+        window = {"max_position_embeddings": longest + MOST + spare}
+        recipe = settings(data, model__path=changed_writer(lambda model: model.config.update(window)))  # noqa: B023
+        if fits:
+            train(recipe, tmp_path / "fits")
+            continue
+        with pytest.raises(DataError, match="max_tokens"):
+            train(recipe, tmp_path / "run")
+        if data == "file":
+            assert not (tmp_path / "run/rollouts.jsonl").exists()
+            skipping = recipe.model_copy(update={"data": recipe.data.model_copy(update={"too_long": "skip"})})
+            assert train(skipping, tmp_path / "skipping")["data"]["too_long"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"objective": "sft", "rollouts": {}}, "rollouts"),
+        ({"parallel__zero": 2}, "parallel.zero"),
+        ({"parallel__sequence": 2}, "parallel.sequence"),
+        ({"rollouts__num_generations": 1}, "rollouts.num_generations"),
+        ({"rollouts__temperature": 0.0}, "rollouts.temperature"),
+        ({"rollouts__top_p": 0.0}, "rollouts.top_p"),
+        ({"rollouts__scale_rewards": "batch"}, "rollouts.scale_rewards"),
+        ({"rollouts__num_iteration": 2}, "num_iterations"),
+        ({"loss__kind": "dpo"}, "loss.kind"),
+        ({"loss__beta": 0.1}, "loss.beta"),
+        ({"data__world__completions": ["fact"]}, "fact"),
+        ({"objective": "sft", "rollouts": None, "data__world__template": "x"}, "template"),
+        ({"rollouts__rewards": {"corect": 1.0}}, "correct"),
+        ({"rollouts__rewards": {"correct": 0.0}}, "correct"),
+        ({"rollouts__rewards": {"brief": 1.0}, "rollouts__soft_tokens": None}, "soft_tokens"),
+        ({"rollouts__rewards": {"brief": 1.0}, "rollouts__soft_tokens": MOST + 1}, "soft_tokens"),
+        ({"rollouts__rewards": {"solved": 1.0}, "rollouts__metric": "exact"}, "exact_match"),
+        ({"data__world__template": "/nowhere.jinja"}, "nowhere.jinja"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_named_before_any_work(settings, tmp_path, changes, named):
+    with pytest.raises(ConfigError, match=named):
+        train(settings(**changes), tmp_path / "run")
+    assert not list((tmp_path / "run").glob("*s.jsonl"))
+
+
+def test_logits_that_are_not_finite_stop_with_the_step_and_the_prompt(settings, changed_writer, tmp_path):
+    def spoil(model):
+        model.get_input_embeddings().weight.data[TOKENIZER.encode("Question")] = math.nan
+
+    with pytest.raises(TrainingError, match=r"step 1.*records-32-.*learning_rate"):
+        train(settings(model__path=changed_writer(spoil)), tmp_path / "run")

@@ -66,7 +66,8 @@ from longrm.training.settings import LossSettings, RolloutSettings
 AGREEMENT = 1e-4
 """Largest difference of losses and of gradient norms, relative."""
 
-UPDATE_MEMORY = ("shared", "trl", "trl_batched")
+BATCHINGS = ("trl", "trl_batched")
+UPDATE_MEMORY = ("shared", *BATCHINGS)
 UPDATES = (*UPDATE_MEMORY, "trl_compact")
 ROLLOUTS = ("together", "singly", "writer")
 QUICK = """
@@ -86,10 +87,13 @@ def group_advantages(count: int) -> list[float]:
 
 @torch.inference_mode()
 def old_logprobs(work: Workload) -> list[list[float]]:
-    """Those of the model, changed as by a few updates: otherwise losses would not depend on the model."""
+    """As before a few updates: with those of the model itself, the loss would not depend on the model."""
     found = response_logprobs(work.ours, pack([work.tree]))
     noise = torch.Generator().manual_seed(0)
-    return [(own + 0.1 * torch.randn(len(own), generator=noise)).tolist() for own in found]
+    return [
+        (own - 0.1 * advantage + 0.1 * torch.randn(len(own), generator=noise)).tolist()
+        for own, advantage in zip(found, group_advantages(len(found)), strict=True)
+    ]
 
 
 def shared(work: Workload, old: list[list[float]] | None) -> Arm:
@@ -158,6 +162,14 @@ def response_lengths(options: argparse.Namespace, response: int, count: int) -> 
     return [response + index * options.unequal for index in range(count)]
 
 
+def update_seconds(arms: Mapping[str, Arm], repeats: int) -> dict[str, list[float]]:
+    """Interleaved repetitions; the slower of TRL's two batch sizes, which takes minutes, has only one."""
+    seconds = interleaved(arms, 1)
+    slower = max(BATCHINGS, key=seconds.__getitem__)
+    repeated = {name: arm for name, arm in arms.items() if name != slower}
+    return seconds | {name: seconds[name] + more for name, more in interleaved(repeated, repeats - 1).items()}
+
+
 def measure_update(options: argparse.Namespace, count: int) -> dict[str, Any]:
     """One group of `count` completions.
 
@@ -176,7 +188,7 @@ def measure_update(options: argparse.Namespace, count: int) -> dict[str, Any]:
     seconds: dict[int, dict[str, list[float]]] = {}
     for threads in thread_counts(options):
         torch.set_num_threads(threads)
-        seconds[threads] = interleaved(arms, options.repeats)
+        seconds[threads] = update_seconds(arms, options.repeats)
     apart = [
         max(abs(values[at] / computed["shared"][at] - 1) for values in computed.values()) for at in (0, 1)
     ]
@@ -185,9 +197,7 @@ def measure_update(options: argparse.Namespace, count: int) -> dict[str, Any]:
     memory = {name: peak_growth_in_fresh_process(name, "--generations", str(count)) for name in UPDATE_MEMORY}
     ideal = ideals(options, own)
     median = {threads: medians(values) for threads, values in seconds.items()}
-    peer = {
-        threads: min(("trl", "trl_batched"), key=values.__getitem__) for threads, values in median.items()
-    }
+    peer = {threads: min(BATCHINGS, key=values.__getitem__) for threads, values in median.items()}
     compact = {threads: values["trl_compact"] / values["shared"] for threads, values in median.items()}
 
     import trl  # only now: it would add to the start of every arm
@@ -203,7 +213,7 @@ def measure_update(options: argparse.Namespace, count: int) -> dict[str, Any]:
         "share": rounded({threads: ratio / ideal["ideal"] for threads, ratio in compact.items()}),
         **rounded(ideal),
         "baseline": peer,
-        "memory_ratio": rounded({name: memory["shared"] / memory[name] for name in UPDATE_MEMORY[1:]}),
+        "memory_ratio": rounded({name: memory["shared"] / memory[name] for name in BATCHINGS}),
         "loss_difference": apart[0],
         "gradient_norm_difference": apart[1],
         "seconds": {threads: rounded(values) for threads, values in median.items()},
@@ -326,7 +336,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     model_arguments(parser)
-    parser.set_defaults(repeats=3, threads=os.cpu_count())
+    parser.set_defaults(repeats=2, threads=os.cpu_count())
     parser.add_argument("--parts", nargs="+", choices=["update", "rollouts"], default=["update", "rollouts"])
     parser.add_argument("--generations", nargs="+", type=int, default=[4, 8], help="G; rollouts use the last")
     parser.add_argument(

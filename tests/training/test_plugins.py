@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import longrm.runs
-from longrm.cli.train import command
+from longrm.cli.train import _command, command
 from longrm.training.losses import LOSSES
 from longrm.training.objectives import OBJECTIVES
 from longrm.training.plan.plan import plan_training
@@ -70,6 +70,8 @@ def plugin(tmp_path, monkeypatch):
     monkeypatch.setitem(LOSSES, "hinge", module.HINGE)
     monkeypatch.setitem(LOSSES, "last_token", module.LAST)
     monkeypatch.setitem(OBJECTIVES, "endings", module.Endings)
+    # Subcommands are made when the command line is imported, which another test may have done.
+    monkeypatch.setitem(command.commands, "endings", _command("endings"))
     return module
 
 

@@ -10,6 +10,7 @@ off: the term `consistent` compares both orders of a comparison in one batch.
 import sys
 
 import datasets
+import torch
 from trl import GRPOConfig, GRPOTrainer
 
 import longrm
@@ -17,13 +18,20 @@ import longrm
 WEIGHTS = {"correct": 1.0, "format": 0.1, "consistent": 0.2}
 """The terms are described in docs/judge_training.md."""
 
+DEFAULTS = {
+    "num_generations": 8,
+    "per_device_train_batch_size": 16,  # both orders of a comparison, 8 judgments each
+    "bf16": torch.cuda.is_available(),
+    "use_cpu": not torch.cuda.is_available(),
+}
+
 
 def train(judge: str, prompts: str, out: str, **settings: object) -> GRPOTrainer:
     """Trains, saves the judge to `out` and returns the trainer; `settings` are those of TRL's `GRPOConfig`."""
     trainer = GRPOTrainer(
         model=judge,
         reward_funcs=longrm.verdict_reward(**WEIGHTS),
-        args=GRPOConfig(output_dir=out, shuffle_dataset=False, **settings),
+        args=GRPOConfig(output_dir=out, shuffle_dataset=False, **(DEFAULTS | settings)),
         train_dataset=datasets.load_dataset(prompts, split="train"),
     )
     trainer.train()

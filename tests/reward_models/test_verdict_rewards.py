@@ -214,7 +214,7 @@ def test_an_answer_before_the_verdict_is_rated():
 
 def test_the_reward_is_the_weighted_sum_of_the_terms_that_apply():
     rows = [pair("A"), pair("B", (1, 0)), pair("A", id="alone")]
-    scores = judged(rows, ["[[A]]", "So [[A]] it is", "[[A]]"], correct=1.0, format=0.1, consistent=-0.5)
+    scores = judged(rows, ["[[A]]", "So [[A]] it is", "[[A]]"], correct=1.0, format=0.1, consistent=0.5)
     assert [score.terms for score in scores] == [
         {"correct": 1.0, "format": 1.0, "consistent": 0.0},
         {"correct": 0.0, "format": 0.0, "consistent": 0.0},
@@ -244,8 +244,8 @@ def test_trl_calls_it_and_logs_every_term(form):
         {
             "verdict/correct": 3 / 4,
             "verdict/omitted_correct": 0,
-            "verdict/consistent": 2 / 3,
-            "verdict/omitted_consistent": 1,
+            "verdict/consistent": 1.0,
+            "verdict/omitted_consistent": 2,
             "verdict/brief": -1.5 / 4,
             "verdict/omitted_brief": 0,
             "verdict/unparsed": 1 / 4,

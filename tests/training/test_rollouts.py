@@ -232,9 +232,9 @@ def test_a_term_is_a_mean_over_the_judgments_to_which_it_applies():
         ({"correct": 1.0}, {"format": 0.5}), (1.0, 2.0),
     )  # fmt: skip
     other = replace(record, advantages=(1.0, -1.0), terms=({"format": 0.0}, {}))
-    assert rollout_metrics([record, other]) == {
+    assert rollout_metrics([record, other], ["correct", "format"]) == {
         "reward": 0.5, "accuracy": 1.0, "format": 0.25, "unparsed": 0.5, "constant_groups": 0.5, "entropy": 1.5,
-        "judgment_tokens": 1.5,
+        "judgment_tokens": 1.5, "omitted_correct": 3.0, "omitted_format": 2.0,
     }  # fmt: skip
 
 

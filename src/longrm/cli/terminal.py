@@ -107,20 +107,28 @@ def _progress_bars() -> Iterator[Progress]:
 
 
 class _ProgressLines:
-    """Prints a line for each piece of work at its start, at its end and every ten seconds."""
+    """Prints a line for each piece of work at its start, at its end and every ten seconds.
+
+    Work that starts again, as the sampling of every training step, has its own rate, and no line at every end.
+    """
 
     def __init__(self) -> None:
         self._started: dict[str, tuple[float, int]] = {}  # time, and what was done before
         self._printed: dict[str, float] = {}
+        self._repeated: set[str] = set()
         self._pending: dict[str, tuple[int, int, str]] = {}
 
     def __call__(self, label: str, done: int, total: int, note: str = "") -> None:
         now = time.monotonic()
-        self._started.setdefault(label, (now, done))
+        again = label in self._started and done <= self._started[label][1]
+        if again or label not in self._started:
+            self._started[label] = now, done
+        if again:
+            self._repeated.add(label)
         self._pending[label] = done, total, note
         # Without a known total, a line at the start would only show a count of one.
         printed = self._printed.setdefault(label, -_SECONDS_PER_LINE if total else now)
-        if done == total or now - printed >= _SECONDS_PER_LINE:
+        if (done == total and label not in self._repeated) or now - printed >= _SECONDS_PER_LINE:
             self._print(label)
 
     def close(self) -> None:

@@ -173,6 +173,14 @@ def _print(summary: dict[str, Any], out: Path, *, lora: bool) -> None:
 
     accuracy = "" if summary["accuracy"] is None else f", pair accuracy {summary['accuracy']:.1%}"
     means = f"loss {summary['loss']:.4f}{accuracy} over the last {summary['window']}"
+    if (
+        sampled := summary.get("rollouts")
+    ) is not None:  # the loss of a policy gradient is near 0 whatever it learns
+        right = "" if summary["accuracy"] is None else f", {summary['accuracy']:.1%} of judgments right"
+        means = (
+            f"reward {sampled['reward']:.3f}{right}, {sampled['unparsed']:.1%} without a verdict, "
+            f"{sampled['constant_groups']:.1%} of groups with equal rewards, over the last {summary['window']}"
+        )
     timing = list(Log(out / TIMING, TimingRecord))
     seconds = sum(record.seconds for record in timing)
     rate = f", {sum(record.tokens for record in timing) / seconds:,.0f} per second" if seconds else ""

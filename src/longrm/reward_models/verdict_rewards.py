@@ -92,8 +92,6 @@ def correct(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOpti
     Pairwise and listwise the pairs are those of the prompt. Pointwise a pair is this response with that of another
     completion; without any the term is omitted. A tie is never right, nor is a pair with an unparsed verdict.
     """
-    if not judged.points:
-        return 0.0
     pairs = [(judged.gold, judged.points)]
     if judged.format.alone:
         pairs = [
@@ -102,7 +100,7 @@ def correct(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOpti
             if other.order != judged.order
         ]
     right = [
-        len(values) == len(gold) and values[better] > values[worse]
+        len(values) == len(gold) and values[better] > values[worse]  # an unparsed verdict has no values
         for gold, values in pairs
         for better in range(len(gold))
         for worse in range(len(gold))
@@ -127,12 +125,12 @@ def consistent(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictO
     A tie has no winner, and neither has an unparsed verdict. Omitted without completions in another order, and
     pointwise, where there is no order.
     """
-    if not judged.points:
-        return 0.0
     same = [
         judged.winner is not None and other.winner == judged.winner
         for other in others
-        if other.order != judged.order and sorted(other.order) == sorted(judged.order)
+        if other.order != judged.order
+        and sorted(other.order) == sorted(judged.order)
+        and len(judged.order) > 1
     ]
     return sum(same) / len(same) if same else None
 
@@ -216,8 +214,8 @@ class VerdictReward:
         for name, weight in weights.items():
             if name not in TERMS:
                 raise ConfigError(f"no reward term '{name}'; {nearest(name, TERMS)}")
-            if not is_number(weight) or not math.isfinite(weight):
-                raise ConfigError(f"the weight of '{name}' must be a finite number, got {short(weight)}")
+            if not is_number(weight) or not 0 <= weight < math.inf:
+                raise ConfigError(f"the weight of '{name}' must be a number from 0 up, got {short(weight)}")
         self.weights = {name: float(weight) for name, weight in weights.items() if weight}
         if not self.weights:
             raise ConfigError(

@@ -67,13 +67,7 @@ class RolloutSource:
     _examples: list[Example] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        rollouts = self._rollouts
-        self._reward = VerdictReward(
-            rollouts.rewards,
-            max_tokens=rollouts.max_tokens,
-            soft_tokens=rollouts.soft_tokens,
-            metric=rollouts.metric,
-        )
+        self._reward = self._rollouts.reward()
         if isinstance(self.prompts, FileSource):  # a row without a gold verdict stops before any work
             rows = self.prompts.judge_rows()
             self._reward.judge(rows, [""] * len(rows), [0] * len(rows))
@@ -101,7 +95,7 @@ class RolloutSource:
         prompts = self.prompts.batch(first // self._rollouts.num_iterations, length)
         records = self._records(first, prompts)
         self.objective.groups = {record.id: record for record in records}
-        self.objective.step_metrics = rollout_metrics(records)
+        self.objective.step_metrics = rollout_metrics(records, [*self._reward.weights])
         self._examples = [
             replace(
                 prompt,
@@ -264,11 +258,13 @@ def advantages(rewards: Sequence[float], *, scale: bool) -> list[float]:
     return [(reward - mean) / deviation for reward in rewards]
 
 
-def rollout_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
+def rollout_metrics(records: Sequence[RolloutRecord], names: Sequence[str]) -> dict[str, float]:
     """What a step logs about its judgments: means over judgments, except for `constant_groups`, over prompts.
 
-    `accuracy` is the term "correct"; a term is a mean over the judgments to which it applies.
+    `accuracy` is the term "correct"; a term is a mean over the judgments to which it applies, and `omitted_NAME` counts
+    the others, if there are any.
     """
+    count = sum(len(record.terms) for record in records)
     terms: dict[str, list[float]] = {}
     for record in records:
         for own in record.terms:
@@ -277,6 +273,11 @@ def rollout_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
     metrics = {
         "reward": fmean(reward for record in records for reward in record.rewards),
         **{name: fmean(values) for name, values in terms.items()},
+        **{
+            f"omitted_{name}": float(count - len(terms.get(name, ())))
+            for name in names
+            if len(terms.get(name, ())) < count
+        },
         "unparsed": fmean(outcome == "unparsed" for record in records for outcome in record.outcomes),
         "constant_groups": fmean(not any(record.advantages) for record in records),
         "entropy": fmean(entropy for record in records for entropy in record.entropies),

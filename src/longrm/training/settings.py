@@ -1,7 +1,7 @@
 """The settings of `longrm train`. They load without torch, so a mistake in a recipe is reported at once."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -11,6 +11,9 @@ from longrm.errors import ConfigError, nearest
 from longrm.modeling.shapes import ModelShape
 from longrm.training.losses import LOSSES, Loss
 from longrm.training.plan import Assumptions
+
+if TYPE_CHECKING:
+    from longrm.reward_models.verdict_rewards import VerdictReward
 
 CompletionForm = Literal["fact", "pairwise", "pointwise"]
 """What a model learns to write about a generated comparison: a fact of its context, or a judgment of its responses."""
@@ -277,6 +280,20 @@ class RolloutSettings(Config):
     rewards: Mapping[str, float] = {"correct": 1.0, "format": 0.1}
     soft_tokens: int | None = Field(None, ge=1)
     metric: str = "exact_match"
+
+    @model_validator(mode="after")
+    def _has_a_reward(self) -> "RolloutSettings":
+        self.reward()
+        return self
+
+    def reward(self) -> "VerdictReward":
+        """Makes the reward; raises `ConfigError` for a term, a metric or an option that cannot be used."""
+        # Imported here: it needs numpy, which help texts and other recipes do not.
+        from longrm.reward_models.verdict_rewards import VerdictReward
+
+        return VerdictReward(
+            self.rewards, max_tokens=self.max_tokens, soft_tokens=self.soft_tokens, metric=self.metric
+        )
 
 
 class OptimizerSettings(Config):

@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from transformers.integrations.integration_utils import (
@@ -185,6 +186,9 @@ def train(
             "evaluations": evaluations.as_dict() if evaluations is not None else None,
             "model_step": kept or len(records),
         }
+        if settings.rollouts is not None:
+            names = ("reward", "unparsed", "constant_groups")
+            summary["rollouts"] = {name: fmean(record.losses[name] for record in last) for name in names}
         if kept is None:
             with gather_weights(model.model):
                 if context.is_main_process:

@@ -147,9 +147,13 @@ def train_steps(
                     tracked = {name: getattr(record, name) for name in names} | record.losses
                     tracked["tokens_per_second"] = speed
                     track(done, {name: value for name, value in tracked.items() if value is not None})
+                # The loss of a policy gradient is near 0 whatever it learns.
+                shown = f"loss {record.loss:.3f}"
+                if "reward" in metrics:
+                    shown = f"reward {metrics['reward']:.3f}"
                 accuracy = "" if record.accuracy is None else f"accuracy {record.accuracy:.2f}, "
                 rates = f"learning rate {learning_rate:.1e}, {speed:,.0f} tokens/s"
-                progress("training", done, steps, f"loss {record.loss:.3f}, {accuracy}{rates}")
+                progress("training", done, steps, f"{shown}, {accuracy}{rates}")
                 losses.append(record.loss)
                 check_plateau(losses, settings.plateau_steps, objective.chance)
 

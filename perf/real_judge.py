@@ -79,7 +79,7 @@ def trained(options: argparse.Namespace, stage: str, changes: dict[str, Any]) ->
 def judge(options: argparse.Namespace) -> None:
     """Judges held-out contexts in both orders; prints and stores accuracy and the verdicts that could be read."""
     cell = ProbeCell(worlds=(WORLD,), lengths=options.lengths, groups=options.contexts, per_group=2)
-    probe = Probe(seed=HELD_OUT_SEED, texts=TEXTS, cells=(cell,), tokenizer=str(options.model))
+    probe = Probe(seed=options.seed, texts=TEXTS, cells=(cell,), tokenizer=str(options.model))
     model = options.judged or options.model
     settings = Evaluation.model_validate(
         {"model": str(model), "judge": JUDGE, "bench": "probe", "probe": probe}
@@ -150,6 +150,9 @@ def main() -> None:
     judging.add_argument("--judged", type=Path, help="folder of the model to evaluate (--model)")
     judging.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="of the contexts (all)")
     judging.add_argument("--contexts", type=int, default=20, help="per length, 2 pairs each (%(default)s)")
+    judging.add_argument(
+        "--seed", type=int, default=HELD_OUT_SEED, help="of the contexts; another one for the last evaluation"
+    )
     judging.add_argument("--results", type=Path, help="JSONL file to add the result to")
     judging.set_defaults(run=judge)
     options = parser.parse_args()

@@ -24,7 +24,7 @@ from longrm.runs.logs import JUDGMENTS
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 from tests.clients.faults import FaultyServer, serving
 from tests.kills import killed_everywhere
-from tests.reward_models.tiny_models import make_scorer
+from tests.reward_models.tiny_models import make_scorer, make_verdict_writer
 
 KILLS = int(os.environ.get("LONGRM_KILLS", "12"))
 CONCURRENCY = 16  # requests of a remote model at once; a kill may lose the answers to all of them
@@ -210,3 +210,53 @@ def test_a_training_killed_at_many_moments_ends_equal(tmp_path, objective, model
     (weights,) = (path.relative_to(whole) for path in (whole / "model").glob("*.safetensors"))
     for name in ("steps.jsonl", "contexts.jsonl", "summary.json", weights):
         assert (cut / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+REINFORCED = """
+[model]
+path = "{base}"
+[data.world]
+name = "records"
+tokens_per_step = 80
+responses_per_step = 4
+[curriculum]
+lengths = [32, 40]
+[loss]
+kl = 0.1
+[rollouts]
+num_generations = 4
+max_tokens = 8
+num_iterations = 3
+rewards = {{ correct = 1.0, format = 0.1, consistent = 0.3, brief = 0.05 }}
+soft_tokens = 8
+[optimizer]
+steps = 60
+learning_rate = 1e-3
+[checkpoint]
+every = 4
+"""
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+def test_a_training_by_reinforcement_killed_ten_times_ends_equal(tmp_path):
+    """Five kills as soon as rollouts are logged, within the log of a step or before its update, and five after it."""
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(REINFORCED.format(base=make_verdict_writer(tmp_path / "base")))
+    command = ["train", "grpo", "--config", recipe, "--out"]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    finish([*command, whole])
+    held = []
+    for kill in range(10):
+        if kill % 2:
+            kill_when([*command, cut], cut / "steps.jsonl", 6 * kill, SIGNALS[kill % len(SIGNALS)])
+        else:
+            kill_when([*command, cut], cut / "rollouts.jsonl", 8 * kill + 1, SIGNALS[kill % len(SIGNALS)])
+        held.append((count(cut / "rollouts.jsonl"), count(cut / "steps.jsonl")))
+    assert len({*held}) >= 8, f"the kills came at the same moments: {held}"
+    assert held[-1][1] < 60, f"the kills came too late: {held}"
+    finish([*command, cut])
+    (weights,) = (path.relative_to(whole) for path in (whole / "model").glob("*.safetensors"))
+    for name in ("steps.jsonl", "rollouts.jsonl", "contexts.jsonl", "summary.json", weights):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes(), name
+    assert count(whole / "rollouts.jsonl") == 4 * 20

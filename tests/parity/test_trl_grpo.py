@@ -24,11 +24,10 @@ from longrm.modeling.shared_prefix import Packed
 from longrm.reward_models.verdict_rewards import VerdictScore
 from longrm.rng import Draws
 from longrm.runs.progress import no_progress
-from longrm.training import rollouts
 from longrm.training.batches import Batches, Example, MicroBatch
 from longrm.training.objectives import GRPO
 from longrm.training.rollouts import RolloutSource
-from longrm.training.settings import TrainingSettings
+from longrm.training.settings import RolloutSettings, TrainingSettings
 from longrm.types import Outcome
 
 from .conftest import TOLERANCE, VOCABULARY, assert_equal_but_for_faults, deviation, gradients, twins
@@ -150,6 +149,8 @@ class Prompts:
 class Rewards:
     """In the place of `VerdictReward`."""
 
+    weights: Mapping[str, float] = {}
+
     def judge(self, rows: Any, texts: Any, tokens: Any) -> list[VerdictScore]:
         return [VerdictScore(reward, {}, Outcome.ANSWERED, "") for own in REWARDS for reward in own]
 
@@ -165,7 +166,7 @@ def ours(tokenizer, tmp_path, monkeypatch) -> Callable[..., Batches]:
         ]
 
     monkeypatch.setattr(RolloutSource, "_draw", drawn)
-    monkeypatch.setattr(rollouts, "VerdictReward", lambda *_, **__: Rewards())
+    monkeypatch.setattr(RolloutSettings, "reward", lambda _: Rewards())
 
     def make(case: Case, model: Any, budget: int = 10_000) -> Batches:
         settings = case.settings(tokens_per_forward=budget)

@@ -1,7 +1,8 @@
 """A tiny judge trained by TRL's GRPOTrainer on its verdicts, as docs/judge_training.md describes, and a control.
 
-The judge is the demo's: it learns to judge contexts of up to 128 tokens by imitation. Then `longrm synthesize
-judge-prompts` makes prompts of longer contexts, and `examples/trl_judge.py` trains on them. In the control the gold
+The judge is the demo's: it learned to judge contexts of up to 128 tokens by imitation. Then its rotary base is raised
+from 1,000 to 3,000, as for longer contexts, which costs a part of its right verdicts: what GRPO can win back in few
+steps. `longrm synthesize judge-prompts` makes prompts, and `examples/trl_judge.py` trains on them. In the control gold
 verdicts are shuffled among the rows. Both are measured before and after on prompts of unseen contexts, one sampled
 completion each (temperature 1, as in training): the share of right verdicts, by their real gold. Intervals are cluster
 bootstraps over contexts.
@@ -26,15 +27,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import longrm
 from longrm.cli.commands import cli
 from longrm.evaluation.estimates import RESAMPLES, ratio
+from longrm.modeling.loading import load_language_model, rescale_rope
+from longrm.modeling.saving import save
 from longrm.runs.records import Estimate
 from longrm.training.world_judgments import TEMPLATES
 
-_MEASURED_SEED = 2_000_000  # of contexts that are measured on; no training comes so far
+_MEASURED_SEED = 4_000_000  # of contexts that are measured on; no training comes so far
 _GENERATIONS, _PROMPTS = (
     8,
     8,
 )  # completions of a prompt, and prompts of a step: four comparisons in both orders
 _TOKENS = 16  # of a completion
+_THETA = 3000.0  # the rotary base of the judge that is trained
 
 
 def run(*arguments: object) -> None:
@@ -51,6 +55,14 @@ def trained_judge(out: Path) -> Path:
         run("train", "sft", "--config", f"demo/{recipe}", *settings, "--out", out / recipe)
         start = ["--set", f"model.path={out / recipe / 'model'}"]
     return out / "generative_short" / "model"
+
+
+def rescaled(judge: Path, out: Path) -> Path:
+    """The judge with a higher rotary base."""
+    model = load_language_model(judge)
+    rescale_rope(model.model, _THETA)
+    save(model, out)
+    return out
 
 
 def prompts(out: Path, length: int, contexts: int, per_context: int, seed: int) -> Path:
@@ -117,20 +129,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of trainings and prompts")
     parser.add_argument("--judge", type=Path, help="start from this judge; by default it is trained first")
-    parser.add_argument("--length", type=int, default=256, help="tokens of the contexts")
+    parser.add_argument("--length", type=int, default=128, help="tokens of the contexts")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument(
         "--held-out", type=int, default=64, help="contexts to measure on, two comparisons each"
     )
-    parser.add_argument(
-        "--learning-rate", type=float, default=1.5e-4, help="at the first step; it falls to 0"
-    )
+    parser.add_argument("--learning-rate", type=float, default=5e-4, help="at the first step; it falls to 0")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="has no effect: results are always JSON")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    judge = options.judge or trained_judge(options.out)
+    judge = rescaled(options.judge or trained_judge(options.out), options.out / "judge")
     spec = importlib.util.spec_from_file_location(
         "trl_judge", Path(__file__).parents[1] / "examples/trl_judge.py"
     )

@@ -23,6 +23,8 @@ from longrm.benchmarks.ppe import load_ppe
 from longrm.benchmarks.probe import Probe, ProbeCell, load_probe
 from longrm.benchmarks.rewardbench import load_rewardbench, load_rewardbench_2
 from longrm.benchmarks.rm_bench import load_rm_bench
+from longrm.benchmarks.squality import load_squality
+from longrm.benchmarks.tau_bench import load_tau_bench
 from longrm.errors import ConfigError
 
 __all__ = [
@@ -69,6 +71,8 @@ BENCHMARKS: Mapping[str, BenchmarkEntry] = {
     "long-form-rewardbench": BenchmarkEntry(load_long_form_rewardbench, rule="long-form-rewardbench"),
     "leval": BenchmarkEntry(load_leval),
     "plan-rewardbench": BenchmarkEntry(load_plan_rewardbench, rule="plan-rewardbench"),
+    "squality": BenchmarkEntry(load_squality),
+    "tau-bench": BenchmarkEntry(load_tau_bench),
 }
 """The registry of benchmarks: a new one is one file and one entry."""
 

@@ -16,7 +16,7 @@ PAIR = {  # the columns of its README, by hand
 def test_a_pair_has_its_task_setting_and_length(put, bench):
     loaded = bench(f"memrewardbench:{put('rows.jsonl', PAIR, {**PAIR, 'ctx_length': 8192})}")
     pair, other = loaded.comparisons
-    assert loaded.rule == ""
+    assert loaded.rule == "memrewardbench"
     assert (pair.id, pair.ranks) == ("Long-context_Reasoning/1", (1, 2))
     assert [text_of(response) for response in pair.responses] == [PAIR["chosen"], PAIR["rejected"]]
     assert pair.metadata == {
@@ -36,6 +36,40 @@ def test_a_folder_of_the_three_configurations_is_one_benchmark(name, put, bench,
     found = list(bench(f"memrewardbench:{tmp_path}/data").comparisons)
     assert [pair.id.split("/")[1] for pair in found] == ["1", "2", "3", "4", "5", "6"]
     assert len({pair.metadata["task"] for pair in found}) == 3
+
+
+@pytest.mark.parametrize("name", ["{}.jsonl", "{}/train.jsonl"])
+def test_rows_are_grouped_by_file_and_then_by_task(name, put, bench):
+    row = {**PAIR, "task": "S-Drop", "subtask": "en"}
+    del row["ctx_length"]
+    file = put(name.format("Long-form_Generation"), row, {**row, "task": "S-Noise"})
+    found = list(bench(f"memrewardbench:{file}").comparisons)
+    assert [(pair.metadata["task"], pair.metadata["subtype"]) for pair in found] == [
+        ("Long-form_Generation", "S-Drop"),
+        ("Long-form_Generation", "S-Noise"),
+    ]
+    assert [pair.id for pair in found] == ["Long-form_Generation/1", "Long-form_Generation/2"]
+    assert found[0].metadata["subtask"] == "en"
+    assert found[0].metadata["length"] == 32  # measured
+
+
+def test_one_task_in_two_files_is_two_settings(put, bench, tmp_path):
+    for name in ("Long-form_Generation", "Long-context_Reasoning"):
+        put(f"data/{name}.jsonl", {**PAIR, "task": "S-Drop"})
+    found = bench(f"memrewardbench:{tmp_path}/data").comparisons
+    assert [(pair.metadata["task"], pair.metadata["subtype"]) for pair in found] == [
+        ("Long-context_Reasoning", "S-Drop"),
+        ("Long-form_Generation", "S-Drop"),
+    ]
+
+
+def test_the_short_name_of_the_dialogues_is_their_configuration(put, bench):
+    row = {**PAIR, "task": "Multi-turn_Dialogue", "subtask": "Mem0-Out"}
+    (pair,) = bench(f"memrewardbench:{put('Multi-turn_Dialogue_Understanding.jsonl', row)}").comparisons
+    assert (pair.metadata["task"], pair.metadata["subtype"]) == (
+        "Multi-turn_Dialogue_Understanding",
+        "Mem0-Out",
+    )
 
 
 def test_a_length_that_is_not_stated_is_measured(put, bench):

@@ -15,6 +15,7 @@ from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.types import Comparison, Cut, Outcome, Trial, query_of
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "judgebench"
+PANDALM_FILE = REAL.parent / "judgelrm" / "results_judgelrm3b.json"
 PUBLISHED = [("Ray2333_GRM-Gemma-2B-rewardmodel-ft", 59.43), ("Skywork_Skywork-Reward-Llama-3.1-8B", 62.29)]
 
 
@@ -289,3 +290,81 @@ def test_scored_rows_without_a_score_keep_their_outcome_and_changed_ones_are_err
     assert found[2][0] == Outcome.ERROR
     assert "recorded with another text" in found[2][1]
     assert {outcome for outcome, _ in found[3:]} == {Outcome.ANSWERED}
+
+
+PANDALM = {
+    "idx": 0,
+    "instruction": "?",
+    "input": "",
+    "response1": "response number 0",
+    "response2": "response number 1",
+    "annotator1": 1,
+    "annotator2": 1,
+    "annotator3": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("output", "result", "scores", "contradicted"),
+    [
+        ("<answer>9</answer><answer>8</answer>", 1, (9, 8), None),
+        ("<answer> 7.5 </answer><answer> 8 </answer><|im_end|>", 2, (7.5, 8), None),
+        ("<think><answer>1</answer><answer>9</answer> no</think><answer>9</answer><answer>9</answer>", 0, (9, 9), None),
+        ("<answer>3</answer><answer>5</answer>", 1, (1, 0), True),  # the authors count the result
+        ("<answer>3</answer>", 2, (0, 1), None),
+        (None, "0", (0.5, 0.5), None),
+    ],
+)
+def test_two_scores_of_judgelrm_are_read_from_its_output(output, result, scores, contradicted, put):
+    model = RecordedRewardModel(put("j.jsonl", {**PANDALM, "output": output, "result": result}))
+    assert model.orders("0") == ((0, 1),)
+    (judgment,) = judged(model, comparison("0"))
+    assert (judgment.scores, judgment.contradicted) == (scores, contradicted)
+    assert judgment.explanation == (output or "")
+    assert model.scale == ("verdict" if sum(scores) == 1 else "points")
+
+
+@pytest.mark.parametrize(
+    "output",
+    ["<answer>0</answer><answer>0</answer>", "They are alike.", "<think>So <answer>2</answer><answer>3</answer>"],
+)
+def test_a_text_of_judgelrm_without_two_scores_is_no_tie(output, put):
+    model = RecordedRewardModel(put("j.jsonl", {**PANDALM, "output": output, "result": 0}))
+    assert judged(model, comparison("0"))[0].outcome is Outcome.UNPARSED
+
+
+def test_a_wrong_result_of_judgelrm_is_named(put):
+    with pytest.raises(DataError, match=r"line 1, field 'result'"):
+        RecordedRewardModel(put("j.jsonl", {**PANDALM, "result": 3}))
+    row = {**PANDALM, "result": 1}
+    with pytest.raises(DataError, match=r"line 2, field 'idx'"):
+        RecordedRewardModel(put("j.jsonl", row, row))
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not PANDALM_FILE.is_file(), reason="JudgeLRM's results are not in ../shared/data")
+@pytest.mark.parametrize("source", ["output", "result"])
+def test_the_published_agreement_of_judgelrm_follows_from_both_columns(source, tmp_path):
+    rows = json.loads(PANDALM_FILE.read_text(encoding="utf-8"))
+    kept = [row if source == "output" else {**row, "output": None} for row in rows]
+    (tmp_path / "j.json").write_text(json.dumps(kept))
+    settings = Evaluation(
+        recorded=str(tmp_path / "j.json"),
+        bench=f"judgelrm:{PANDALM_FILE}",
+        judging=JudgingSettings(baselines=(), resamples=100),
+    )
+    summary = run_evaluation(settings, tmp_path / "run").to_dict()
+    rule, outcomes = summary["judgelrm_rule"], summary["counts"]["outcomes"]
+    agree = 0
+    for row in rows:
+        votes = [row["annotator1"], row["annotator2"], row["annotator3"]]
+        agree += row["result"] == next((vote for vote in votes if votes.count(vote) > 1), 0)
+    assert (agree, len(rows)) == (776, 999)
+    assert (round(rule["overall_percent"], 2), rule["pairs"]) == (77.68, 999)
+    assert rule["overall_percent"] == pytest.approx(100 * agree / len(rows))
+    # Nine texts have no end of their thought; the authors' result is a tie, and none of them is one in gold.
+    assert outcomes["unparsed"] == (9 if source == "output" else 0)
+    swapped = [{**row, "result": {1: 2, 2: 1}.get(row["result"], 0), "output": None} for row in rows]
+    (tmp_path / "j.json").write_text(json.dumps(swapped))
+    turned = run_evaluation(settings, tmp_path / "swapped").to_dict()["judgelrm_rule"]
+    assert turned["overall_percent"] < 25  # negative control: the other response of each pair

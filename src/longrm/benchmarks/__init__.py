@@ -14,6 +14,7 @@ from longrm.benchmarks.benchmark import (
 )
 from longrm.benchmarks.if_rewardbench import load_if_rewardbench
 from longrm.benchmarks.judgebench import load_judgebench
+from longrm.benchmarks.judgelrm import load_judgelrm
 from longrm.benchmarks.leval import Leval, load_leval
 from longrm.benchmarks.long_form_rewardbench import load_long_form_rewardbench
 from longrm.benchmarks.long_rewardbench import load_long_rewardbench
@@ -23,6 +24,7 @@ from longrm.benchmarks.ppe import load_ppe
 from longrm.benchmarks.probe import Probe, ProbeCell, load_probe
 from longrm.benchmarks.rewardbench import load_rewardbench, load_rewardbench_2
 from longrm.benchmarks.rm_bench import load_rm_bench
+from longrm.benchmarks.rmb import load_rmb
 from longrm.benchmarks.squality import load_squality
 from longrm.benchmarks.tau_bench import load_tau_bench
 from longrm.errors import ConfigError
@@ -66,7 +68,9 @@ BENCHMARKS: Mapping[str, BenchmarkEntry] = {
     "judgebench": BenchmarkEntry(load_judgebench, rule="judgebench"),
     "rm-bench": BenchmarkEntry(load_rm_bench, rule="rm-bench"),
     "ppe": BenchmarkEntry(load_ppe),
-    "memrewardbench": BenchmarkEntry(load_memrewardbench),
+    "rmb": BenchmarkEntry(load_rmb, rule="rmb"),
+    "judgelrm": BenchmarkEntry(load_judgelrm, rule="judgelrm"),
+    "memrewardbench": BenchmarkEntry(load_memrewardbench, rule="memrewardbench"),
     "if-rewardbench": BenchmarkEntry(load_if_rewardbench, rule="if-rewardbench"),
     "long-form-rewardbench": BenchmarkEntry(load_long_form_rewardbench, rule="long-form-rewardbench"),
     "leval": BenchmarkEntry(load_leval),

@@ -269,12 +269,18 @@ def one_part(row: FileRow) -> Iterable[FileRow]:
     return (row,)
 
 
+def no_columns(file: Path) -> FileRow:
+    """No columns, for benchmarks whose file names have no meaning."""
+    return {}
+
+
 def load_rows(
     request: BenchmarkRequest,
     convert: Converter,
     kinds: Mapping[str, str] = UNREADABLE,
     parts: Callable[[FileRow], Iterable[FileRow]] = one_part,
     files: Sequence[Path] | None = None,
+    file_columns: Callable[[Path], FileRow] = no_columns,
 ) -> LoadedBenchmark:
     """A benchmark whose rows are in a file or a folder of files; the length of prompts without one is measured.
 
@@ -284,12 +290,13 @@ def load_rows(
         kinds: The kinds of finding that may be noted, with descriptions.
         parts: Splits a row into several, each of which makes a comparison.
         files: The files, if they are not those of `find_files`.
+        file_columns: Columns that all rows of a file have because of its path.
     """
     found, source = files or find_files(Path(request.path)), request.source
     measure = measure_with(source.tokenizer)
 
     def comparisons(auditor: Auditor) -> Iterator[Comparison]:
-        return read_rows(found, convert, auditor, source.on_bad_row, parts)
+        return read_rows(found, convert, auditor, source.on_bad_row, parts, file_columns)
 
     if source.on_bad_row == "stop":
         deque(comparisons(Auditor(kinds)), maxlen=0)  # a bad row ends the run before any work is done
@@ -305,6 +312,7 @@ def read_rows(
     auditor: Auditor,
     on_bad_row: Literal["stop", "skip"],
     parts: Callable[[FileRow], Iterable[FileRow]] = one_part,
+    file_columns: Callable[[Path], FileRow] = no_columns,
 ) -> Iterator[Comparison]:
     """Converts the rows of all files; rows that are left out are noted with their place."""
     places: dict[str, str] = {}  # of ids
@@ -319,7 +327,8 @@ def read_rows(
         pieces = [raw]
         if raw.value is not None:
             try:
-                pieces = [replace(raw, value=dict(part)) for part in parts(raw.value)]
+                columns = file_columns(raw.file)
+                pieces = [replace(raw, value={**part, **columns}) for part in parts(raw.value)]
             except FieldError as error:  # the row is left out as a whole
                 pieces = [replace(raw, value=None, problem=str(error))]
         for piece in pieces:

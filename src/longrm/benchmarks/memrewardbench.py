@@ -19,25 +19,37 @@ from longrm.types import Comparison
 CONFIGURATIONS = ("Long-context_Reasoning", "Multi-turn_Dialogue_Understanding", "Long-form_Generation")
 """The parts in which it is published, as files or as folders of files."""
 
-_USED = {"task", "subtask", "ctx_length", "question", "chosen", "rejected"}
+_USED = {"configuration", "task", "ctx_length", "question", "chosen", "rejected"}
 
 
 def load_memrewardbench(request: BenchmarkRequest) -> LoadedBenchmark:
     """The pairs of a file, of a folder of files, or of the folders of its configurations, as `TASK/ROW`.
 
-    Lengths are those of the data. A question is part of one text with its context, so the context is unknown.
+    The task is the configuration, by the name of the file or folder, and the subtype the row's `task`, such as S-Drop.
+    Where `task` already is the configuration, as in the README, or the name of the file is none, they are `task` and
+    `subtask`. Lengths are those of the data, measured where it has none. A question is part of one text with its
+    context, so the context is unknown.
     """
     path = Path(request.path)
     folders = [path / name for name in CONFIGURATIONS if (path / name).is_dir()]
     files = [file for folder in folders or [path] for file in find_files(folder)]
-    return replace(load_rows(request, _comparison, files=files), states_length=True)
+    loaded = load_rows(request, _comparison, files=files, file_columns=_configuration)
+    return replace(loaded, states_length=True)
+
+
+def _configuration(file: Path) -> FileRow:
+    names = (file.name.split(".")[0], file.parent.name)
+    return {"configuration": next((name for name in names if name in CONFIGURATIONS), "")}
 
 
 def _comparison(row: FileRow, number: int, names: Counter[str]) -> Comparison:
-    task, length = name_of(row, "task"), labeled_length(row, "ctx_length")
+    configuration, setting, length = row["configuration"], name_of(row, "task"), labeled_length(row, "ctx_length")
+    used = _USED
+    # The README shortens Multi-turn_Dialogue_Understanding to Multi-turn_Dialogue.
+    if not configuration or any(name.startswith(setting) for name in CONFIGURATIONS):
+        configuration, setting, used = configuration or setting, name_of(row, "subtask"), {*_USED, "subtask"}
     given = columns_of(row, "chosen", "rejected")
     known = {"length": length} if length else {}
-    metadata = {**known, "task": task, "subtype": name_of(row, "subtask")}
-    return published_comparison(
-        row, f"{task}/{number}", "question", given, (1, 2), used=_USED, metadata=metadata
-    )
+    metadata = {**known, "task": configuration, "subtype": setting}
+    identity = f"{configuration}/{number}"
+    return published_comparison(row, identity, "question", given, (1, 2), used=used, metadata=metadata)

@@ -61,6 +61,7 @@ class RawRow:
     """One row of a file, and its place (file and row)."""
 
     number: int  # counts from 1 over all files: the line in JSONL, otherwise the row without the header
+    file: Path
     place: str
     value: dict[str, Any] | None  # None if it cannot be read
     problem: str = ""  # why it cannot be read
@@ -167,7 +168,7 @@ def raw_rows(files: Sequence[Path], *, columns: Mapping[str, str] | None = None)
             for last, row in _numbered(file):
                 place = f"{file}, {kind} {last}"
                 if isinstance(row, ValueError):
-                    yield RawRow(before + last, place, None, str(row))
+                    yield RawRow(before + last, file, place, None, str(row))
                     continue
                 missing = next((own for own in columns.values() if is_first and own not in row), None)
                 if missing is not None:
@@ -179,9 +180,9 @@ def raw_rows(files: Sequence[Path], *, columns: Mapping[str, str] | None = None)
                     if file.name.endswith(_TABLES):
                         row = {name: cell and _cell_value(name, cell) for name, cell in row.items()}
                 except FieldError as error:
-                    yield RawRow(before + last, place, None, str(error))
+                    yield RawRow(before + last, file, place, None, str(error))
                 else:
-                    yield RawRow(before + last, place, row)
+                    yield RawRow(before + last, file, place, row)
         before += last
 
 

@@ -25,7 +25,7 @@ class JudgedBenchmark(Config):
             `likelihood:MODEL#REFERENCE`, `tokens:MODEL`, `ensemble:mean-rank:MODEL+MODEL`, `baseline:NAME`,
             `compress:MODEL` or `simulated:RATE`.
         bench: `probe`, or NAME:PATH with `long-rewardbench`, `rewardbench`, `rewardbench-2`, `judgebench`, `rm-bench`,
-            `ppe`, `memrewardbench`, `if-rewardbench`, `long-form-rewardbench`, `plan-rewardbench`,
+            `rmb`, `ppe`, `judgelrm`, `memrewardbench`, `if-rewardbench`, `long-form-rewardbench`, `plan-rewardbench`,
             `squality`, `tau-bench`, `leval` or `file`.
         source: How to read a benchmark's files.
         probe: Lengths, depths and tasks of a probe.

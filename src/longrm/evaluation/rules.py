@@ -151,6 +151,96 @@ def plan_rewardbench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[st
     }
 
 
+def rmb(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
+    """RMB (Zhou et al. 2025, arXiv 2410.09893): items whose best answer scores strictly higher than every other one.
+
+    Pairs and best-of-N items, each of helpfulness and of harmlessness, are separate sets, in which all items count
+    alike. The overall score is the mean of the sets that are present, as in the paper's leaderboard. The best answer is
+    the first one; a loser identical to it can not be beaten.
+    """
+    # `chosen > rejected` in eval/scripts/my_run_rm.py, github.com/Zhou-Zoey/RMB-Reward-Model-Benchmark at 2be3180. Its
+    # code for best-of-N items is not published.
+    sets: dict[str, list[bool]] = defaultdict(list)
+    categories: dict[str, dict[str, list[bool]]] = {"pairwise": defaultdict(list), "bon": defaultdict(list)}
+    known = [record for record in records if record.ranks is not None]
+    for record in known:
+        if record.outcome is not Outcome.ERROR:
+            values, kind = points(record), record.id.partition("/")[0]
+            right = bool(values) and values[0] > max(values[1:])
+            goal = "harmlessness" if record.task == "Harmlessness" else "helpfulness"
+            sets[f"{goal}, {kind}"].append(right)
+            categories[kind][record.task].append(right)
+    by_set = percents(sets)
+    return {
+        "overall_percent": fmean(by_set.values()) if by_set else None,
+        "by_set_percent": by_set,
+        "pairwise_by_category_percent": percents(categories["pairwise"]),
+        "bon_by_category_percent": percents(categories["bon"]),
+        "items": {name: len(found) for name, found in sorted(sets.items())},
+        "left_out": len(known) - sum(map(len, sets.values())),
+    }
+
+
+_CLASSES = ("first", "second", "tie")
+
+
+def judgelrm(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
+    """JudgeLRM (Chen et al. 2025, arXiv 2504.00050): agreement with the annotators' majority, a tie being a class.
+
+    The classes are the first response, the second one, and a tie, which is also the class without a verdict. Precision,
+    recall and F1 are means over the classes.
+    """
+    # eval/pandalm/calculate_result.py, and parse_judge_lrm_response in baseline/inference/pandalm/utils, of
+    # github.com/NuoJohnChen/JudgeLRM at 4f2e213.
+    known = [record for record in records if record.ranks is not None]
+    pairs = []  # gold and judged class
+    for record in known:
+        if record.outcome is not Outcome.ERROR:
+            ranks, values = record.ranks or (), points(record) or (0.0, 0.0)
+            gold, judged = ranks[1] - ranks[0], values[0] - values[1]
+            pairs.append(tuple(_CLASSES[0 if lead > 0 else 1 if lead < 0 else 2] for lead in (gold, judged)))
+    recalls, precisions, f1 = {}, {}, {}
+    for name in sorted({name for pair in pairs for name in pair}):
+        right = pairs.count((name, name))
+        gold_count, judged_count = (sum(pair[side] == name for pair in pairs) for side in (0, 1))
+        recalls[name] = right / gold_count if gold_count else 0.0
+        precisions[name] = right / judged_count if judged_count else 0.0
+        f1[name] = 2 * right / (gold_count + judged_count)
+    return {
+        "overall_percent": percent([gold == judged for gold, judged in pairs]),
+        "by_gold_percent": {name: 100 * recall for name, recall in recalls.items()},
+        "precision_percent": percent([*precisions.values()]),
+        "recall_percent": percent([*recalls.values()]),
+        "f1_percent": percent([*f1.values()]),
+        "pairs": len(pairs),
+        "left_out": len(known) - len(pairs),
+    }
+
+
+def memrewardbench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
+    """MemRewardBench (Tang et al. 2026, arXiv 2601.11969): accuracy by configuration, by setting in it, and over all.
+
+    Pairs count alike in each. A pair earns the share of its trials in which the better response leads: the authors
+    present one order, drawn at random. Ties and missing verdicts earn nothing.
+    """
+    # MemoryRewardBenchEvaluator.evaluate in evaluating/memreward_bench/evaluator.py,
+    # github.com/LCM-Lab/MemoryRewardBench at 5263cad: by file, then by `task`.
+    configurations: dict[str, list[float]] = defaultdict(list)
+    settings: dict[str, list[float]] = defaultdict(list)
+    for record in records:
+        if is_scored(record):
+            earned = fmean(_sign(_lead(trial, record)) > 0 for trial in record.trials)
+            configurations[record.task].append(earned)
+            settings[f"{record.task}/{record.subtype}"].append(earned)
+    return {
+        "overall_percent": percent([earned for found in configurations.values() for earned in found]),
+        "by_configuration_percent": percents(configurations),
+        "by_setting_percent": percents(settings),
+        "pairs": sum(map(len, configurations.values())),
+        "left_out": left_out(records),
+    }
+
+
 def _lead(trial: Trial, record: JudgmentRecord) -> float | None:
     """By how much the better response of a pair leads; None if unanswered, 0 if gold ties."""
     values = points(trial)
@@ -358,6 +448,28 @@ RULES: Mapping[str, ScoringRule] = {
         "Plan-RewardBench's own rule",
         "Every trial counts by itself, a tie one half, and one without a verdict nothing; splits count alike.",
         ("by_split_percent",),
+    ),
+    "rmb": ScoringRule(
+        rmb,
+        "RMB's own rule",
+        "An item counts as right where its best answer scores strictly higher than every other one. Pairs and "
+        "best-of-N items have separate scores, whose mean is the overall one.",
+        ("by_set_percent", "pairwise_by_category_percent", "bon_by_category_percent"),
+    ),
+    "judgelrm": ScoringRule(
+        judgelrm,
+        "JudgeLRM's own rule",
+        "Agreement with the annotators' majority in three classes: the first response, the second one, or a tie. Unlike "
+        "in our accuracy, pairs whose gold ties count, and a judged tie is right only there. A missing verdict counts "
+        "as a tie.",
+        ("by_gold_percent",),
+    ),
+    "memrewardbench": ScoringRule(
+        memrewardbench,
+        "MemRewardBench's own rule",
+        "Accuracy by configuration, and by setting within it; all pairs count alike. Every order counts by itself, and "
+        "ties are wrong.",
+        ("by_configuration_percent", "by_setting_percent"),
     ),
 }
 """The registry of rules. The entry of a benchmark names its rule."""

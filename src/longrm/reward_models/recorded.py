@@ -1,10 +1,11 @@
 """Judgments that were recorded earlier: `--recorded PATH`."""
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -13,6 +14,7 @@ from longrm.data.files import raw_rows
 from longrm.data.readers import SCORES, read_scored, written_columns
 from longrm.errors import DataError
 from longrm.judging import load_format
+from longrm.judging.answers import answer_of
 from longrm.reading import read_json, short, typed
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.trials import presented, trial_of
@@ -29,6 +31,7 @@ class RecordedRewardModel(RewardModel):
 
     - a run folder of longrm, or its `judgments.jsonl`;
     - a JudgeBench file with `judgments`: the scores of a reward model, or the text of a judge;
+    - a file of JudgeLRM's results: two scores in `output`, or `result`;
     - result files of the LongRM release, one JSONL file per task or a folder of them: texts, or the scores of a
       discriminative model. A row belongs to line `index` (from 0) of its task's file; without that column, to its own
       line;
@@ -57,7 +60,7 @@ class RecordedRewardModel(RewardModel):
                 return
         raise DataError(
             f"{files[0]}: not a record of judgments; known are run folders of longrm, the output of longrm score, "
-            "JudgeBench's files with 'judgments', and the LongRM release's results with 'output' and 'shuffled_order'"
+            "JudgeBench's files with 'judgments', JudgeLRM's with 'result', and the LongRM release's results with 'output' and 'shuffled_order'"
         )
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
@@ -172,6 +175,53 @@ def _from_judgebench(files: Sequence[Path]) -> _Record:
     return _Record(trials, scale)
 
 
+# ---- JudgeLRM ----
+
+_ANSWER = re.compile(r"<answer>\s*(\d+(?:\.\d+)?)\s*</answer>")
+_RESULTS = {0: (0.5, 0.5), 1: (1.0, 0.0), 2: (0.0, 1.0)}
+
+
+class _JudgelrmRow(BaseModel):
+    idx: str | int
+    result: Literal[0, 1, 2, "0", "1", "2"]  # the better response; 0 is a tie, or no verdict
+    output: str | None = None
+
+
+def _from_judgelrm(files: Sequence[Path]) -> _Record:
+    trials: _Trials = {}
+    scale: Scale = "points"  # unless a verdict is known only from `result`
+    for place, row in _rows(files[0], _JudgelrmRow):
+        name, text = str(row.idx), row.output or ""
+        if name in trials:
+            raise DataError(f"{place}, field 'idx': duplicate {short(name)}")
+        rated, decided = _two_scores(text), _RESULTS[int(row.result)]
+        if text and not rated and decided == _RESULTS[0]:
+            detail = "no two scores in the recorded text"
+            judgment = Judgment(Outcome.UNPARSED, explanation=text, detail=detail)
+        elif rated and _order(rated) == _order(decided):
+            judgment = Judgment(Outcome.ANSWERED, rated, explanation=text)
+        else:  # the authors count `result`
+            scale = "verdict"
+            contradicted = True if rated else None
+            judgment = Judgment(Outcome.ANSWERED, decided, explanation=text, contradicted=contradicted)
+        trials[name] = (trial_of(judgment, (0, 1)),)
+    return _Record(trials, scale)
+
+
+def _two_scores(text: str) -> tuple[float, ...]:
+    """The last two scores after the thought; empty without two, or if both are 0.
+
+    Scores are 1 to 10. The authors record two zeros for a text without an end of its thought (`postprocess_output` in
+    judgelrm_inference.py, github.com/NuoJohnChen/JudgeLRM at 4f2e213).
+    """
+    scores = tuple(float(score) for score in _ANSWER.findall(answer_of(text))[-2:])
+    return scores if len(scores) == 2 and any(scores) else ()
+
+
+def _order(scores: Sequence[float]) -> int:
+    return (scores[0] > scores[1]) - (scores[0] < scores[1])
+
+
 # ---- Results of the LongRM release ----
 
 
@@ -250,6 +300,7 @@ def _from_scored(files: Sequence[Path]) -> _Record:
 _READERS: tuple[tuple[set[str], Callable[[Sequence[Path]], _Record]], ...] = (
     ({"id", "group", "outcome"}, _from_run),
     ({"pair_id", "judgments"}, _from_judgebench),
+    ({"idx", "response1", "response2", "result"}, _from_judgelrm),
     ({"output", "shuffled_order"}, _from_release),
     *((set(written_columns(name)[:2]), _from_scored) for name in SCORES),
 )

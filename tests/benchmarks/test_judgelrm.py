@@ -31,7 +31,10 @@ def test_a_row_becomes_a_pair_with_its_majority(put, bench):
     pair, alone = loaded.comparisons
     assert (pair.id, pair.ranks) == ("3", (1, 2))
     assert [text_of(response) for response in pair.responses] == ["Noreth, Quill", "Quill"]
-    assert (text_of(pair.prompt), text_of(alone.prompt)) == ("Sort the names.\nQuill, Noreth", "Sort the names.")
+    assert (text_of(pair.prompt), text_of(alone.prompt)) == (
+        "Sort the names.\nQuill, Noreth",
+        "Sort the names.",
+    )
     assert pair.metadata == {
         "task": "one_two",
         "motivation_app": "Notes",
@@ -43,7 +46,13 @@ def test_a_row_becomes_a_pair_with_its_majority(put, bench):
 
 @pytest.mark.parametrize(
     ("votes", "ranks"),
-    [((2, 2, 0), (2, 1)), (("1", "0", "1"), (1, 2)), ((0, 0, 1), (1, 1)), ((0, 1, 2), (1, 1)), ((2, 1, 0), (1, 1))],
+    [
+        ((2, 2, 0), (2, 1)),
+        (("1", "0", "1"), (1, 2)),
+        ((0, 0, 1), (1, 1)),
+        ((0, 1, 2), (1, 1)),
+        ((2, 1, 0), (1, 1)),
+    ],
 )
 def test_gold_is_the_majority_and_without_one_a_tie(votes, ranks, put, bench):
     row = {**ROW, **{f"annotator{number}": vote for number, vote in enumerate(votes, start=1)}}
@@ -70,5 +79,9 @@ def test_the_published_pairs_are_read_in_full(bench, counts):
     pairs, rows = list(loaded.comparisons), json.loads(file.read_text(encoding="utf-8"))
     assert [pair.id for pair in pairs] == [str(row["idx"]) for row in rows]
     assert Counter(pair.ranks for pair in pairs) == {(2, 1): 472, (1, 2): 422, (1, 1): 105}
-    assert len({pair.group for pair in pairs}) == len({(row["instruction"], row["input"]) for row in rows}) == 170
+    assert (
+        len({pair.group for pair in pairs})
+        == len({(row["instruction"], row["input"]) for row in rows})
+        == 170
+    )
     assert counts(loaded) == {"duplicates": 136, "empty_responses": 54, "ties": 105}

@@ -77,7 +77,10 @@ def test_an_answer_identical_to_the_best_ties_and_stays(rmb, counts):
 
 
 def test_an_empty_last_turn_is_read_and_an_empty_answer_is_left_out(rmb, counts):
-    silent = {**PAIR, "conversation_input": [*TURNS[:2], {"role": "user", "content": "", "language": "Nolang"}]}
+    silent = {
+        **PAIR,
+        "conversation_input": [*TURNS[:2], {"role": "user", "content": "", "language": "Nolang"}],
+    }
     empty = {**PAIR, "pair_uid": "8", "reject": {"answer": " ", "llm_name": "two"}}
     loaded = rmb(Pairwise_set=[silent, empty])
     assert [item.prompt[-1]["content"] for item in loaded.comparisons] == [""]
@@ -122,9 +125,7 @@ def test_the_published_files_are_read_in_full(bench, counts):
     places = Counter((category, name) for found in rows.values() for category, name, _ in found)
     assert Counter((item.metadata["task"], item.metadata["subtype"]) for item in items) == places
     assert len({category for category, _ in places}) == 12
-    conversations = {
-        json.dumps(row["conversation_input"]) for found in rows.values() for _, _, row in found
-    }
+    conversations = {json.dumps(row["conversation_input"]) for found in rows.values() for _, _, row in found}
     assert len({item.group for item in items}) == len(conversations) == 1523
     assert {kind: counts(loaded).get(kind, 0) for kind in ("duplicates", "empty_responses")} == {
         "duplicates": 9,

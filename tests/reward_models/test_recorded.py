@@ -309,7 +309,12 @@ PANDALM = {
     [
         ("<answer>9</answer><answer>8</answer>", 1, (9, 8), None),
         ("<answer> 7.5 </answer><answer> 8 </answer><|im_end|>", 2, (7.5, 8), None),
-        ("<think><answer>1</answer><answer>9</answer> no</think><answer>9</answer><answer>9</answer>", 0, (9, 9), None),
+        (
+            "<think><answer>1</answer><answer>9</answer> no</think><answer>9</answer><answer>9</answer>",
+            0,
+            (9, 9),
+            None,
+        ),
         ("<answer>3</answer><answer>5</answer>", 1, (1, 0), True),  # the authors count the result
         ("<answer>3</answer>", 2, (0, 1), None),
         (None, "0", (0.5, 0.5), None),
@@ -326,7 +331,11 @@ def test_two_scores_of_judgelrm_are_read_from_its_output(output, result, scores,
 
 @pytest.mark.parametrize(
     "output",
-    ["<answer>0</answer><answer>0</answer>", "They are alike.", "<think>So <answer>2</answer><answer>3</answer>"],
+    [
+        "<answer>0</answer><answer>0</answer>",
+        "They are alike.",
+        "<think>So <answer>2</answer><answer>3</answer>",
+    ],
 )
 def test_a_text_of_judgelrm_without_two_scores_is_no_tie(output, put):
     model = RecordedRewardModel(put("j.jsonl", {**PANDALM, "output": output, "result": 0}))

@@ -43,12 +43,11 @@ def _configuration(file: Path) -> FileRow:
 
 
 def _comparison(row: FileRow, number: int, names: Counter[str]) -> Comparison:
-    configuration, setting, length = row["configuration"], name_of(row, "task"), labeled_length(row, "ctx_length")
-    used = _USED
+    configuration, setting, used = row["configuration"], name_of(row, "task"), _USED
     # The README shortens Multi-turn_Dialogue_Understanding to Multi-turn_Dialogue.
     if not configuration or any(name.startswith(setting) for name in CONFIGURATIONS):
         configuration, setting, used = configuration or setting, name_of(row, "subtask"), {*_USED, "subtask"}
-    given = columns_of(row, "chosen", "rejected")
+    given, length = columns_of(row, "chosen", "rejected"), labeled_length(row, "ctx_length")
     known = {"length": length} if length else {}
     metadata = {**known, "task": configuration, "subtype": setting}
     identity = f"{configuration}/{number}"

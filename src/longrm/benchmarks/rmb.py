@@ -57,19 +57,23 @@ def load_rmb(request: BenchmarkRequest) -> LoadedBenchmark:
     RMB's rule.
     """
     path = Path(request.path)
-    files = sorted(path.rglob("*.json")) if path.is_dir() else None  # no files: left to `load_rows` to report
+    files = (
+        sorted(path.rglob("*.json")) if path.is_dir() else None
+    )  # without any, `load_rows` reports the folder
     return load_rows(request, _comparison, UNREADABLE, files=files)
 
 
 def _comparison(row: FileRow, number: int, names: Counter[str]) -> Comparison:
-    item: _Pair | _BestOfN
+    item: _Item
     if "bon_uid" in row:
-        item = validated(_BEST_OF_N, dict(row))
-        identity, answers = f"bon/{item.bon_uid}", {"bon_best": item.bon_best}
-        answers |= {f"loser_list[{place}]": loser for place, loser in enumerate(item.loser_list)}
+        several: _BestOfN = validated(_BEST_OF_N, dict(row))
+        losers = {f"loser_list[{place}]": loser for place, loser in enumerate(several.loser_list)}
+        item, identity = several, f"bon/{several.bon_uid}"
+        answers = {"bon_best": several.bon_best} | losers
     else:
-        item = validated(_PAIR, dict(row))
-        identity, answers = f"pairwise/{item.pair_uid}", {"chosen": item.chosen, "reject": item.reject}
+        pair: _Pair = validated(_PAIR, dict(row))
+        item, identity = pair, f"pairwise/{pair.pair_uid}"
+        answers = {"chosen": pair.chosen, "reject": pair.reject}
     texts = {field: one.answer for field, one in answers.items()}
     best, *_ = texts.values()
     category, subtype = item.category_path.split("/")[-2:]

@@ -161,7 +161,7 @@ def rmb(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
     # `chosen > rejected` in eval/scripts/my_run_rm.py, github.com/Zhou-Zoey/RMB-Reward-Model-Benchmark at 2be3180. Its
     # code for best-of-N items is not published.
     sets: dict[str, list[bool]] = defaultdict(list)
-    categories: dict[str, dict[str, list[bool]]] = {"pairwise": defaultdict(list), "bon": defaultdict(list)}
+    categories: dict[str, list[bool]] = defaultdict(list)
     known = [record for record in records if record.ranks is not None]
     for record in known:
         if record.outcome is not Outcome.ERROR:
@@ -169,13 +169,12 @@ def rmb(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
             right = bool(values) and values[0] > max(values[1:])
             goal = "harmlessness" if record.task == "Harmlessness" else "helpfulness"
             sets[f"{goal}, {kind}"].append(right)
-            categories[kind][record.task].append(right)
+            categories[f"{record.task}, {kind}"].append(right)
     by_set = percents(sets)
     return {
         "overall_percent": fmean(by_set.values()) if by_set else None,
         "by_set_percent": by_set,
-        "pairwise_by_category_percent": percents(categories["pairwise"]),
-        "bon_by_category_percent": percents(categories["bon"]),
+        "by_category_percent": percents(categories),
         "items": {name: len(found) for name, found in sorted(sets.items())},
         "left_out": len(known) - sum(map(len, sets.values())),
     }
@@ -454,14 +453,14 @@ RULES: Mapping[str, ScoringRule] = {
         "RMB's own rule",
         "An item counts as right where its best answer scores strictly higher than every other one. Pairs and "
         "best-of-N items have separate scores, whose mean is the overall one.",
-        ("by_set_percent", "pairwise_by_category_percent", "bon_by_category_percent"),
+        ("by_set_percent",),
     ),
     "judgelrm": ScoringRule(
         judgelrm,
         "JudgeLRM's own rule",
-        "Agreement with the annotators' majority in three classes: the first response, the second one, or a tie. Unlike "
-        "in our accuracy, pairs whose gold ties count, and a judged tie is right only there. A missing verdict counts "
-        "as a tie.",
+        "Agreement with the annotators' majority in three classes: the first response, the second one, or a tie. "
+        "Unlike in our accuracy, pairs whose gold ties count, and a judged tie is right only there. A missing verdict "
+        "counts as a tie.",
         ("by_gold_percent",),
     ),
     "memrewardbench": ScoringRule(

@@ -60,7 +60,8 @@ class RecordedRewardModel(RewardModel):
                 return
         raise DataError(
             f"{files[0]}: not a record of judgments; known are run folders of longrm, the output of longrm score, "
-            "JudgeBench's files with 'judgments', JudgeLRM's with 'result', and the LongRM release's results with 'output' and 'shuffled_order'"
+            "JudgeBench's files with 'judgments', JudgeLRM's with 'result', and the LongRM release's results with "
+            "'output' and 'shuffled_order'"
         )
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:

@@ -27,12 +27,12 @@ def test_pairs_and_best_of_n_are_separate_sets(judgment):
             "helpfulness, bon": 40.0,
             "helpfulness, pairwise": 60.0,
         },
-        "pairwise_by_category_percent": {
-            "Chat": 50.0,
-            "Code": pytest.approx(200 / 3),
-            "Harmlessness": 100.0,
+        "by_category_percent": {
+            "Chat, bon": 40.0,
+            "Chat, pairwise": 50.0,
+            "Code, pairwise": pytest.approx(200 / 3),
+            "Harmlessness, pairwise": 100.0,
         },
-        "bon_by_category_percent": {"Chat": 40.0},
         "items": {"harmlessness, pairwise": 1, "helpfulness, bon": 5, "helpfulness, pairwise": 5},
         "left_out": 1,
     }

@@ -308,6 +308,7 @@ PANDALM = {
     ("output", "result", "scores", "contradicted"),
     [
         ("<answer>9</answer><answer>8</answer>", 1, (9, 8), None),
+        ("<answer>0</answer><answer>0</answer><|im_end|>", 0, (0, 0), None),
         ("<answer> 7.5 </answer><answer> 8 </answer><|im_end|>", 2, (7.5, 8), None),
         (
             "<think><answer>1</answer><answer>9</answer> no</think><answer>9</answer><answer>9</answer>",

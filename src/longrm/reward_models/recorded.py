@@ -179,6 +179,9 @@ def _from_judgebench(files: Sequence[Path]) -> _Record:
 # ---- JudgeLRM ----
 
 _ANSWER = re.compile(r"<answer>\s*(\d+(?:\.\d+)?)\s*</answer>")
+# The authors record this for a text without an end of its thought: `postprocess_output` in judgelrm_inference.py,
+# github.com/NuoJohnChen/JudgeLRM at 4f2e213. Two zeros of a judge have an end token after them.
+_NO_ANSWER = "<answer>0</answer><answer>0</answer>"
 _RESULTS = {0: (0.5, 0.5), 1: (1.0, 0.0), 2: (0.0, 1.0)}
 
 
@@ -210,13 +213,9 @@ def _from_judgelrm(files: Sequence[Path]) -> _Record:
 
 
 def _two_scores(text: str) -> tuple[float, ...]:
-    """The last two scores after the thought; empty without two, or if both are 0.
-
-    Scores are 1 to 10. The authors record two zeros for a text without an end of its thought (`postprocess_output` in
-    judgelrm_inference.py, github.com/NuoJohnChen/JudgeLRM at 4f2e213).
-    """
-    scores = tuple(float(score) for score in _ANSWER.findall(answer_of(text))[-2:])
-    return scores if len(scores) == 2 and any(scores) else ()
+    """The last two scores after the thought; empty without two."""
+    scores = () if text == _NO_ANSWER else _ANSWER.findall(answer_of(text))[-2:]
+    return tuple(map(float, scores)) if len(scores) == 2 else ()
 
 
 def _order(scores: Sequence[float]) -> int:

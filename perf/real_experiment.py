@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from measuring import circumstances
@@ -19,7 +19,6 @@ from measuring import circumstances
 from longrm.benchmarks import Probe, ProbeCell
 from longrm.errors import LongRMError
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
-from longrm.modeling.saving import merge
 from longrm.reward_models import JudgeSettings
 from longrm.runs.progress import Progress
 from longrm.training.settings import TrainingSettings
@@ -103,25 +102,29 @@ def probes(contexts: int, seed: int) -> dict[str, Probe]:
     }
 
 
-def folder_of(options: argparse.Namespace, arm: str) -> Path:
-    return Path(options.out) / f"{arm}-{options.seed}"
+def precision() -> Literal["bfloat16", "float32"]:
+    """How matrices are multiplied: bf16 where the CPU has a unit for it (AMX), on others it is slower than fp32."""
+    return "bfloat16" if torch.cpu.get_capabilities().get("amx_bf16") else "float32"
 
 
-def model_of(options: argparse.Namespace, arm: str | None) -> Path:
+def folder_of(options: argparse.Namespace, arm: str, seed: int) -> Path:
+    return Path(options.out) / f"{arm}-{seed}"
+
+
+def model_of(options: argparse.Namespace, arm: str | None, seed: int) -> Path:
     """The folder of an arm's model."""
     if arm is None or ARMS[arm].recipe is None:
         return Path(options.model)
-    return folder_of(options, arm) / "merged"
+    return folder_of(options, arm, seed) / "training" / "model"
 
 
 def trained(
     options: argparse.Namespace, name: str, recipe: str, start: str | None, progress: Progress
 ) -> None:
-    """Trains an arm and merges its adapter, so that the next one can start from it."""
-    merged = model_of(options, name)
-    if merged.exists():
+    """Trains an arm; all seeds of an arm continue the first model of the arm before, seed 0."""
+    if model_of(options, name, options.seed).exists():
         return
-    begins = model_of(options, start)
+    begins = model_of(options, start, 0)
     if not begins.exists():
         raise SystemExit(
             f"{begins} is not there: run the arm {start} first"
@@ -131,20 +134,22 @@ def trained(
     file = RECIPES / f"{recipe}.toml"
     changes = {
         "model.path": str(begins),
+        "model.precision": precision(),
         "seed": options.seed,
         # Drawn apart: no two arms and no two seeds read the same contexts.
-        "data.world.seed": 100 * options.seed + list(ARMS).index(name),
+        "data.world.seed": 100 * options.seed
+        + 10 * [name for name in ARMS if ARMS[name].recipe].index(name)
+        + 10,
     }
     settings = TrainingSettings.resolve(file, changes)
-    run = folder_of(options, name) / "training"
-    train(settings, run, progress=progress)
-    merge(run / "model", merged)
+    train(settings, folder_of(options, name, options.seed) / "training", progress=progress)
 
 
 def judged(options: argparse.Namespace, name: str, progress: Progress) -> None:
     """Judges all probes and prints a line for each; it replaces an earlier one in the file of results."""
     arm = ARMS[name]
-    model = arm.model.format(model_of(options, name))
+    model = arm.model.format(model_of(options, name, options.seed))
+    judge = {**arm.judge.model_dump(), "dtype": precision()}
     facts = circumstances(options)
     benches: dict[str, dict[str, Any]] = {
         bench: {"bench": "probe", "probe": {**probe.model_dump(), "tokenizer": str(options.model)}}
@@ -152,13 +157,15 @@ def judged(options: argparse.Namespace, name: str, progress: Progress) -> None:
         if bench in (options.probes or arm.probes)
     }
     if options.leval and LEVAL in (options.probes or [LEVAL]):
-        judge = {**arm.judge.model_dump(), "max_length": LEVAL_TOKENS}
+        longest = {**judge, "max_length": LEVAL_TOKENS}
         # All pairs: what lies in results was measured before a balanced choice was there.
-        benches[LEVAL] = {"bench": f"leval:{options.leval}", "leval": {"selection": "all"}, "judge": judge}
+        benches[LEVAL] = {"bench": f"leval:{options.leval}", "leval": {"selection": "all"}, "judge": longest}
     for bench, what in benches.items():
-        settings = Evaluation.model_validate({"model": model, "judge": arm.judge, **what})
+        settings = Evaluation.model_validate({"model": model, "judge": judge, **what})
         began = time.process_time()
-        summary = run_evaluation(settings, folder_of(options, name) / bench, progress=progress).to_dict()
+        summary = run_evaluation(
+            settings, folder_of(options, name, options.seed) / bench, progress=progress
+        ).to_dict()
         result: dict[str, Any] = {
             "arm": name,
             "seed": options.seed,

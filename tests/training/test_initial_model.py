@@ -77,6 +77,7 @@ def test_positions_are_stretched_before_training(base: Path, tmp_path: Path):
         ({"precision": "bfloat16"}, {torch.float32}, set()),
         ({"lora": {"rank": 2}}, {torch.float32}, {torch.float32}),
         ({"lora": {"rank": 2}, "precision": "bfloat16"}, {torch.float32}, {torch.bfloat16}),
+        ({"frozen_layers": 1, "precision": "bfloat16"}, {torch.float32}, {torch.bfloat16}),
     ],
 )
 @pytest.mark.parametrize("kind", ["scorer", "language_model"])
@@ -120,3 +121,49 @@ def test_training_does_not_go_on_from_an_adapter_but_from_what_it_merges_to(base
     save(initial_model(settings(path=str(base), lora={"rank": 2}), "scorer"), tmp_path / "adapter")
     with pytest.raises(ModelError, match=r"adapter.*longrm merge"):
         initial_model(settings(path=str(tmp_path / "adapter")), "scorer")
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+@pytest.mark.parametrize("kind", ["scorer", "language_model"])
+def test_the_gradients_above_frozen_layers_are_those_of_the_whole_model(
+    kind: str, lora: dict | None, base: Path
+):
+    def gradients(**model: object) -> dict[str, torch.Tensor]:
+        trainee = initial_model(settings(path=str(base), lora=lora, **model), kind).model
+        for name, weight in trainee.named_parameters():
+            if "lora_A" in name:
+                weight.data.fill_(0.1)
+            if "lora_B" in name:  # 0 at the start, where the other half has no gradient
+                weight.data.fill_(0.1 if ".1." in name else 0.0)
+        values = (
+            scores(trainee, PACKED) if kind == "scorer" else torch.cat(response_logprobs(trainee, PACKED))
+        )
+        values[0].backward()
+        return {name: weight.grad for name, weight in trainee.named_parameters() if weight.grad is not None}
+
+    whole, upper = gradients(), gradients(frozen_layers=1)
+    below = {name for name in whole if ".0." in name or "embed_tokens" in name}
+    assert below
+    assert upper.keys() == whole.keys() - below
+    for name, gradient in upper.items():
+        torch.testing.assert_close(gradient, whole[name], rtol=1e-5, atol=1e-6)
+
+
+def test_one_layer_at_least_is_trained(base: Path):
+    with pytest.raises(ModelError, match="frozen_layers = 2"):
+        initial_model(settings(path=str(base), frozen_layers=2), "scorer")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of torch.compile's own imports
+def test_compiled_layers_give_the_same_scores_and_gradients(base: Path):
+    plain, compiled = (
+        initial_model(settings(path=str(base), compile=compile_), "scorer").model
+        for compile_ in (False, True)
+    )
+    assert sum(module._compiled_call_impl is not None for module in compiled.modules()) == 2 * 3 + 1
+    found = [scores(model, PACKED) for model in (plain, compiled)]
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=ROUNDING)
+    for values in found:
+        values[0].backward()
+    for one, other in zip(plain.parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(other.grad, one.grad, rtol=1e-4, atol=ROUNDING)

@@ -35,6 +35,7 @@ def adapt(
     targets: Sequence[str] | None,
     seed: int,
     revision: str | None = None,
+    first_layer: int = 0,
 ) -> None:
     """Freezes a model and adds adapters to its linear layers, in place; a scalar head stays trainable.
 
@@ -46,6 +47,7 @@ def adapt(
         targets: Names of the linear modules to adapt; None for every linear layer of the body.
         seed: The seed of the random half of the updates; the other half is zero, so that training starts from the base.
         revision: The commit of a base of the Hub.
+        first_layer: The lowest layer that gets adapters, counted from 0.
     """
     linear = [name for name, module in model.base_model.named_modules() if isinstance(module, nn.Linear)]
     known = sorted({name.rpartition(".")[2] for name in linear})
@@ -60,6 +62,7 @@ def adapt(
         task_type=TaskType.CAUSAL_LM if head is None else TaskType.SEQ_CLS,
         base_model_name_or_path=str(folder.resolve()) if folder.exists() else base,
         revision=revision,
+        layers_to_transform=list(range(first_layer, model.config.num_hidden_layers)) if first_layer else None,
     )
     model.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):

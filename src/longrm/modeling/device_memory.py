@@ -51,6 +51,31 @@ def precision_of(model: nn.Module) -> Precision:
     return precision
 
 
+def freeze_layers(model: Any, count: int) -> None:
+    """Stops the training of the lowest layers of a model and of its embeddings, in place; 0 freezes nothing.
+
+    No operation below the first trained weight is recorded for the backward pass.
+    """
+    layers = model.base_model.layers
+    if count >= len(layers):
+        raise ModelError(
+            f"model.frozen_layers = {count}: the model has {len(layers)} layers, and one must be trained"
+        )
+    for module in (model.get_input_embeddings(), *layers[:count]) if count else ():
+        module.requires_grad_(False)
+
+
+def compile_layers(model: Any) -> None:
+    """Compiles what looks at one token at a time, the norms and feed-forward layers of a model, in place.
+
+    There most of the time is spent on reading and writing activations, which compiled code does in fewer passes.
+    Attention stays as it is: its layout differs from batch to batch.
+    """
+    for module in model.base_model.modules():
+        if type(module).__name__.endswith(("RMSNorm", "LayerNorm", "MLP")):
+            module.compile(dynamic=True)
+
+
 def autocast_body(model: Any) -> AbstractContextManager[Any]:
     """Returns the context in which the body of a model computes."""
     # Each weight is used once per forward pass: a cache of converted ones would only take memory.

@@ -7,7 +7,13 @@ import torch
 
 from longrm import hub
 from longrm.errors import ModelError
-from longrm.modeling.device_memory import checkpoint_activations, set_precision, tile_feed_forward
+from longrm.modeling.device_memory import (
+    checkpoint_activations,
+    compile_layers,
+    freeze_layers,
+    set_precision,
+    tile_feed_forward,
+)
 from longrm.modeling.folders import check_trainable, find_model_folders, kind_of
 from longrm.modeling.loading import (
     LanguageModel,
@@ -59,12 +65,16 @@ def initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | Langu
                 alpha=start.lora.alpha,
                 targets=None,  # every linear layer but the heads
                 seed=settings.seed,
+                first_layer=start.frozen_layers,
             )
+    freeze_layers(model.model, start.frozen_layers)
     set_precision(model.model, start.precision)
     if memory.gradient_checkpointing:
         checkpoint_activations(model.model, offload=memory.activation_offloading)
     if memory.tiled_mlp:
         tile_feed_forward(model.model, tile_length(model.model.config.hidden_size))
+    if start.compile:
+        compile_layers(model.model)
     return model
 
 

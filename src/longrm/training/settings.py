@@ -78,6 +78,10 @@ class ModelSettings(Config):
         new: A small random model instead.
         rope_theta: Set the base of the rotary frequencies before training, to extend the context window.
         lora: Train adapters instead of all weights.
+        frozen_layers: The lowest layers, and the embeddings, that are not trained: what they compute of a prompt needs
+            neither a gradient nor memory for one.
+        compile: Compile norms and feed-forward layers with `torch.compile`, which takes a minute at the start and needs
+            a C++ compiler on a CPU.
         precision: Precision of matrix products. Trained weights, heads and log-probabilities are always fp32.
     """
 
@@ -85,6 +89,8 @@ class ModelSettings(Config):
     new: NewModelSettings | None = None
     rope_theta: float | None = Field(None, gt=1.0)
     lora: LoraSettings | None = None
+    frozen_layers: int = Field(0, ge=0)
+    compile: Annotated[bool, OPERATIONAL] = False
     precision: Literal["float32", "bfloat16"] = "float32"
 
     @model_validator(mode="after")

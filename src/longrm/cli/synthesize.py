@@ -77,6 +77,14 @@ _RECIPES = {
         "Train a judge on them: longrm train grpo --set data.path={out}/rows --set model.path=MODEL --out RUN; "
         "docs/judge_training.md has settings, and examples for TRL, verl and OpenRLHF",
     ),
+    "embed": RecipeText(
+        "Put short preferences into long contexts of other conversations.",
+        "The conversation of a comparison becomes one message of an inbox, at a drawn depth among the other "
+        "conversations of the same input and, if set, passages of documents; the prompt asks for the reply to its "
+        "sender. Responses and gold order stay. Relevance pairs prefer the reply to this sender over the reply to "
+        "another one. No model is asked.",
+        _TRAIN_PAIRS,
+    ),
     "distill": RecipeText(
         "Keep the best of several answers by a reward model: demonstrations.",
         "Samples several answers to every prompt and keeps the one with the highest reward.",
@@ -89,8 +97,8 @@ _RECIPES = {
 def command() -> None:
     """Makes data from documents with questions and gold answers; every recipe is a subcommand.
 
-    For texts without questions, start with `questions`; `rubrics` adds criteria to preferences, and `judge-prompts`
-    makes prompts of them on which a judge is trained.
+    For texts without questions, start with `questions`; `rubrics` adds criteria to preferences, `embed` puts
+    them into long contexts, and `judge-prompts` makes prompts of them on which a judge is trained.
 
     The input is a recipe in TOML, the output a run folder: rows/ has the data for longrm train and evaluate;
     manifest.json has sources, models, prompts, cost, and the counts of every step. The same command continues a

@@ -8,8 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from longrm.benchmarks import BenchmarkSource, LoadedBenchmark
 from longrm.config import OPERATIONAL, Config
 from longrm.data.files import find_files
 from longrm.errors import ConfigError, nearest
@@ -25,6 +26,15 @@ from longrm.synthesis.documents import (
 )
 from longrm.synthesis.domains import DOMAINS
 from longrm.synthesis.models import ModelSettings
+
+
+def _positive_and_different(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    if min(lengths) < 1 or len(set(lengths)) < len(lengths):
+        raise ValueError(f"lengths must be positive and differ, got {list(lengths)}")
+    return lengths
+
+
+Lengths = Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(_positive_and_different)]
 
 
 class SourceSettings(Config):
@@ -113,6 +123,28 @@ class SynthesisRecipe(Config):
 
     seed: int = 0
     batch: Annotated[int, OPERATIONAL] = Field(64, ge=1)
+
+
+class ComparisonRecipe(SynthesisRecipe):
+    """Settings of the recipes that start from comparisons with a known gold order.
+
+    Attributes:
+        source: The comparisons: `file:PATH`, a benchmark with its path, or `probe` for generated worlds, as in `longrm
+            evaluate --bench`.
+        license: Its license, for the manifest.
+        reading: How to read a benchmark's files.
+    """
+
+    source: str
+    license: str = "unknown"
+    reading: BenchmarkSource = BenchmarkSource()
+
+    def provenance(self, bench: LoadedBenchmark) -> list[dict[str, str]]:
+        """The source for the manifest."""
+        name, _, path = self.source.partition(":")
+        if path and Path(path).expanduser().exists():
+            return [SourceSettings(path=path, license=self.license).provenance() | {"bench": name}]
+        return [{"name": self.source, "license": self.license, **bench.provenance}]
 
 
 class ModelRecipe(SynthesisRecipe):
@@ -221,7 +253,7 @@ class LabelingRecipe(CandidateRecipe):
     rows: Literal["judgments", "pairs"] = "judgments"
     judge_reads: Literal["short", "long"] = "short"
     domain: str = "qa_faithfulness"
-    lengths: tuple[int, ...] = Field((4096,), min_length=1)
+    lengths: Lengths = (4096,)
     tolerance: int = Field(16, ge=0)
     chunk_size: int = Field(128, ge=8)
     evidence_from: Literal["given", "retrieval", "model"] = "retrieval"
@@ -237,13 +269,6 @@ class LabelingRecipe(CandidateRecipe):
         if name not in DOMAINS:
             raise ValueError(f"no domain '{name}'; {nearest(name, DOMAINS)}")
         return name
-
-    @field_validator("lengths")
-    @classmethod
-    def _differ(cls, lengths: tuple[int, ...]) -> tuple[int, ...]:
-        if min(lengths) < 1 or len(set(lengths)) < len(lengths):
-            raise ValueError(f"lengths must be positive and differ, got {list(lengths)}")
-        return lengths
 
 
 def digest_of(files: Sequence[Path]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from longrm import benchmarks
-from longrm.benchmarks import BenchmarkSource, Leval, LoadedBenchmark, OwnTokenizer, Probe
+from longrm.benchmarks import Leval, OwnTokenizer, Probe
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.judging import JudgingFormat, load_format
@@ -19,7 +19,7 @@ from longrm.judging.judge_prompts import ASK_ANSWER, ASK_CONFIDENCE, judge_promp
 from longrm.reading import read_text
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
-from longrm.synthesis.settings import SourceSettings, SynthesisRecipe
+from longrm.synthesis.settings import ComparisonRecipe
 from longrm.types import Comparison, text_of
 from longrm.worlds.words_tokenizer import load_tokenizer
 
@@ -34,14 +34,10 @@ class PromptProbe(Probe):
     seed: int = 0
 
 
-class JudgePromptsRecipe(SynthesisRecipe):
+class JudgePromptsRecipe(ComparisonRecipe):
     """Settings of `longrm synthesize judge-prompts`.
 
     Attributes:
-        source: The comparisons: `file:PATH`, a benchmark with its path, or `probe` for generated worlds, as in `longrm
-            evaluate --bench`.
-        license: Its license, for the manifest.
-        reading: How to read a benchmark's files.
         probe: Lengths, depths and tasks of a probe.
         leval: How answers become comparisons in `leval`.
         formats: "pairwise" (every pair of responses that gold orders, in both orders), "listwise" (all responses, in a
@@ -54,9 +50,6 @@ class JudgePromptsRecipe(SynthesisRecipe):
         file_format: "jsonl", or "parquet" with Arrow's nested types.
     """
 
-    source: str
-    license: str = "unknown"
-    reading: BenchmarkSource = BenchmarkSource()
     probe: PromptProbe = PromptProbe()
     leval: Leval = Leval()
     formats: tuple[Literal["pairwise", "listwise", "pointwise"], ...] = Field(("pairwise",), min_length=1)
@@ -73,13 +66,6 @@ class JudgePromptsRecipe(SynthesisRecipe):
         if self.template is not None and len(self.formats) > 1:
             raise ValueError(f"template requires a single format, got {list(self.formats)}")
         return self
-
-    def provenance(self, bench: LoadedBenchmark) -> list[dict[str, str]]:
-        """The source for the manifest."""
-        name, _, path = self.source.partition(":")
-        if path and Path(path).expanduser().exists():
-            return [SourceSettings(path=path, license=self.license).provenance() | {"bench": name}]
-        return [{"name": self.source, "license": self.license, **bench.provenance}]
 
 
 RECIPE = JudgePromptsRecipe

@@ -13,7 +13,7 @@ from torch.nn import functional
 from longrm.modeling.shared_prefix import scores
 from longrm.training.plan import ModelSizes
 from longrm.training.plan.plan import forward_flops, training_flops
-from longrm.training.plan.workload import Workload
+from longrm.training.plan.workload import TrainedPart, Workload
 
 pytestmark = pytest.mark.full
 
@@ -141,10 +141,8 @@ def test_operations_are_those_of_the_plan(perf, mode, tiled):
     (shape,) = packed.layout.trees
     reading = Workload(1, 1, {shape: 1}, packed.layout, False, "")
     forward = forward_flops(sizes, reading)
-    adapters = sizes.adapter_parameters(perf.models.RANK) if mode == "lora" else 0
-    trained = training_flops(
-        forward, sizes, reading, adapters=adapters, checkpointing=True, reference=False, tiled=tiled
-    )
+    part = TrainedPart(sizes, perf.models.RANK if mode == "lora" else 0)
+    trained = training_flops(forward, part, reading, checkpointing=True, reference=False, tiled=tiled)
     truth = forward if mode == "scoring" else trained
     assert perf.models.operations(model, work, [packed], tiled=tiled) == pytest.approx(
         truth.linear + truth.attention

@@ -149,21 +149,38 @@ def test_the_gradients_above_frozen_layers_are_those_of_the_whole_model(
         torch.testing.assert_close(gradient, whole[name], rtol=1e-5, atol=1e-6)
 
 
-def test_one_layer_at_least_is_trained(base: Path):
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_one_layer_at_least_is_trained(lora: dict | None, base: Path):
     with pytest.raises(ModelError, match="frozen_layers = 2"):
-        initial_model(settings(path=str(base), frozen_layers=2), "scorer")
+        initial_model(settings(path=str(base), frozen_layers=2, lora=lora), "scorer")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of torch.compile's own imports
-def test_compiled_layers_give_the_same_scores_and_gradients(base: Path):
-    plain, compiled = (
-        initial_model(settings(path=str(base), compile=compile_), "scorer").model
-        for compile_ in (False, True)
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # dynamo reads it of every input
+@pytest.mark.parametrize(
+    ("frozen", "checkpointing", "compiled"), [(0, False, True), (1, True, False), (1, True, True)]
+)
+def test_checkpoints_and_compiled_layers_give_the_same_scores_and_gradients(
+    base: Path, frozen: int, checkpointing: bool, compiled: bool
+):
+    plain = initial_model(settings(path=str(base)), "scorer").model
+    memory = {"gradient_checkpointing": checkpointing}
+    other = initial_model(
+        settings(memory, path=str(base), frozen_layers=frozen, compile=compiled), "scorer"
+    ).model.train()  # checkpoints are only for training
+    assert sum(module._compiled_call_impl is not None for module in other.modules()) == compiled * (2 * 3 + 1)
+    below = []  # whether the frozen layer is in the backward pass
+    other.base_model.layers[0].register_forward_hook(
+        lambda _, inputs, output: below.append(inputs[0].requires_grad or output.requires_grad)
     )
-    assert sum(module._compiled_call_impl is not None for module in compiled.modules()) == 2 * 3 + 1
-    found = [scores(model, PACKED) for model in (plain, compiled)]
+    found = [scores(model, PACKED) for model in (plain, other)]
+    assert below[0] is not bool(frozen)
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=ROUNDING)
     for values in found:
         values[0].backward()
-    for one, other in zip(plain.parameters(), compiled.parameters(), strict=True):
-        torch.testing.assert_close(other.grad, one.grad, rtol=1e-4, atol=ROUNDING)
+    gradients = {name: weight.grad for name, weight in other.named_parameters() if weight.requires_grad}
+    assert (
+        len(gradients) == len(list(plain.parameters())) - 10 * frozen
+    )  # of a layer nine, and the embeddings
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, plain.get_parameter(name).grad, rtol=1e-4, atol=ROUNDING)

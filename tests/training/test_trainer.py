@@ -28,6 +28,7 @@ RECIPES = {
         "preference",
         {"model__lora": LORA, "model__precision": "bfloat16", "memory__tokens_per_forward": 1},
     ),
+    "frozen layers, bfloat16": ("sft", {"model__frozen_layers": 1, "model__precision": "bfloat16"}),
     "dpo, checkpointing": ("preference", {"loss__kind": "dpo", "memory__gradient_checkpointing": True}),
 }
 

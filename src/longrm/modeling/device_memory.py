@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from longrm.errors import ModelError
 from longrm.modeling.sequence_parallel import sequence_group
+from longrm.modeling.shapes import check_frozen_layers
 
 _log = logging.getLogger(__name__)
 
@@ -57,10 +58,7 @@ def freeze_layers(model: Any, count: int) -> None:
     No operation below the first trained weight is recorded for the backward pass.
     """
     layers = model.base_model.layers
-    if count >= len(layers):
-        raise ModelError(
-            f"model.frozen_layers = {count}: the model has {len(layers)} layers, and one must be trained"
-        )
+    check_frozen_layers(count, len(layers))
     for module in (model.get_input_embeddings(), *layers[:count]) if count else ():
         module.requires_grad_(False)
 
@@ -116,6 +114,9 @@ def checkpoint_activations(model: Any, *, offload: bool) -> None:
         enable(offload=True)
     else:
         raise ModelError("memory.activation_offloading requires transformers 5.17 or later")
+    # Transformers makes the embeddings' output require a gradient, for reentrant checkpoints: the backward pass would
+    # go through all frozen layers.
+    model.disable_input_require_grads()
 
 
 def tile_feed_forward(model: Any, length: int) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from longrm.errors import ModelError
+
 if TYPE_CHECKING:  # the help of `longrm train` reads settings that use this module, and loads no tokenizer
     from longrm.data.joining import Encoded
 
@@ -214,6 +216,14 @@ def within_budget(items: Iterable[Sized], budget: int) -> Iterator[list[Sized]]:
         tokens += item.size
     if run:
         yield run
+
+
+def check_frozen_layers(count: int, layers: int) -> None:
+    """Refuses to freeze all layers of a model."""
+    if count >= layers:
+        raise ModelError(
+            f"model.frozen_layers = {count}: the model has {layers} layers, and one must be trained"
+        )
 
 
 def tile_length(hidden: int) -> int:

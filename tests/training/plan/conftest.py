@@ -4,7 +4,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Co
 from longrm.training.settings import TrainingSettings
 from longrm.worlds.words_tokenizer import words_tokenizer
 
-ARCHITECTURES = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
+ARCHITECTURES = {"llama": LlamaConfig, "tied": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
 SHAPE = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3, "head_dim": 16}
 HEADS = {"num_attention_heads": 6, "num_key_value_heads": 2}
 
@@ -15,7 +15,11 @@ def bases(tmp_path_factory):
     folders = {}
     for name, make in ARCHITECTURES.items():
         config = make(
-            **SHAPE, **HEADS, vocab_size=words_tokenizer().vocab_size, pad_token_id=words_tokenizer().pad_id
+            **SHAPE,
+            **HEADS,
+            vocab_size=words_tokenizer().vocab_size,
+            pad_token_id=words_tokenizer().pad_id,
+            tie_word_embeddings=name == "tied",
         )
         folders[name] = tmp_path_factory.mktemp(name)
         AutoModelForCausalLM.from_config(config).save_pretrained(folders[name])

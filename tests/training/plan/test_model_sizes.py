@@ -4,8 +4,14 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, MixtralConfig
 
 from longrm.errors import ModelError
+from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.training.initial_model import initial_model
-from longrm.training.plan.workload import sizes_of
+from longrm.training.plan.memory import moments_of
+from longrm.training.plan.plan import plan_training
+from longrm.training.plan.workload import Workload, sizes_of, trained_part
+
+SHAPE = TreeShape(60, (5, 6))
+READING = Workload(1, 1, {SHAPE: 1}, PackedLayout((SHAPE,)), False, "")
 
 PLANNED = {
     "layers": 32,
@@ -60,9 +66,32 @@ def test_experts_are_refused(recipe, tmp_path):
         sizes_of(recipe(model__path=str(tmp_path)), "language_model")
 
 
-def test_adapters_are_those_of_peft(bases, recipe):
-    settings = recipe(model__path=str(bases["qwen2"]), model__lora={"rank": 4})
-    sizes = sizes_of(settings, "language_model")
-    model = initial_model(settings, "language_model").model
-    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    assert sizes.layers * sizes.adapter_parameters(4) == trained
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kind", ["scorer", "language_model"])
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+@pytest.mark.parametrize("frozen", [0, 1, 2])
+def test_trained_parameters_and_bytes_are_those_of_the_model(bases, recipe, frozen, lora, kind, tied):
+    model = {
+        "path": str(bases["tied" if tied else "qwen2"]),
+        "frozen_layers": frozen,
+        "precision": "bfloat16",
+    }
+    settings = recipe(model=model | ({"lora": lora} if lora else {}))
+    sizes = sizes_of(settings, kind)
+    weights = list(initial_model(settings, kind).model.parameters())
+    found = trained_part(settings.model, sizes).parameters
+    assert found == sum(weight.numel() for weight in weights if weight.requires_grad)
+    assert (found == trained_part(recipe(model__path=model["path"]).model, sizes).parameters) is (
+        not frozen and not lora
+    )
+    moment = moments_of(settings, sizes, READING, "cpu")[0]
+    assert moment.weights == sum(weight.numel() * weight.element_size() for weight in weights)
+    assert moment.optimizer == 8 * found
+
+
+def test_freezing_every_layer_is_an_error(recipe):
+    settings = recipe(model={"path": "somewhere/else", "frozen_layers": 32}, plan__model=PLANNED)
+    with pytest.raises(ModelError, match=r"model\.frozen_layers = 32"):
+        plan_training(settings, "cpu")
+    fewer = settings.model.model_copy(update={"frozen_layers": 31})
+    assert plan_training(settings.model_copy(update={"model": fewer}), "cpu").flops.total

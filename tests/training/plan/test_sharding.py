@@ -70,7 +70,7 @@ def test_every_device_loads_the_model_whole_before_stage_3_cuts_it(bases, recipe
     settings = recipe(model__path=str(bases["llama"]), parallel={"zero": 3, "offload": "parameters"})
     sizes = sizes_of(settings, "scorer")
     before = moments_of(settings, sizes, READING, "cuda", 6)[-1]
-    assert (before.when, before.total) == ("before the weights are sharded", 4 * sizes.parameters)
+    assert (before.when, before.total) == ("loading the weights", 4 * sizes.parameters)
     # So large that stage 3 keeps a part of it at a time.
     large = replace(sizes, hidden=8192, intermediate=32768, layers=40)
     peak = peak_memory(settings, large, READING, "cuda", 6)

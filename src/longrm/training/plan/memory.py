@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from longrm.errors import ConfigError
 from longrm.modeling.shapes import LOGITS_AT_ONCE, tile_length
 from longrm.training.plan import ModelSizes
-from longrm.training.plan.workload import Workload
+from longrm.training.plan.workload import TrainedPart, Workload, trained_part
 from longrm.training.settings import ParallelSettings, RolloutSettings, TrainingSettings
 
 _FP32 = 4
@@ -127,37 +127,37 @@ def moments_of(
 ) -> list[PeakMemory]:
     """The moments at which memory may peak.
 
-    In the backward pass at the head, the last layer, the first layer and the embedding; after it; with ZeRO-3 before
-    the first step; and with GRPO while judgments are sampled.
+    In the backward pass at the head, the last layer, the first trained layer and the embedding; after it; before the
+    first step, if more weights are loaded than kept; and with GRPO while judgments are sampled.
     """
     grid = sharding_of(settings.parallel, devices, sizes.heads)
-    layer = _layer_memory(settings, sizes, workload, device, grid)
-    full = settings.model.lora is None
+    trained = trained_part(settings.model, sizes)
+    layer = _layer_memory(settings, trained, workload, device, grid)
+    full = not trained.rank
     checkpointing = settings.memory.gradient_checkpointing
     offload = settings.memory.activation_offloading and device != "cpu"
     embedding = sizes.vocabulary * sizes.hidden
     # Rows are distributed: with no more rows than groups, each group has one micro-batch.
     several = workload.several and (grid.groups == 1 or settings.data.per_step > grid.groups)
 
-    # Weights, and the parameters that are trained: all of them, or adapters and a scalar head.
+    # Trained weights are fp32; adapters come in addition to the weights of the model.
     frozen = 2 if settings.model.precision == "bfloat16" else _FP32
-    if settings.model.lora is None:
-        adapters, trained, weight_bytes = 0, sizes.parameters, float(_FP32 * sizes.parameters)
-    else:
-        head = sizes.head_parameters if sizes.kind == "scorer" else 0
-        adapters = sizes.adapter_parameters(settings.model.lora.rank)
-        trained = sizes.layers * adapters + head
-        weight_bytes = float(frozen * (sizes.parameters - head) + _FP32 * trained)
+    adapters = trained.layers * trained.adapter_parameters
+    weight_bytes = float(
+        frozen * (sizes.parameters + adapters - trained.parameters) + _FP32 * trained.parameters
+    )
     # Adapters are switched off to compute with the weights at the start.
     start = weight_bytes if full and settings.rollouts and settings.loss.options()["kl"] else 0.0
     weights, offloaded_weights = grid.weights(sizes.parameters, weight_bytes)
-    optimizer, offloaded_optimizer = grid.optimizer(trained)
+    optimizer, offloaded_optimizer = grid.optimizer(trained.parameters)
 
     def moment(when: str, gradients: float, activations: float, logits: float, working: float) -> PeakMemory:
         if several and full and working:
             # The gradients of an earlier micro-batch exist already; each matrix is added to its own.
             working += _FP32 * max(width * output for width, output in sizes.matrices.values())
-        present, offloaded_gradients = grid.gradients(trained, trained if several else round(gradients))
+        present, offloaded_gradients = grid.gradients(
+            trained.parameters, trained.parameters if several else round(gradients)
+        )
         return PeakMemory(
             when=when,
             weights=weights,
@@ -167,7 +167,7 @@ def moments_of(
             logits=logits,
             working=working,
             start=start,
-            offloaded=(sizes.layers * layer.input if offload else 0.0)
+            offloaded=(trained.layers * layer.input if offload else 0.0)
             + offloaded_weights
             + offloaded_gradients
             + offloaded_optimizer,
@@ -178,11 +178,10 @@ def moments_of(
         if checkpointing:
             # With offload, one input is in use and the next one is on its way to the device.
             return (min(2, layers) if offload else layers) * layer.input
-        # Frozen embeddings need no gradient, so the first norm of the first layer keeps nothing.
         return (
             layers * layer.kept
-            - (layer.not_in_last if layers == sizes.layers else 0.0)
-            - (0.0 if full else layer.norm)
+            - (layer.not_in_last if layers == trained.layers else 0.0)
+            - (0.0 if trained.embeddings else layer.not_in_first)
         )
 
     # Logits or their softmax and two gradients of them; then the gradients of hidden states and head.
@@ -191,50 +190,62 @@ def moments_of(
     if targets:
         at_once = min(targets, max(1, LOGITS_AT_ONCE // sizes.vocabulary))
         chunk, matrix = _FP32 * at_once * sizes.vocabulary, _FP32 * embedding
-        gradient = matrix * (1 + (at_once < targets)) if full else 0
+        gradient = matrix * (1 + (at_once < targets)) if trained.head else 0
         # A frozen bf16 head has an fp32 copy in every chunk.
-        logits = max(3 * chunk, chunk + gradient) + (matrix if not full and frozen < _FP32 else 0)
+        logits = max(3 * chunk, chunk + gradient) + (matrix if not trained.head and frozen < _FP32 else 0)
 
-    computing = layer.working + (layer.recomputed if checkpointing else 0)
-    last = embedding if full and sizes.kind != "scorer" else sizes.hidden
-    first = last + sizes.layers * (sizes.layer_parameters if full else adapters)
+    def computing(number: int) -> float:
+        """What the backward pass of a trained layer needs; the lowest one is number 1."""
+        without_gradient = number == 1 and not trained.embeddings  # of its input
+        working = layer.working_in_first if without_gradient else layer.working
+        if checkpointing:
+            working += layer.recomputed
+            if without_gradient and layer.stream < _FP32:  # else its norm would share the input
+                working -= layer.not_in_first
+        return working
+
+    last = embedding if trained.head and sizes.kind != "scorer" else sizes.hidden
+    first = last + trained.layers * trained.layer_parameters
     rotation = layer.tokens * 2 * layer.stream * sizes.head_dim  # cosines and sines, which the layers share
     # What the last norm keeps, and the states from which tokens are predicted.
     final = layer.norm + _FP32 * targets * sizes.hidden
     moments = [
-        moment("the head's backward", 0, kept(sizes.layers) + rotation + final, logits, 0),
-        moment("the last layer's backward", last, kept(sizes.layers) + rotation, 0, computing),
-        moment("the first layer's backward", first, kept(1) + rotation, 0, computing),
-        moment("the optimizer's step", trained, 0, 0, 0),
+        moment("the head's backward", 0, kept(trained.layers) + rotation + final, logits, 0),
+        moment(
+            "the last layer's backward", last, kept(trained.layers) + rotation, 0, computing(trained.layers)
+        ),
+        moment("the first trained layer's backward", first, kept(1) + rotation, 0, computing(1)),
+        moment("the optimizer's step", trained.parameters, 0, 0, 0),
     ]
-    if full:
+    if trained.embeddings:
         # The embedding's gradient comes last, and is added to that of a tied head or of an earlier micro-batch.
         twice = several or (sizes.kind == "language_model" and sizes.tied)
         working = _FP32 * embedding * twice + layer.tokens * layer.stream * sizes.hidden
-        moments.append(moment("the embedding's backward", trained, 0, 0, working))
-    if settings.parallel.zero == 3:
-        # Every device loads the full model before it is sharded.
-        moments.append(PeakMemory("before the weights are sharded", weight_bytes, 0, 0, 0, 0, 0))
+        moments.append(moment("the embedding's backward", trained.parameters, 0, 0, working))
+    # Every device loads the full model before it is sharded; in fp32, unless adapters are trained.
+    loaded = weight_bytes if trained.rank else float(_FP32 * sizes.parameters)
+    if settings.parallel.zero == 3 or loaded > weight_bytes:
+        moments.append(PeakMemory("loading the weights", loaded, 0, 0, 0, 0, 0))
     if settings.rollouts is not None:
         idle = PeakMemory("", weights, 0, optimizer, 0, 0, 0, start=start)
-        moments += _sampling_moments(settings, settings.rollouts, sizes, workload, device, idle)
+        moments += _sampling_moments(settings, settings.rollouts, trained, workload, device, idle)
     return moments
 
 
 def _sampling_moments(
     settings: TrainingSettings,
     rollouts: RolloutSettings,
-    sizes: ModelSizes,
+    trained: TrainedPart,
     workload: Workload,
     device: str,
     idle: PeakMemory,
 ) -> list[PeakMemory]:
     """While the longest prompt is read, and while its judgments are written; `idle` is what a step begins with."""
-    count, most = rollouts.num_generations, rollouts.max_tokens
+    sizes, count, most = trained.sizes, rollouts.num_generations, rollouts.max_tokens
     b = 2 if settings.model.precision == "bfloat16" else _FP32
     longest = max(tree.prefix + max(tree.branches) - most for tree in workload.largest.trees)
     per_token = 2 * b * sizes.layers * sizes.keys
-    frozen_head = _FP32 * sizes.vocabulary * sizes.hidden if settings.model.lora and b < _FP32 else 0
+    frozen_head = 0 if trained.head or b == _FP32 else _FP32 * sizes.vocabulary * sizes.hidden
     # A sampled distribution is computed on the CPU: logits over the temperature, their logarithms, probabilities,
     # and two products for the entropy.
     logits = _FP32 * count * sizes.vocabulary * (6 if device == "cpu" else 1) + frozen_head
@@ -271,23 +282,25 @@ class _LayerMemory:
     norm: float  # what one norm keeps
     kept: float  # what autograd keeps
     not_in_last: float  # what it does not keep of the last layer
+    not_in_first: float  # what it does not keep of the first trained layer if its input needs no gradient
     recomputed: float  # what it keeps in addition to the input when the layer is recomputed, and its output
     working: float  # gradients at the widest place of its backward pass, that of its output included
+    working_in_first: float  # the same of the first trained layer if its input needs no gradient
 
 
 def _layer_memory(
-    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: str, grid: Sharding
+    settings: TrainingSettings, trained: TrainedPart, workload: Workload, device: str, grid: Sharding
 ) -> _LayerMemory:
-    full = settings.model.lora is None
-    rank = settings.model.lora.rank if settings.model.lora else 0
+    sizes, rank, full = trained.sizes, trained.rank, not trained.rank
     b = 2 if settings.model.precision == "bfloat16" else _FP32
     tokens = grid.share(workload.largest.tokens)
     keys = sizes.keys * grid.key_copies(sizes.kv_heads)
     # Frozen bf16 embeddings start a bf16 residual stream; trained ones, in fp32, an fp32 stream.
-    stream = _FP32 if full else b
+    stream = _FP32 if trained.embeddings else b
     layer_input = float(tokens * stream * sizes.hidden)
     # A norm keeps its input in fp32, one over its root mean square, and for the gradient of its gain the normed input.
-    norm = float(tokens * _FP32 * (sizes.hidden + 1 + sizes.hidden * full))
+    not_in_first = float(tokens * _FP32 * (sizes.hidden + 1))
+    norm = not_in_first + tokens * stream * sizes.hidden * full
 
     def matrix_inputs(*modules: str) -> int:
         """Bytes per token of the kept input of some matrices: one copy in fp32, one each in bf16; and adapters."""
@@ -324,7 +337,9 @@ def _layer_memory(
         tile = min(tokens, tile_length(sizes.hidden))
         # Weight gradients are summed over tiles, next to those of one tile.
         summed = _FP32 * 4 * sizes.hidden * sizes.intermediate * full
-        feed_working, feed_kept = layer_input + tile * (wide + gradients) + copies + summed, layer_input
+        # Tiles are cut from what a norm returns, which with a trained gain is fp32.
+        normed = tokens * sizes.hidden * (_FP32 if full else stream)
+        feed_working, feed_kept = normed + tile * (wide + gradients) + copies + summed, normed
     else:
         feed_working, feed_kept = tokens * gradients, tokens * wide + copies
 
@@ -342,7 +357,10 @@ def _layer_memory(
         norm=norm,
         kept=float(kept),
         not_in_last=not_in_last,
+        not_in_first=not_in_first,
         # An fp32 input is shared with the first norm.
         recomputed=kept - (layer_input if stream == _FP32 else 0.0) + layer_input,
         working=layer_input + max(feed_working, attention_working - feed_kept),
+        # The gradient of its output goes nowhere around attention.
+        working_in_first=max(layer_input + feed_working, attention_working - feed_kept),
     )

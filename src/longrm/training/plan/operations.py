@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from longrm.modeling.shapes import LOGITS_AT_ONCE, TreeShape
 from longrm.training.plan import UTILIZATION, Device, ModelSizes
-from longrm.training.plan.workload import Workload
+from longrm.training.plan.workload import TrainedPart, Workload, trained_part
 from longrm.training.settings import TrainingSettings
 
 
@@ -65,10 +65,9 @@ def forward_flops(sizes: ModelSizes, workload: Workload) -> Flops:
 
 def training_flops(
     forward: Flops,
-    sizes: ModelSizes,
+    trained: TrainedPart,
     workload: Workload,
     *,
-    adapters: int,
     checkpointing: bool,
     reference: bool,
     tiled: bool = False,
@@ -76,24 +75,26 @@ def training_flops(
     """Operations of a training: forward, backward, what is recomputed, and a reference model's forward pass.
 
     A backward pass takes as much as a forward pass for the gradients of inputs, and as much again for those of weights;
-    frozen weights have none. A checkpointed layer is recomputed up to its last product, of which nothing is kept except
-    by adapters. With `tiled`, feed-forward layers are computed once more. `adapters` are the parameters of the adapters
-    of one layer, 0 if all weights are trained; a reference model reads one epoch.
+    frozen weights have none, and frozen layers below the first trained one no backward pass at all. A checkpointed
+    layer is recomputed up to its last product, of which nothing is kept except by adapters. With `tiled`, feed-forward
+    layers are computed once more. A reference model reads one epoch. The input of the lowest adapters needs no
+    gradient, which is counted.
     """
-    again, reference_epochs = int(checkpointing), int(reference) / workload.epochs
+    sizes, again, reference_epochs = trained.sizes, int(checkpointing), int(reference) / workload.epochs
     targets = workload.targets if sizes.kind == "language_model" else 0
     chunked = int(targets * sizes.vocabulary > LOGITS_AT_ONCE)  # chunks of logits are recomputed
-    weights = int(adapters == 0)
-    per_token = 2.0 * sizes.layers * workload.tokens
+    weights = int(not trained.rank)
+    share = trained.layers / sizes.layers
+    per_token = 2.0 * trained.layers * workload.tokens
     width, output = sizes.matrices["down_proj"]
     not_recomputed = per_token * width * output * weights * (again or tiled)
     return Flops(
-        linear=forward.linear * (2 + weights + again + reference_epochs)
+        linear=forward.linear * (1 + share * (1 + weights + again) + reference_epochs)
         + per_token * 3 * width * output * tiled
         - not_recomputed
-        + per_token * adapters * (3 + again),
-        attention=forward.attention * (3 + again + reference_epochs),
-        head=forward.head * (2 + weights + chunked + reference_epochs),
+        + per_token * trained.adapter_parameters * (3 + again),
+        attention=forward.attention * (1 + share * (2 + again) + reference_epochs),
+        head=forward.head * (2 + trained.head + chunked + reference_epochs),
     )
 
 
@@ -112,17 +113,19 @@ def rollout_cost(
     Then G tokens at a time are written: each such step reads all weights, the keys and values of the prompt and those
     written so far. It takes the time of its operations or of its reads, whichever is longer.
     """
-    rollouts, lora = settings.rollouts, settings.model.lora
+    rollouts, trained = settings.rollouts, trained_part(settings.model, sizes)
     assert rollouts is not None, "only GRPO has rollouts"
     count, most = rollouts.num_generations, rollouts.max_tokens
-    matrices = sizes.layers * sum(width * output for width, output in sizes.matrices.values())
+    of_layer = sum(width * output for width, output in sizes.matrices.values())
+    matrices = sizes.layers * of_layer
     head = sizes.hidden * sizes.vocabulary
     per_pair = 4.0 * sizes.layers * sizes.queries
     element = 2 if settings.model.precision == "bfloat16" else 4
     # Trained weights are fp32: with bf16 products, every step writes and reads a copy. A frozen head is bf16, and every
     # step writes and reads an fp32 copy.
-    weight_bytes = matrices * (4 if element == 4 else 2 if lora else 8)
-    weight_bytes += head * (10 if lora and element == 2 else 4)
+    copied = 8 if element == 2 and not trained.rank else element
+    weight_bytes = of_layer * (trained.layers * copied + trained.frozen_layers * element)
+    weight_bytes += head * (4 if element == 4 or trained.head else 10)
     rate, bandwidth = rate_of(settings, device), device.bandwidth
 
     reading = writing = Flops(0.0, 0.0, 0.0)

@@ -17,7 +17,7 @@ from longrm.training.plan.operations import (
     rollout_cost,
     training_flops,
 )
-from longrm.training.plan.workload import Workload, sizes_of, workload_of
+from longrm.training.plan.workload import Workload, sizes_of, trained_part, workload_of
 from longrm.training.settings import LoraSettings, TrainingSettings
 
 _LONGEST_PROMPT = 2**24  # tokens, where the context window is unknown
@@ -91,14 +91,13 @@ def plan_training(
     settings.check_devices(devices)
     offers = DEVICES[device]
     sizes = sizes_of(settings, OBJECTIVES[settings.objective].trains)
+    trained = trained_part(settings.model, sizes)
     workload = workload_of(settings, sizes.limit, progress)
     forward = forward_flops(sizes, workload)
-    lora = settings.model.lora
     flops = training_flops(
         forward,
-        sizes,
+        trained,
         workload,
-        adapters=sizes.adapter_parameters(lora.rank) if lora else 0,
         checkpointing=settings.memory.gradient_checkpointing,
         reference=settings.loss.loss.needs_reference,
         tiled=settings.memory.tiled_mlp,

@@ -1,4 +1,4 @@
-"""What a training computes: the sizes of its model, the rows that it reads, and its largest micro-batch."""
+"""What a training computes: the sizes of its model, what it trains, the rows that it reads, its largest micro-batch."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,13 +10,13 @@ from typing import Any
 from longrm import hub
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, ModelError, first_line
-from longrm.modeling.shapes import PackedLayout, TreeShape, build_trees
+from longrm.modeling.shapes import PackedLayout, TreeShape, build_trees, check_frozen_layers
 from longrm.runs.progress import Progress
 from longrm.training.batches import Batches, Example, ExampleSource
 from longrm.training.objectives import OBJECTIVES, ModelKind
 from longrm.training.plan import ModelSizes
 from longrm.training.sampling import Curriculum
-from longrm.training.settings import RolloutSettings, TrainingSettings
+from longrm.training.settings import ModelSettings, RolloutSettings, TrainingSettings
 from longrm.training.sources import FileSource, open_source
 from longrm.worlds.words_tokenizer import load_tokenizer
 
@@ -99,6 +99,54 @@ def _sizes_of_config(config: Any, kind: ModelKind, path: str) -> ModelSizes:
             "other than Llama's (experts, plain feed-forward layers) cannot be planned"
         )
     return replace(sizes, biases=biases)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedPart:
+    """What is trained of a model: its weights or adapters, in all layers or in the upper ones."""
+
+    sizes: ModelSizes
+    rank: int = 0  # of the adapters; 0 trains the weights themselves
+    frozen_layers: int = 0  # the lowest ones; if there are any, the embeddings are frozen, too
+
+    @property
+    def layers(self) -> int:
+        """The number of trained layers."""
+        return self.sizes.layers - self.frozen_layers
+
+    @property
+    def embeddings(self) -> bool:
+        """Whether the embeddings are trained."""
+        return not self.rank and not self.frozen_layers
+
+    @property
+    def head(self) -> bool:
+        """Whether the head is trained: a scalar head always, a tied one if the embeddings are."""
+        tied = self.sizes.tied and not self.embeddings
+        return self.sizes.kind == "scorer" or not (self.rank or tied)
+
+    @property
+    def layer_parameters(self) -> int:
+        """Trained parameters of a trained layer."""
+        return self.adapter_parameters or self.sizes.layer_parameters
+
+    @property
+    def adapter_parameters(self) -> int:
+        """Parameters of the adapters of a trained layer."""
+        return self.sizes.adapter_parameters(self.rank)
+
+    @property
+    def parameters(self) -> int:
+        """All trained parameters."""
+        sizes = self.sizes
+        body = self.layers * self.layer_parameters + sizes.head_parameters * self.head
+        return body + sizes.hidden * (not self.rank) + sizes.vocabulary * sizes.hidden * self.embeddings
+
+
+def trained_part(model: ModelSettings, sizes: ModelSizes) -> TrainedPart:
+    """What a recipe trains of a model; raises `ModelError` if it freezes every layer."""
+    check_frozen_layers(model.frozen_layers, sizes.layers)
+    return TrainedPart(sizes, model.lora.rank if model.lora else 0, model.frozen_layers)
 
 
 @dataclass(frozen=True, slots=True)

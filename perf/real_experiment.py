@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 from measuring import circumstances
+from real_preferences import JUDGED, LONG, SHORT, write_inboxes, write_pairs
 
 from longrm.benchmarks import Probe, ProbeCell
 from longrm.errors import LongRMError
@@ -32,6 +33,8 @@ UNTRAINED = ("trained", "whole_window")
 """Probes of the ways of judging that nobody trained here."""
 SEED = 1_000_000
 """Of the contexts that are judged; trainings draw from small numbers."""
+PREFERENCES = ("held-out", "inbox")
+"""Probes of the arms that learn real preferences: held-out pairs, short and in inboxes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,9 @@ ARMS: Mapping[str, Arm] = {
     "likelihood-short": Arm("likelihood:{}", "likelihood_short"),
     "likelihood-control": Arm("likelihood:{}", "likelihood_control", "likelihood-short"),
     "likelihood-long": Arm("likelihood:{}", "likelihood_long", "likelihood-short"),
+    "preferences": Arm("{}", "preferences", probes=PREFERENCES),
+    "preferences-control": Arm("{}", "preferences_control", "preferences", probes=PREFERENCES),
+    "preferences-long": Arm("{}", "preferences_long", "preferences", probes=PREFERENCES),
     "scalar-short": Arm("{}", "scalar_short"),
     "scalar-control": Arm("{}", "scalar_control", "scalar-short"),
     "scalar-long": Arm("{}", "scalar_long", "scalar-short"),
@@ -132,17 +138,29 @@ def trained(
             else f"{begins} is not there: make real-model"
         )
     file = RECIPES / f"{recipe}.toml"
-    changes = {
+    changes: dict[str, Any] = {
         "model.path": str(begins),
         "model.precision": precision(),
         "seed": options.seed,
-        # Drawn apart: no two arms and no two seeds read the same contexts.
-        "data.world.seed": 100 * options.seed
-        + 10 * [name for name in ARMS if ARMS[name].recipe].index(name)
-        + 10,
     }
+    if ARMS[name].probes == PREFERENCES:
+        changes["data.path"] = str(preference_data(options, name, progress))
+    else:
+        # Drawn apart: no two arms and no two seeds read the same contexts.
+        drawn = 10 * [arm for arm in ARMS if ARMS[arm].recipe].index(name)
+        changes["data.world.seed"] = 100 * options.seed + drawn + 10
     settings = TrainingSettings.resolve(file, changes)
     train(settings, folder_of(options, name, options.seed) / "training", progress=progress)
+
+
+def preference_data(options: argparse.Namespace, name: str, progress: Progress) -> Path:
+    """Writes the rows that an arm learns from, unless they exist."""
+    folder = Path(options.out) / "data"
+    write_pairs(options.rmb, options.model, folder)
+    if name == "preferences":
+        return folder / "train.jsonl"
+    lengths = SHORT if name == "preferences-control" else LONG
+    return write_inboxes(folder, "train", options.model, lengths, 640 // len(lengths), options.seed, progress)
 
 
 def judged(options: argparse.Namespace, name: str, progress: Progress) -> None:
@@ -151,11 +169,18 @@ def judged(options: argparse.Namespace, name: str, progress: Progress) -> None:
     model = arm.model.format(model_of(options, name, options.seed))
     judge = {**arm.judge.model_dump(), "dtype": precision()}
     facts = circumstances(options)
+    wanted = options.probes or arm.probes
     benches: dict[str, dict[str, Any]] = {
         bench: {"bench": "probe", "probe": {**probe.model_dump(), "tokenizer": str(options.model)}}
         for bench, probe in probes(options.contexts, options.seed).items()
-        if bench in (options.probes or arm.probes)
+        if bench in wanted
     }
+    if {*wanted} & {*PREFERENCES}:
+        data = Path(options.out) / "data"
+        write_pairs(options.rmb, options.model, data)
+        inbox = write_inboxes(data, "held-out", options.model, JUDGED, 16 * options.contexts, SEED, progress)
+        files = dict(zip(PREFERENCES, (data / "held-out.jsonl", inbox), strict=True))
+        benches |= {bench: {"bench": f"file:{file}"} for bench, file in files.items() if bench in wanted}
     if options.leval and LEVAL in (options.probes or [LEVAL]):
         longest = {**judge, "max_length": LEVAL_TOKENS}
         # All pairs: what lies in results was measured before a balanced choice was there.
@@ -173,8 +198,7 @@ def judged(options: argparse.Namespace, name: str, progress: Progress) -> None:
             "cpu_seconds": round(time.process_time() - began),
             "outcomes": summary["counts"]["outcomes"],
             "by_length": {
-                length: figures["pair_accuracy"]
-                for length, figures in summary["metrics"]["by_length"].items()
+                length: found["pair_accuracy"] for length, found in summary["metrics"]["by_length"].items()
             },
             "boundary": summary["boundary"],
             **facts,
@@ -223,8 +247,11 @@ def main() -> None:
         default=6,
         help="long contexts per task and length (%(default)s)",
     )
-    names = [*probes(1, 0), LEVAL]
+    names = [*probes(1, 0), *PREFERENCES, LEVAL]
     parser.add_argument("--probes", nargs="*", choices=names, help="judge only these probes")
+    parser.add_argument(
+        "--rmb", type=Path, default=Path("../shared/data/rmb"), help="a copy of RMB (%(default)s)"
+    )
     parser.add_argument("--leval", type=Path, help="a copy of L-Eval; its pairs are judged too")
     parser.add_argument(
         "--threads", type=int, default=torch.get_num_threads(), help="threads of torch (%(default)s)"

@@ -1,0 +1,75 @@
+"""Real preferences for `real_experiment.py`: RMB's pairs, split by conversation, short and as messages of a long inbox.
+
+RMB has no license: the rows stay in the run folder, and no model trained on them is published.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
+from longrm.data.formats import to_native_row
+from longrm.data.joining import encode
+from longrm.runs.progress import Progress
+from longrm.synthesis.recipes.embed import EmbedRecipe, synthesize
+from longrm.types import Comparison, text_of
+from longrm.worlds.words_tokenizer import load_tokenizer
+
+HELD_OUT = 5
+"""One conversation of so many is held out, by a hash of how it begins."""
+LONGEST = 512
+"""Tokens of a prompt and its longer response."""
+SHORT, LONG = (512,), (512, 1024, 2048, 4096)
+"""Tokens of the inboxes that the control and the long arm read."""
+JUDGED = (512, 1024, 2048, 4096)
+
+
+def write_pairs(rmb: Path, model: Path, folder: Path) -> None:
+    """Writes `train.jsonl` and `held-out.jsonl`, unless they exist."""
+    if (folder / "held-out.jsonl").exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = load_tokenizer(str(model))
+    loaded = load(
+        f"rmb:{rmb / 'Pairwise_set'}", source=BenchmarkSource(), probe=Probe(), leval=Leval()
+    ).comparisons
+    parts: dict[str, list[Comparison]] = {"train": [], "held-out": []}
+    for pair in loaded:
+        tokens = encode(tokenizer, pair.prompt, pair.responses, (), written=True)
+        if pair.ranks == (1, 2) and tokens.longest <= LONGEST:
+            # Conversations that begin alike are on the same side, whatever their later turns.
+            begins = hashlib.sha256(text_of(pair.prompt[:1]).encode()).hexdigest()
+            parts["train" if int(begins, 16) % HELD_OUT else "held-out"].append(pair)
+    for name, pairs in parts.items():
+        _write(folder / f"{name}.jsonl", pairs)
+
+
+def _write(file: Path, pairs: Iterable[Comparison]) -> None:
+    rows = (json.dumps(to_native_row(pair), ensure_ascii=False) + "\n" for pair in pairs)
+    file.write_text("".join(rows), encoding="utf-8")
+
+
+def write_inboxes(
+    folder: Path,
+    part: str,
+    model: Path,
+    lengths: tuple[int, ...],
+    contexts: int,
+    seed: int,
+    progress: Progress,
+) -> Path:
+    """Embeds a part of the pairs in inboxes of some lengths; returns the folder of the rows."""
+    out = folder / f"inbox-{part}-{'-'.join(map(str, lengths))}-{seed}"
+    recipe = EmbedRecipe(
+        source=f"file:{folder / part}.jsonl",
+        license="none",
+        lengths=lengths,
+        contexts=contexts,
+        pairs=("preference", "relevance"),
+        tokenizer=str(model),
+        max_prompt=200,  # so that all lengths are about the same conversations
+        seed=seed,
+    )
+    synthesize(recipe, out, progress=progress)
+    return out / "rows"

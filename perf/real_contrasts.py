@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from real_experiment import ARMS, LEVAL
+from real_experiment import ARMS, LEVAL, PREFERENCES
 
 from longrm.evaluation.estimates import estimate_metric, paired_difference
 from longrm.evaluation.metrics import PAIR_ACCURACY
@@ -21,12 +21,16 @@ from longrm.types import Outcome
 
 CONTRASTS = tuple(
     pair
-    for kind in ("likelihood", "scalar")
+    for kind, short in (
+        ("likelihood", "likelihood-short"),
+        ("scalar", "scalar-short"),
+        ("preferences", "preferences"),
+    )
     for pair in (
         (f"{kind}-long", f"{kind}-control"),
-        (f"{kind}-long", f"{kind}-short"),
-        (f"{kind}-control", f"{kind}-short"),
-        (f"{kind}-short", "likelihood"),
+        (f"{kind}-long", short),
+        (f"{kind}-control", short),
+        (short, "likelihood"),
         (f"{kind}-long", "likelihood"),
     )
 )
@@ -37,12 +41,16 @@ Records = dict[int, list[JudgmentRecord]]
 
 
 def read_arm(folder: Path, arm: str, probe: str) -> Records:
-    """The judgments of every seed that is complete; ids and contexts carry their seed."""
+    """The judgments of every seed that is complete; ids carry their seed, and so do contexts of its own."""
     found: Records = {}
     for run in sorted(folder.glob(f"{arm}-[0-9]/{probe}/summary.json")):
         seed = int(run.parent.parent.name.removeprefix(f"{arm}-"))
         found[seed] = [
-            replace(record, id=f"{seed} {record.id}", group=f"{seed} {record.group}")
+            replace(
+                record,
+                id=f"{seed} {record.id}",
+                group=record.group if probe in PREFERENCES else f"{seed} {record.group}",
+            )
             for record in read_judgments(run.parent)
         ]
     return found

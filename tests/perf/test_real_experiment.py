@@ -17,12 +17,16 @@ pytestmark = pytest.mark.full
 PERF = Path(__file__).parents[2] / "perf"
 RECIPE = """
 objective = "preference"
-model.lora = {rank = 2}
 data.world = {name = ["single-fact"], texts = ["mail"], tokens_per_step = 300, responses_per_step = 4}
 curriculum.lengths = [300]
 loss.kind = "simpo"
 optimizer.steps = 2
 plateau_steps = 0
+"""
+PREFERENCES = """
+objective = "bradley_terry"
+data.per_step = 2
+optimizer.steps = 1
 """
 
 
@@ -33,14 +37,15 @@ def script(tmp_path, monkeypatch):
         found = importlib.import_module("real_experiment")
         (tmp_path / "recipes").mkdir()
         for arm in filter(None, (arm.recipe for arm in found.ARMS.values())):
-            (tmp_path / "recipes" / f"{arm}.toml").write_text(RECIPE)
+            recipe = PREFERENCES if arm.startswith("preferences") else RECIPE
+            (tmp_path / "recipes" / f"{arm}.toml").write_text(recipe)
         patch.setattr(found, "RECIPES", tmp_path / "recipes")
         cell = ProbeCell(worlds=("single-fact",), lengths=(300, 600), groups=2, per_group=2)
         patch.setattr(
             found, "probes", lambda contexts, seed: {"trained": Probe(seed=9 + seed, cells=(cell,))}
         )
         yield found
-    for name in ("real_experiment", "real_contrasts", "measuring"):
+    for name in ("real_experiment", "real_preferences", "real_contrasts", "measuring"):
         sys.modules.pop(name, None)
 
 
@@ -62,13 +67,45 @@ def test_an_arm_is_trained_from_the_one_before_and_judged(script, model, tmp_pat
         assert line["outcomes"]["answered"] == 8
         assert {length: found["n"] for length, found in line["by_length"].items()} == {"300": 4, "600": 4}
         assert line["boundary"]["status"]
-    start = json.loads((out / "likelihood-long-0/training/model/adapter_config.json").read_text())
-    assert start["base_model_name_or_path"].endswith("likelihood-short-0/merged")
-    merged = (out / "likelihood-long-0/merged/model.safetensors").stat().st_mtime_ns
+    start = (out / "likelihood-long-0/training/config.toml").read_text()
+    assert "likelihood-short-0/training/model" in start
+    weights = out / "likelihood-long-0/training/model/model.safetensors"
+    written = weights.stat().st_mtime_ns
     capsys.readouterr()
     run("likelihood-long")  # nothing is trained twice
-    assert (out / "likelihood-long-0/merged/model.safetensors").stat().st_mtime_ns == merged
+    assert weights.stat().st_mtime_ns == written
     assert results.read_text().splitlines() == [json.dumps(line) for line in lines]
+
+
+def test_preferences_are_split_by_conversation_and_embedded(script, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(script, "LONG", (200, 300))
+    monkeypatch.setattr(script, "SHORT", (200,))
+    monkeypatch.setattr(script, "JUDGED", (200, 300))
+    rows = [
+        {
+            "pair_uid": str(number),
+            "conversation_input": [{"role": "user", "content": f"Name the code of room {number // 2}."}],
+            "chosen": {"answer": f"The code is {number}."},
+            "reject": {"answer": "No."},
+            "category_path": "Pairwise_set/Helpfulness/Chat/Room",
+        }
+        for number in range(200)
+    ]
+    rmb, out = tmp_path / "rmb" / "Pairwise_set", tmp_path / "out"
+    rmb.mkdir(parents=True)
+    (rmb / "Room.json").write_text(json.dumps(rows))
+    for arm in ("preferences", "preferences-long", "preferences-control"):
+        flags = ["--model", model, "--out", out, "--rmb", rmb.parent, "--threads", "1", "--contexts", "1"]
+        monkeypatch.setattr(sys, "argv", ["real_experiment.py", arm, *map(str, flags)])
+        script.main()
+    parts = [
+        {json.loads(line)["group"] for line in (out / "data" / f"{part}.jsonl").read_text().splitlines()}
+        for part in ("train", "held-out")
+    ]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 100
+    judged = json.loads((out / "preferences-long-0/inbox/summary.json").read_text())
+    assert set(judged["metrics"]["by_length"]) == {"200", "300"}
+    assert set(judged["metrics"]["by_task"]) == {"preference", "relevance"}
 
 
 def test_contrasts_put_seeds_together_and_pair_what_was_judged(script, tmp_path, monkeypatch, capsys):

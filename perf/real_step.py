@@ -40,7 +40,7 @@ def trees(options: argparse.Namespace) -> list[TokenTree]:
     rng = random.Random(0)
 
     def tokens(low: int, high: int) -> list[int]:
-        return [rng.randrange(100, 40_000) for _ in range(rng.randint(low, high))]
+        return [rng.randrange(options.tokens) for _ in range(rng.randint(low, high))]
 
     prompt, response = options.prompt, options.response
     return [
@@ -103,11 +103,13 @@ def main() -> None:
     )
     parser.add_argument("--prompt", type=int, default=200, help="most tokens of a prompt (%(default)s)")
     parser.add_argument("--response", type=int, default=300, help="most tokens of a response (%(default)s)")
+    parser.add_argument("--tokens", type=int, default=40_000, help="token ids to draw from (%(default)s)")
     parser.add_argument("--pairs", type=int, default=8, help="pairs of a step (%(default)s)")
     parser.add_argument("--per-micro-batch", type=int, default=4, help="pairs at a time (%(default)s)")
     parser.add_argument("--variants", nargs="*", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--repeats", type=int, default=3, help="(%(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON line instead of text")
     parser.add_argument("--results", type=Path, help="JSONL file to add the result to")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -132,8 +134,11 @@ def main() -> None:
         "amx": bool(torch.cpu.get_capabilities().get("amx_bf16")),
         **circumstances(options),
     }
-    for name, found in result["variants"].items():
-        print(f"{name:32} {found['tokens_per_second']:6,} tokens/s  {found['speedup']:5.2f} x  {found}")
+    if options.json:
+        print(json.dumps(result))
+    else:
+        for name, found in result["variants"].items():
+            print(f"{name:32} {found['tokens_per_second']:6,} tokens/s  {found['speedup']:5.2f} times")
     if options.results:
         with options.results.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(result) + "\n")

@@ -131,3 +131,14 @@ def test_trl_judge(tmp_path):
     assert gold["right_before"] == shuffled["right_before"]
     assert [len(one["reward_curve"]) for one in (gold, shuffled)] == [2, 2]
     assert [one["mean_gain"] for one in means] == [gold["gain"], shuffled["gain"]]
+
+
+def test_real_step(tmp_path):
+    folder = make_scorer(tmp_path / "tiny")
+    flags = ["--model", folder, "--pairs", 2, "--prompt", 20, "--response", 9, "--repeats", 1, "--tokens", 40]
+    (found,) = run("real_step.py", *flags, "--variants", "all weights", "all weights, bf16")
+    variants = found["variants"]
+    assert variants["all weights"]["speedup"] == 1
+    for variant in variants.values():
+        assert variant["tokens_per_second"] > 0
+        assert 0 < variant["matrix_products"] + variant["attention"] + variant["copies_and_casts"] <= 1

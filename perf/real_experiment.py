@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 from measuring import circumstances
-from real_preferences import JUDGED, LONG, SHORT, write_inboxes, write_pairs
+from real_preferences import LONG, SHORT, write_inboxes, write_pairs
 
 from longrm.benchmarks import Probe, ProbeCell
 from longrm.errors import LongRMError
@@ -178,7 +178,7 @@ def judged(options: argparse.Namespace, name: str, progress: Progress) -> None:
     if {*wanted} & {*PREFERENCES}:
         data = Path(options.out) / "data"
         write_pairs(options.rmb, options.model, data)
-        inbox = write_inboxes(data, "held-out", options.model, JUDGED, 16 * options.contexts, SEED, progress)
+        inbox = write_inboxes(data, "held-out", options.model, LONG, 16 * options.contexts, SEED, progress)
         files = dict(zip(PREFERENCES, (data / "held-out.jsonl", inbox), strict=True))
         benches |= {bench: {"bench": f"file:{file}"} for bench, file in files.items() if bench in wanted}
     if options.leval and LEVAL in (options.probes or [LEVAL]):

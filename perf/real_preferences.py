@@ -5,12 +5,12 @@ RMB has no license: the rows stay in the run folder, and no model trained on the
 
 import hashlib
 import json
-from collections.abc import Iterable
 from pathlib import Path
 
 from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
 from longrm.data.formats import to_native_row
 from longrm.data.joining import encode
+from longrm.runs.folder import write_file
 from longrm.runs.progress import Progress
 from longrm.synthesis.recipes.embed import EmbedRecipe, synthesize
 from longrm.types import Comparison, text_of
@@ -21,8 +21,7 @@ HELD_OUT = 5
 LONGEST = 512
 """Tokens of a prompt and its longer response."""
 SHORT, LONG = (512,), (512, 1024, 2048, 4096)
-"""Tokens of the inboxes that the control and the long arm read."""
-JUDGED = (512, 1024, 2048, 4096)
+"""Tokens of the inboxes that the control and the long arm read; all arms are judged on those of the long one."""
 
 
 def write_pairs(rmb: Path, model: Path, folder: Path) -> None:
@@ -42,12 +41,8 @@ def write_pairs(rmb: Path, model: Path, folder: Path) -> None:
             begins = hashlib.sha256(text_of(pair.prompt[:1]).encode()).hexdigest()
             parts["train" if int(begins, 16) % HELD_OUT else "held-out"].append(pair)
     for name, pairs in parts.items():
-        _write(folder / f"{name}.jsonl", pairs)
-
-
-def _write(file: Path, pairs: Iterable[Comparison]) -> None:
-    rows = (json.dumps(to_native_row(pair), ensure_ascii=False) + "\n" for pair in pairs)
-    file.write_text("".join(rows), encoding="utf-8")
+        rows = (json.dumps(to_native_row(pair), ensure_ascii=False) + "\n" for pair in pairs)
+        write_file(folder / f"{name}.jsonl", "".join(rows).encode())
 
 
 def write_inboxes(

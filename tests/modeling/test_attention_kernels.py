@@ -184,6 +184,24 @@ def test_gradients_of_the_kernel_of_a_cpu_are_finite_differences():
         assert torch.autograd.gradcheck(attend, states)
 
 
+@pytest.mark.parametrize("tokens", [37, 1100], ids=["fp32 kernel", "bf16 kernel"])
+def test_bf16_gradients_of_the_kernel_of_a_cpu_are_those_of_fp64_but_for_rounding(tokens):
+    layout = PackedLayout((TreeShape(tokens, (29, 13)),))
+    generator = torch.Generator().manual_seed(0)
+    states = [
+        torch.randn(1, n, layout.tokens, 16, generator=generator, dtype=torch.float64) for n in (4, 2, 2)
+    ]
+
+    def gradients(dtype):
+        given = [one.to(dtype).requires_grad_() for one in states]
+        output = varlen_attention(CpuKernel(), *given, layout, 0.25)
+        return torch.autograd.grad(output.double().square().sum(), given)
+
+    for found, truth in zip(gradients(torch.bfloat16), gradients(torch.float64), strict=True):
+        assert found.dtype == torch.bfloat16
+        assert (found.double() - truth).norm() < 0.02 * truth.norm()
+
+
 @pytest.mark.parametrize("wrong", [OwnGradientsOnly, SeesAll])
 def test_a_wrong_kernel_is_a_hundred_times_off(wrong):
     assert deviation(partial(varlen_attention, wrong()), HEADS) > 1e-3

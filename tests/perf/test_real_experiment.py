@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -80,7 +81,6 @@ def test_an_arm_is_trained_from_the_one_before_and_judged(script, model, tmp_pat
 def test_preferences_are_split_by_conversation_and_embedded(script, model, tmp_path, monkeypatch):
     monkeypatch.setattr(script, "LONG", (200, 300))
     monkeypatch.setattr(script, "SHORT", (200,))
-    monkeypatch.setattr(script, "JUDGED", (200, 300))
     rows = [
         {
             "pair_uid": str(number),
@@ -159,3 +159,13 @@ def test_contrasts_put_seeds_together_and_pair_what_was_judged(script, tmp_path,
     assert gain["600"]["value"] == 0
     assert set(found["likelihood-long", None, "task and length"]["accuracy"]) == {"t 300", "t 600"}
     assert "likelihood-long - likelihood-control, seeds [0, 1]" in capsys.readouterr().out
+
+    def contexts(arm, probe):
+        return {
+            record.group for records in contrasts.read_arm(out, arm, probe).values() for record in records
+        }
+
+    for seed in (0, 1):
+        shutil.copytree(out / f"likelihood-long-{seed}/trained", out / f"preferences-long-{seed}/inbox")
+    assert contexts("likelihood-long", "trained") == {"0 a", "0 b", "1 a", "1 b"}
+    assert contexts("preferences-long", "inbox") == {"a", "b"}, "all seeds judge the same inboxes"

@@ -23,10 +23,10 @@ _USED = {"configuration", "task", "ctx_length", "question", "chosen", "rejected"
 
 
 def load_memrewardbench(request: BenchmarkRequest) -> LoadedBenchmark:
-    """The pairs of a file, of a folder of files, or of the folders of its configurations, as `TASK/ROW`.
+    """The pairs of a file, of a folder of files, or of the folders of its configurations, as `CONFIGURATION/ROW`.
 
     The task is the configuration, by the name of the file or folder, and the subtype the row's `task`, such as S-Drop.
-    Where `task` already is the configuration, as in the README, or the name of the file is none, they are `task` and
+    Where `task` is the configuration, as in the authors' README, or the file has another name, they are `task` and
     `subtask`. Lengths are those of the data, measured where it has none. A question is part of one text with its
     context, so the context is unknown.
     """

@@ -57,9 +57,8 @@ def load_rmb(request: BenchmarkRequest) -> LoadedBenchmark:
     RMB's rule.
     """
     path = Path(request.path)
-    files = (
-        sorted(path.rglob("*.json")) if path.is_dir() else None
-    )  # without any, `load_rows` reports the folder
+    # Without any, `load_rows` reports the folder.
+    files = sorted(path.rglob("*.json")) if path.is_dir() else None
     return load_rows(request, _comparison, UNREADABLE, files=files)
 
 

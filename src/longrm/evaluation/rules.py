@@ -156,7 +156,7 @@ def rmb(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
 
     Pairs and best-of-N items, each of helpfulness and of harmlessness, are separate sets, in which all items count
     alike. The overall score is the mean of the sets that are present, as in the paper's leaderboard. The best answer is
-    the first one; a loser identical to it can not be beaten.
+    the first one; a loser identical to it cannot be beaten.
     """
     # `chosen > rejected` in eval/scripts/my_run_rm.py, github.com/Zhou-Zoey/RMB-Reward-Model-Benchmark at 2be3180. Its
     # code for best-of-N items is not published.

@@ -253,7 +253,7 @@ def test_documents_and_answers_are_padding_only(pairs, data, tmp_path):
             else:
                 shown += any(text.endswith(f"Assistant: {answer}") for answer in answers)
     assert kinds["Document"] > 2 * len(data)
-    assert 0.3 < shown / kinds["From"] < 0.5  # half of those that nobody asks about
+    assert 0.3 < shown / kinds["From"] < 0.5  # half of those without a request
 
 
 def test_a_tokenizer_that_merges_across_items_is_measured(pairs, monkeypatch, tmp_path):

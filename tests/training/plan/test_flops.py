@@ -70,7 +70,9 @@ def test_pairs_by_counting_one_by_one():
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("rank", [0, 8])
 @pytest.mark.parametrize("frozen", [0, 2])
-def test_a_training_step_beside_attention(bases, recipe, monkeypatch, frozen, rank, checkpointing, tiled):
+def test_a_training_step_without_its_attention(
+    bases, recipe, monkeypatch, frozen, rank, checkpointing, tiled
+):
     model = {"path": str(bases["llama"]), "frozen_layers": frozen} | (
         {"lora": {"rank": rank}} if rank else {}
     )

@@ -114,8 +114,8 @@ class Question(NamedTuple):
     problem: str = ""
 
 
-class Asked(NamedTuple):
-    """A conversation of an inbox that rows ask about, and the prompt that does."""
+class ReplyRequest(NamedTuple):
+    """A request to reply to one conversation of an inbox: the prompt of a row."""
 
     conversation: Conversation
     sender: str
@@ -126,10 +126,10 @@ class Asked(NamedTuple):
 
 
 class Inbox(NamedTuple):
-    """A context, and what rows ask about: the comparison's own conversation, then, for relevance, another one."""
+    """A context and its requests: for the comparison's own conversation, then, for relevance, for another one."""
 
     text: str
-    asked: list[Asked]
+    requests: list[ReplyRequest]
     items: int
 
 
@@ -226,9 +226,9 @@ class Inboxes:
             subtype = comparison.metadata.get("task") or comparison.metadata.get("subtype")
             metadata = {**comparison.metadata, **_columns(question, inbox, 0, "preference")}
             rows.append(replace(row, metadata={**metadata, "subtype": subtype} if subtype else metadata))
-        if len(inbox.asked) == 2:
+        if len(inbox.requests) == 2:
             draws, best = Draws(recipe.seed, question.id, "responses"), best_response(comparison)
-            other = draws.choice([one for one in inbox.asked[1].conversation.answers if one != best])
+            other = draws.choice([one for one in inbox.requests[1].conversation.answers if one != best])
             listed = [*draws.order((0, 1))]
             # Both rows list the same responses, and each is chosen once: a reader of responses alone gets exactly half.
             rows += [
@@ -243,7 +243,7 @@ class Inboxes:
                 for at in (0, 1)
             ]
         if self._wants_relevance(question):
-            steps["relevance", KEPT if len(inbox.asked) == 2 else "no_other_conversation"] += 1
+            steps["relevance", KEPT if len(inbox.requests) == 2 else "no_other_conversation"] += 1
         return InputOutcome(question.id, [to_native_row(row) for row in rows], steps)
 
     def _wants_relevance(self, question: Question) -> bool:
@@ -301,7 +301,7 @@ class Inboxes:
                 tokens = len(self._tokenizer.prompt_ids(prompt))
                 others = len(context.text) - (end - start)
                 depth = round(start / others, 4) if others else 0.5
-                found.append(Asked(conversation, name, prompt, tokens, Span(0, start, end), depth))
+                found.append(ReplyRequest(conversation, name, prompt, tokens, Span(0, start, end), depth))
             counts = [one.tokens for one in found]
             if fewest <= min(counts) and max(counts) <= most:
                 found.sort(key=lambda one: one.conversation is not own)
@@ -344,7 +344,7 @@ def senders(draws: Draws) -> Iterator[str]:
 
 def _fields(inbox: Inbox, at: int) -> dict[str, Any]:
     """The fields of a row that asks about one of the conversations."""
-    one = inbox.asked[at]
+    one = inbox.requests[at]
     end = len(text_of(one.prompt))
     return {
         "prompt": one.prompt,
@@ -356,7 +356,7 @@ def _fields(inbox: Inbox, at: int) -> dict[str, Any]:
 
 def _columns(question: Question, inbox: Inbox, at: int, task: str) -> dict[str, Any]:
     """The metadata of such a row."""
-    one = inbox.asked[at]
+    one = inbox.requests[at]
     return {
         "task": task,
         "length": question.length,

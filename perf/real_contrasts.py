@@ -19,6 +19,7 @@ from longrm.runs.logs import read_judgments
 from longrm.runs.records import Estimate, JudgmentRecord
 from longrm.types import Outcome
 
+LONGEST = "baseline:longest"
 CONTRASTS = tuple(
     pair
     for kind, short in (
@@ -33,6 +34,11 @@ CONTRASTS = tuple(
         (short, "likelihood"),
         (f"{kind}-long", "likelihood"),
     )
+) + (
+    ("likelihood-long-more", "likelihood-control-more"),
+    ("likelihood-long-more", "likelihood-long"),
+    ("likelihood-control-more", "likelihood-control"),
+    *((arm, LONGEST) for arm in ("preferences", "preferences-long", "preferences-control")),
 )
 RESAMPLES = 10_000
 
@@ -69,6 +75,10 @@ def length(record: JudgmentRecord) -> str:
     return str(record.length)
 
 
+def everything(_: JudgmentRecord) -> str:
+    return "all"
+
+
 def task_and_length(record: JudgmentRecord) -> str:
     return f"{record.task} {record.length}"
 
@@ -89,10 +99,20 @@ def difference(ours: Records, theirs: Records, cell: Callable[[JudgmentRecord], 
 CELLS = {"length": length, "task and length": task_and_length}
 
 
+def longest(records: Iterable[JudgmentRecord]) -> list[JudgmentRecord]:
+    """The judgments of the baseline that prefers the longest response."""
+    return [
+        replace(record, outcome=Outcome.ANSWERED, scores=record.baselines["longest"]) for record in records
+    ]
+
+
 def results(folder: Path) -> Iterator[dict[str, Any]]:
     """The accuracy of every arm and every contrast, for each probe, as JSON values."""
     for probe in dict.fromkeys((*(probe for arm in ARMS.values() for probe in arm.probes), LEVAL)):
         arms = {arm: found for arm in ARMS if (found := read_arm(folder, arm, probe))}
+        cells_by = {"all": everything} if probe in ("held-out", "other-prompt") else CELLS
+        if probe in PREFERENCES and arms:
+            arms[LONGEST] = {seed: longest(side) for arm in arms.values() for seed, side in arm.items()}
         for arm, found in arms.items():
             records = [record for seed in found for record in found[seed]]
             answered = sum(record.outcome is Outcome.ANSWERED for record in records)
@@ -103,12 +123,12 @@ def results(folder: Path) -> Iterator[dict[str, Any]]:
                 "answered": answered,
                 "judged": len(records),
             }
-            for kind, cell in CELLS.items():
+            for kind, cell in cells_by.items():
                 cells = {name: asdict(accuracy(cell_)) for name, cell_ in by(cell, records).items()}
                 yield {**facts, "by": kind, "accuracy": cells}
         for one, other in CONTRASTS:
             seeds = sorted(arms.get(one, {}).keys() & arms.get(other, {}).keys())
-            for kind, cell in CELLS.items() if seeds else ():
+            for kind, cell in cells_by.items() if seeds else ():
                 cells = {name: asdict(e) for name, e in difference(arms[one], arms[other], cell).items()}
                 yield {
                     "probe": probe,

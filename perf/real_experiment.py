@@ -6,7 +6,6 @@ and is then evaluated on the tasks and kinds of text of its training, on other k
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,8 @@ from measuring import circumstances
 from real_preferences import LONG, SHORT, write_inboxes, write_pairs
 
 from longrm.benchmarks import Probe, ProbeCell
+from longrm.cli.terminal import progress
+from longrm.cli.train import evaluator_of
 from longrm.errors import LongRMError
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.reward_models import JudgeSettings
@@ -33,8 +34,8 @@ UNTRAINED = ("trained", "whole_window")
 """Probes of the ways of judging that nobody trained here."""
 SEED = 1_000_000
 """Of the contexts that are judged; trainings draw from small numbers."""
-PREFERENCES = ("held-out", "inbox")
-"""Probes of the arms that learn real preferences: held-out pairs, short and in inboxes."""
+PREFERENCES = ("held-out", "other-prompt", "inbox")
+"""Probes of the arms that learn real preferences: held-out pairs, also after another prompt, and in inboxes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Arm:
         model: How the model is named to `longrm evaluate`, with its folder in place of {}.
         recipe: What is trained, if anything is.
         start: The arm whose model training starts from; none starts from the pretrained one.
+        same_seed: Start from the model of the same seed; without it, all seeds start from that of seed 0.
         judge: How the model is asked.
         probes: What it is judged on.
     """
@@ -52,6 +54,7 @@ class Arm:
     model: str
     recipe: str | None = None
     start: str | None = None
+    same_seed: bool = False
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     probes: tuple[str, ...] = ("trained", "other_texts", "other_tasks")
 
@@ -63,6 +66,10 @@ ARMS: Mapping[str, Arm] = {
     "likelihood-short": Arm("likelihood:{}", "likelihood_short"),
     "likelihood-control": Arm("likelihood:{}", "likelihood_control", "likelihood-short"),
     "likelihood-long": Arm("likelihood:{}", "likelihood_long", "likelihood-short"),
+    "likelihood-control-more": Arm(
+        "likelihood:{}", "likelihood_control", "likelihood-control", same_seed=True
+    ),
+    "likelihood-long-more": Arm("likelihood:{}", "likelihood_long", "likelihood-long", same_seed=True),
     "preferences": Arm("{}", "preferences", probes=PREFERENCES),
     "preferences-control": Arm("{}", "preferences_control", "preferences", probes=PREFERENCES),
     "preferences-long": Arm("{}", "preferences_long", "preferences", probes=PREFERENCES),
@@ -124,13 +131,12 @@ def model_of(options: argparse.Namespace, arm: str | None, seed: int) -> Path:
     return folder_of(options, arm, seed) / "training" / "model"
 
 
-def trained(
-    options: argparse.Namespace, name: str, recipe: str, start: str | None, progress: Progress
-) -> None:
-    """Trains an arm; all seeds of an arm continue the first model of the arm before, seed 0."""
+def trained(options: argparse.Namespace, name: str, recipe: str, report: Progress) -> None:
+    """Trains an arm."""
     if model_of(options, name, options.seed).exists():
         return
-    begins = model_of(options, start, 0)
+    start = ARMS[name].start
+    begins = model_of(options, start, options.seed if ARMS[name].same_seed else 0)
     if not begins.exists():
         raise SystemExit(
             f"{begins} is not there: run the arm {start} first"
@@ -144,26 +150,31 @@ def trained(
         "seed": options.seed,
     }
     if ARMS[name].probes == PREFERENCES:
-        changes["data.path"] = str(preference_data(options, name, progress))
+        changes["data.path"] = str(preference_data(options, name, report))
+        if start is None:
+            held_out = Path(options.out) / "data" / "held-out.jsonl"
+            changes["evaluation.settings.bench"] = f"file:{held_out.absolute()}"
     else:
         # Drawn apart: no two arms and no two seeds read the same contexts.
-        drawn = 10 * [arm for arm in ARMS if ARMS[arm].recipe].index(name)
-        changes["data.world.seed"] = 100 * options.seed + drawn + 10
+        arms = [key for key, arm in ARMS.items() if arm.recipe and arm.probes != PREFERENCES]
+        changes["data.world.seed"] = 100 * options.seed + 10 * arms.index(name) + 10
     settings = TrainingSettings.resolve(file, changes)
-    train(settings, folder_of(options, name, options.seed) / "training", progress=progress)
+    evaluator = evaluator_of(settings.evaluation, report) if settings.evaluation else None
+    out = folder_of(options, name, options.seed) / "training"
+    train(settings, out, progress=report, evaluator=evaluator)
 
 
-def preference_data(options: argparse.Namespace, name: str, progress: Progress) -> Path:
+def preference_data(options: argparse.Namespace, name: str, report: Progress) -> Path:
     """Writes the rows that an arm learns from, unless they exist."""
     folder = Path(options.out) / "data"
     write_pairs(options.rmb, options.model, folder)
     if name == "preferences":
         return folder / "train.jsonl"
     lengths = SHORT if name == "preferences-control" else LONG
-    return write_inboxes(folder, "train", options.model, lengths, 640 // len(lengths), options.seed, progress)
+    return write_inboxes(folder, "train", options.model, lengths, 640 // len(lengths), options.seed, report)
 
 
-def judged(options: argparse.Namespace, name: str, progress: Progress) -> None:
+def judged(options: argparse.Namespace, name: str, report: Progress) -> None:
     """Judges all probes and prints a line for each; it replaces an earlier one in the file of results."""
     arm = ARMS[name]
     model = arm.model.format(model_of(options, name, options.seed))
@@ -178,8 +189,8 @@ def judged(options: argparse.Namespace, name: str, progress: Progress) -> None:
     if {*wanted} & {*PREFERENCES}:
         data = Path(options.out) / "data"
         write_pairs(options.rmb, options.model, data)
-        inbox = write_inboxes(data, "held-out", options.model, LONG, 16 * options.contexts, SEED, progress)
-        files = dict(zip(PREFERENCES, (data / "held-out.jsonl", inbox), strict=True))
+        inbox = write_inboxes(data, "held-out", options.model, LONG, 16 * options.contexts, SEED, report)
+        files = {name: data / f"{name}.jsonl" for name in PREFERENCES} | {"inbox": inbox}
         benches |= {bench: {"bench": f"file:{file}"} for bench, file in files.items() if bench in wanted}
     if options.leval and LEVAL in (options.probes or [LEVAL]):
         longest = {**judge, "max_length": LEVAL_TOKENS}
@@ -189,7 +200,7 @@ def judged(options: argparse.Namespace, name: str, progress: Progress) -> None:
         settings = Evaluation.model_validate({"model": model, "judge": judge, **what})
         began = time.process_time()
         summary = run_evaluation(
-            settings, folder_of(options, name, options.seed) / bench, progress=progress
+            settings, folder_of(options, name, options.seed) / bench, progress=report
         ).to_dict()
         result: dict[str, Any] = {
             "arm": name,
@@ -217,10 +228,6 @@ def write_result(file: Path, result: Mapping[str, Any]) -> None:
     earlier = (line["cpu_seconds"] for line in results if line not in kept)
     longest = {**result, "cpu_seconds": max(result["cpu_seconds"], *earlier, 0)}
     file.write_text("".join(json.dumps(line) + "\n" for line in [*kept, longest]), encoding="utf-8")
-
-
-def show(label: str, done: int, total: int, note: str = "") -> None:
-    print(f"{label}: {done}/{total} {note}".rstrip(), file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -265,9 +272,10 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     arm = ARMS[options.arm]
     try:
-        if arm.recipe is not None:
-            trained(options, options.arm, arm.recipe, arm.start, show)
-        judged(options, options.arm, show)
+        with progress() as report:
+            if arm.recipe is not None:
+                trained(options, options.arm, arm.recipe, report)
+            judged(options, options.arm, report)
     except LongRMError as error:
         raise SystemExit(f"error: {error}") from None
 

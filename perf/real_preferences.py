@@ -5,6 +5,7 @@ RMB has no license: the rows stay in the run folder, and no model trained on the
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
@@ -25,8 +26,11 @@ SHORT, LONG = (512,), (512, 1024, 2048, 4096)
 
 
 def write_pairs(rmb: Path, model: Path, folder: Path) -> None:
-    """Writes `train.jsonl` and `held-out.jsonl`, unless they exist."""
-    if (folder / "held-out.jsonl").exists():
+    """Writes `train.jsonl`, `held-out.jsonl` and `other-prompt.jsonl`, unless they exist.
+
+    The last has the held-out pairs, each after the prompt of another one: who judges well here reads responses only.
+    """
+    if (folder / "other-prompt.jsonl").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = load_tokenizer(str(model))
@@ -40,6 +44,13 @@ def write_pairs(rmb: Path, model: Path, folder: Path) -> None:
             # Conversations that begin alike are on the same side, whatever their later turns.
             begins = hashlib.sha256(text_of(pair.prompt[:1]).encode()).hexdigest()
             parts["train" if int(begins, 16) % HELD_OUT else "held-out"].append(pair)
+    held_out = parts["held-out"]
+    prompts = [pair.prompt for pair in held_out]
+    half = len(prompts) // 2
+    parts["other-prompt"] = [
+        replace(pair, prompt=prompt)
+        for pair, prompt in zip(held_out, prompts[half:] + prompts[:half], strict=True)
+    ]
     for name, pairs in parts.items():
         rows = (json.dumps(to_native_row(pair), ensure_ascii=False) + "\n" for pair in pairs)
         write_file(folder / f"{name}.jsonl", "".join(rows).encode())

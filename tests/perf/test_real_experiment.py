@@ -53,8 +53,8 @@ def script(tmp_path, monkeypatch):
 def test_an_arm_is_trained_from_the_one_before_and_judged(script, model, tmp_path, monkeypatch, capsys):
     out, results = tmp_path / "out", tmp_path / "results.jsonl"
 
-    def run(arm):
-        flags = ["--model", model, "--out", out, "--results", results, "--threads", "1"]
+    def run(arm, *more):
+        flags = ["--model", model, "--out", out, "--results", results, "--threads", "1", *more]
         monkeypatch.setattr(sys, "argv", ["real_experiment.py", arm, *map(str, flags)])
         script.main()
 
@@ -76,6 +76,8 @@ def test_an_arm_is_trained_from_the_one_before_and_judged(script, model, tmp_pat
     run("likelihood-long")  # nothing is trained twice
     assert weights.stat().st_mtime_ns == written
     assert results.read_text().splitlines() == [json.dumps(line) for line in lines]
+    with pytest.raises(SystemExit, match="likelihood-long-1/training/model is not there"):
+        run("likelihood-long-more", "--seed", "1")
 
 
 def test_preferences_are_split_by_conversation_and_embedded(script, model, tmp_path, monkeypatch):
@@ -103,6 +105,15 @@ def test_preferences_are_split_by_conversation_and_embedded(script, model, tmp_p
         for part in ("train", "held-out")
     ]
     assert sum(map(len, parts)) == len(set.union(*parts)) == 100
+    own, other = (
+        {row["id"]: row for row in map(json.loads, (out / "data" / f"{part}.jsonl").read_text().splitlines())}
+        for part in ("held-out", "other-prompt")
+    )
+    assert own.keys() == other.keys()
+    for name, row in own.items():
+        assert other[name]["responses"] == row["responses"]
+        assert other[name]["prompt"] != row["prompt"]
+    assert list((out / "preferences-0/training/evaluations").iterdir()), "judged in training, too"
     judged = json.loads((out / "preferences-long-0/inbox/summary.json").read_text())
     assert set(judged["metrics"]["by_length"]) == {"200", "300"}
     assert set(judged["metrics"]["by_task"]) == {"preference", "relevance"}

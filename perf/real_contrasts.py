@@ -20,21 +20,22 @@ from longrm.runs.records import Estimate, JudgmentRecord
 from longrm.types import Outcome
 
 LONGEST = "baseline:longest"
-CONTRASTS = tuple(
-    pair
-    for kind, short in (
-        ("likelihood", "likelihood-short"),
-        ("scalar", "scalar-short"),
-        ("preferences", "preferences"),
-    )
-    for pair in (
-        (f"{kind}-long", f"{kind}-control"),
-        (f"{kind}-long", short),
-        (f"{kind}-control", short),
-        (short, "likelihood"),
-        (f"{kind}-long", "likelihood"),
-    )
-) + (
+CONTRASTS = (
+    *(
+        pair
+        for kind, short in (
+            ("likelihood", "likelihood-short"),
+            ("scalar", "scalar-short"),
+            ("preferences", "preferences"),
+        )
+        for pair in (
+            (f"{kind}-long", f"{kind}-control"),
+            (f"{kind}-long", short),
+            (f"{kind}-control", short),
+            (short, "likelihood"),
+            (f"{kind}-long", "likelihood"),
+        )
+    ),
     ("likelihood-long-more", "likelihood-control-more"),
     ("likelihood-long-more", "likelihood-long"),
     ("likelihood-control-more", "likelihood-control"),

@@ -34,8 +34,9 @@ UNTRAINED = ("trained", "whole_window")
 """Probes of the ways of judging that nobody trained here."""
 SEED = 1_000_000
 """Of the contexts that are judged; trainings draw from small numbers."""
-PREFERENCES = ("held-out", "other-prompt", "inbox")
-"""Probes of the arms that learn real preferences: held-out pairs, also after another prompt, and in inboxes."""
+PREFERENCES = ("held-out", "other-prompt", "inbox", "relevance")
+"""Probes of the arms that learn real preferences: held-out pairs, alone, after another prompt, and in inboxes; and
+the best responses to two messages of an inbox, one of which is to be answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ ARMS: Mapping[str, Arm] = {
     ),
     "likelihood-long-more": Arm("likelihood:{}", "likelihood_long", "likelihood-long", same_seed=True),
     "preferences": Arm("{}", "preferences", probes=PREFERENCES),
-    "preferences-control": Arm("{}", "preferences_control", "preferences", probes=PREFERENCES),
-    "preferences-long": Arm("{}", "preferences_long", "preferences", probes=PREFERENCES),
+    "preferences-control": Arm("{}", "preferences_control", "preferences", probes=("held-out", "inbox")),
+    "preferences-long": Arm("{}", "preferences_long", "preferences", probes=("held-out", "inbox")),
     "scalar-short": Arm("{}", "scalar_short"),
     "scalar-control": Arm("{}", "scalar_control", "scalar-short"),
     "scalar-long": Arm("{}", "scalar_long", "scalar-short"),
@@ -149,14 +150,14 @@ def trained(options: argparse.Namespace, name: str, recipe: str, report: Progres
         "model.precision": precision(),
         "seed": options.seed,
     }
-    if ARMS[name].probes == PREFERENCES:
+    if name.startswith("preferences"):
         changes["data.path"] = str(preference_data(options, name, report))
         if start is None:
             held_out = Path(options.out) / "data" / "held-out.jsonl"
             changes["evaluation.settings.bench"] = f"file:{held_out.absolute()}"
     else:
         # Drawn apart: no two arms and no two seeds read the same contexts.
-        arms = [key for key, arm in ARMS.items() if arm.recipe and arm.probes != PREFERENCES]
+        arms = [key for key, arm in ARMS.items() if arm.recipe and not key.startswith("preferences")]
         changes["data.world.seed"] = 100 * options.seed + 10 * arms.index(name) + 10
     settings = TrainingSettings.resolve(file, changes)
     evaluator = evaluator_of(settings.evaluation, report) if settings.evaluation else None
@@ -189,8 +190,11 @@ def judged(options: argparse.Namespace, name: str, report: Progress) -> None:
     if {*wanted} & {*PREFERENCES}:
         data = Path(options.out) / "data"
         write_pairs(options.rmb, options.model, data)
-        inbox = write_inboxes(data, "held-out", options.model, LONG, 16 * options.contexts, SEED, report)
-        files = {name: data / f"{name}.jsonl" for name in PREFERENCES} | {"inbox": inbox}
+        files = {name: data / f"{name}.jsonl" for name in ("held-out", "other-prompt")}
+        for bench, pairs, contexts in (("inbox", "preference", 20), ("relevance", "relevance", 8)):
+            files[bench] = write_inboxes(
+                data, "held-out", options.model, LONG, contexts * options.contexts, SEED, report, pairs
+            )
         benches |= {bench: {"bench": f"file:{file}"} for bench, file in files.items() if bench in wanted}
     if options.leval and LEVAL in (options.probes or [LEVAL]):
         longest = {**judge, "max_length": LEVAL_TOKENS}

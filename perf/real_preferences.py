@@ -7,6 +7,7 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
 from longrm.data.formats import to_native_row
@@ -64,15 +65,17 @@ def write_inboxes(
     contexts: int,
     seed: int,
     progress: Progress,
+    pairs: Literal["preference", "relevance"] = "preference",
 ) -> Path:
     """Embeds a part of the pairs in inboxes of some lengths; returns the folder of the rows."""
-    out = folder / f"inbox-{part}-{'-'.join(map(str, lengths))}-{seed}"
+    out = folder / f"{pairs}-{part}-{'-'.join(map(str, lengths))}-{seed}"
     recipe = EmbedRecipe(
         source=f"file:{folder / part}.jsonl",
         license="none",
         lengths=lengths,
         contexts=contexts,
-        pairs=("preference", "relevance"),
+        pairs=(pairs,),
+        relevance_share=1.0,
         tokenizer=str(model),
         max_prompt=200,  # so that all lengths are about the same conversations
         seed=seed,

@@ -114,9 +114,13 @@ def test_preferences_are_split_by_conversation_and_embedded(script, model, tmp_p
         assert other[name]["responses"] == row["responses"]
         assert other[name]["prompt"] != row["prompt"]
     assert list((out / "preferences-0/training/evaluations").iterdir()), "judged in training, too"
-    judged = json.loads((out / "preferences-long-0/inbox/summary.json").read_text())
-    assert set(judged["metrics"]["by_length"]) == {"200", "300"}
-    assert set(judged["metrics"]["by_task"]) == {"preference", "relevance"}
+    for arm, probe, task in (
+        ("preferences-long", "inbox", "preference"),
+        ("preferences", "relevance", "relevance"),
+    ):
+        judged = json.loads((out / f"{arm}-0/{probe}/summary.json").read_text())
+        assert set(judged["metrics"]["by_length"]) == {"200", "300"}
+        assert set(judged["metrics"]["by_task"]) == {task}
 
 
 def test_contrasts_put_seeds_together_and_pair_what_was_judged(script, tmp_path, monkeypatch, capsys):

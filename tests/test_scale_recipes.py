@@ -127,7 +127,7 @@ def test_a_recipe_of_the_paper_fits_eight_a100_as_its_comment_starts_it(name):
 def torchrun_of(file):
     """The options that torchrun gets, and the arguments of the module, `\\` at line ends undone."""
     text = (FOLDER / "scale" / file).read_text().replace("\\\n", " ")
-    (line,) = (line for line in text.splitlines() if re.match(r"(srun )?torchrun ", line))
+    (line,) = (line for line in text.splitlines() if re.match(r"(srun .*)?torchrun ", line))
     words = shlex.split(line)
     at = words.index("-m")
     assert words[at + 1 : at + 3] == ["longrm", "train"]
@@ -150,8 +150,14 @@ def test_a_launch_example_is_parsed(file, monkeypatch):
     recipe = recipe_of(name)
     assert recipe.objective == objective.replace("-", "_")
     assert machines * each in {devices for _, devices in PLANS[name]}
+    assert options.max_restarts == 3
+    (grace,) = re.findall(r"^export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=(\d+)", text, re.MULTILINE)
     assert each % recipe.parallel.sequence == 0  # all-to-all stays within a machine
     if file == "slurm.sh":
         asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", text, re.MULTILINE))
         assert (int(asked["nodes"]), int(asked["gpus-per-node"])) == (machines, each)
         assert asked["ntasks-per-node"] == "1"  # torchrun starts the processes of a machine
+        assert "srun --kill-on-bad-exit=1 torchrun" in text
+        longest = max(plan_training(recipe, *plan[:1], devices=plan[1]).seconds for plan in PLANS[name])
+        assert int(asked["time"].split(":")[0]) > 1.5 * longest / 3600
+        assert asked["signal"] == f"TERM@{grace}"

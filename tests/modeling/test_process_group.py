@@ -3,8 +3,10 @@
 import signal
 import socket
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from longrm.errors import ConfigError, DataError, RunError
@@ -13,6 +15,7 @@ from longrm.modeling.process_group import (
     LaunchedProcesses,
     join,
     report_first_failure,
+    set_timeouts,
 )
 
 
@@ -78,6 +81,27 @@ def test_every_piece_is_taken_by_one_process_and_what_is_done_is_counted_once():
     assert all(len(ranks) == 1 for ranks in taken)
     assert {rank for (rank,) in taken} == {0, 1, 2}
     assert [hand.add_done(5) for hand in hands] == [5, 10, 15]
+
+
+@pytest.mark.parametrize(("name", "hours"), [("gloo", 12), ("nccl", 0.5)])
+def test_only_gloo_waits_for_hours(monkeypatch, name, hours):
+    """A lost worker must not keep GPUs waiting; a GPU's group has both, a CPU's has gloo for both devices."""
+    found = {}
+
+    class Backend:
+        def __init__(self, name):
+            self.name = lambda: name
+            self._set_default_timeout = lambda timeout: found.update({name: timeout})
+
+    class Group:
+        _device_types = (torch.device("cuda"), torch.device("cpu"))
+
+        def _get_backend(self, device):
+            return Backend(name if device.type == "cuda" else "gloo")
+
+    monkeypatch.setattr(process_group, "_world", SimpleNamespace(pg_map={Group(): None}))
+    set_timeouts()
+    assert found == {"gloo": timedelta(hours=12), name: timedelta(hours=hours)}
 
 
 def test_processes_that_do_not_meet_fail(as_process, monkeypatch):

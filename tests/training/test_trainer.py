@@ -1,6 +1,7 @@
 """The loop: what a stopped run resumes to, when checkpoints are written, and how a training fails."""
 
 import math
+import signal
 
 import pytest
 import torch
@@ -87,6 +88,31 @@ def test_a_checkpoint_that_cannot_be_read_is_named(stopped, recipe, name, damage
     damage(stopped / "checkpoints/3" / name)
     with pytest.raises(RunError, match=r"checkpoints/3: .*; remove that folder"):
         train(recipe("bradley_terry"), stopped)
+
+
+def test_sigterm_ends_a_training_after_the_checkpoint_of_its_step(tmp_path, recipe, results_of):
+    class Ended(Exception):
+        pass
+
+    def end(number, frame):
+        raise Ended
+
+    def sends(label, done, total, note=""):
+        if label == "training" and done == 5:
+            signal.raise_signal(signal.SIGTERM)
+
+    settings = recipe("bradley_terry", checkpoint__every=100)
+    whole = train(settings, tmp_path / "whole")
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with pytest.raises(Ended):
+            train(settings, tmp_path / "cut", progress=sends)
+        assert signal.getsignal(signal.SIGTERM) is end
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert saved_steps(tmp_path / "cut") == [5]
+    assert train(settings, tmp_path / "cut") == whole
+    assert results_of(tmp_path / "cut") == results_of(tmp_path / "whole")
 
 
 def test_checkpoints_by_the_clock_change_nothing_else(

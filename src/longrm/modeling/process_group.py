@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-# torch has no public names for the store of an existing group, the list of all groups, and their time-outs.
-from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeout, _world
+# torch has no public names for the store of an existing group, and the list of all groups.
+from torch.distributed.distributed_c10d import _get_default_store, _world
 from torch.distributed.rendezvous import rendezvous
 
 from longrm.errors import ConfigError, RunError, first_line
@@ -21,9 +21,13 @@ from longrm.runs.workers import WorkerGroup, is_main_process, world_size
 
 _log = logging.getLogger(__name__)
 
-_TIMEOUT = datetime.timedelta(hours=12)
-"""How long a process waits for the others, which may be busy with a long context, an evaluation, or saving a large
-model. A process that died is noticed otherwise: its connections break, and the launcher ends the others."""
+_GLOO_TIMEOUT = datetime.timedelta(hours=12)
+"""How long a process waits over gloo for the others, which may be busy with a long context, an evaluation, or saving a
+large model. A process that died is noticed otherwise: its connections break, and the launcher ends the others."""
+
+_NCCL_TIMEOUT = datetime.timedelta(minutes=30)
+"""The same over NCCL, which does not notice a process that died on another machine: its kernels would keep the GPUs
+waiting. Processes that may be far apart meet over gloo before they use NCCL (`DistributedContext.wait`)."""
 
 _RENDEZVOUS_TIMEOUT = datetime.timedelta(minutes=10)
 """How long processes look for each other at the start, when none of them is busy."""
@@ -89,9 +93,8 @@ def join(backend: str = "gloo") -> Iterator[LaunchedProcesses]:
                 dist.init_process_group(
                     backend, store=store, rank=rank, world_size=count, timeout=_RENDEZVOUS_TIMEOUT
                 )
-            # NCCL connects at the first exchange of gradients, where the slowest process may be hours behind.
-            store.set_timeout(_TIMEOUT)
-        extend_timeouts()
+            store.set_timeout(_NCCL_TIMEOUT)  # NCCL connects through it at the first exchange
+        set_timeouts()
         yield LaunchedProcesses(own, rank, count)
     # A process that fails does not come here, but reports why before its connections close: then the others break off,
     # and the launcher ends all.
@@ -99,10 +102,12 @@ def join(backend: str = "gloo") -> Iterator[LaunchedProcesses]:
         dist.destroy_process_group()
 
 
-def extend_timeouts() -> None:
-    """Sets the time-out of every group that this process is in; libraries make theirs with half an hour."""
+def set_timeouts() -> None:
+    """Sets the time-outs of every group that this process is in, which torch makes with other ones."""
     for group in _world.pg_map:
-        _set_pg_timeout(_TIMEOUT, group)
+        for device in group._device_types:
+            backend = group._get_backend(device)
+            backend._set_default_timeout(_GLOO_TIMEOUT if backend.name() == "gloo" else _NCCL_TIMEOUT)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from longrm.config import Config
 from longrm.errors import ConfigError
-from longrm.modeling.process_group import extend_timeouts, join
+from longrm.modeling.process_group import join, set_timeouts
 from longrm.runs.folder import RunFolder
 from longrm.runs.workers import check_seen, world_size
 from longrm.training.settings import ParallelSettings
@@ -42,7 +42,7 @@ class DistributedContext:
         return self.rank == 0
 
     def wait(self) -> None:
-        """Waits until all processes are here."""
+        """Waits until all processes are here; over gloo, where that may take hours."""
         if self.count > 1:
             dist.barrier()
 
@@ -53,6 +53,14 @@ class DistributedContext:
         values = [value]
         dist.broadcast_object_list(values, src=0)
         return values[0]
+
+    def any(self, value: bool) -> bool:
+        """Whether the value is true on any process."""
+        if self.count == 1:
+            return value
+        total = torch.tensor(int(value))
+        dist.all_reduce(total)
+        return bool(total)
 
     def gather(self, values: Sequence[Exchanged]) -> list[Exchanged]:
         """The values of all parts of a step, one part after the other, for all processes."""
@@ -67,6 +75,7 @@ class DistributedContext:
         """Replaces every gradient by its mean over all processes."""
         if self.count == 1:
             return
+        self.wait()  # the gradients of long contexts may be far apart
         for parameter in model.parameters():
             # All processes compute the same functions, so a gradient is missing on all of them or on none.
             if parameter.grad is not None:
@@ -104,7 +113,7 @@ def join_processes(settings: ParallelSettings) -> Iterator[DistributedContext]:
         if size > 1:
             # Every process has to create every group, its own or not.
             groups = [dist.new_group(list(range(first, first + size))) for first in range(0, count, size)]
-            extend_timeouts()
+            set_timeouts()
             group = groups[part]
         yield DistributedContext(joined.rank, count, part, count // size, group)
 

@@ -6,6 +6,8 @@ are those that `Trainer` uses.
 """
 
 import math
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -91,86 +93,113 @@ def train_steps(
             if evaluations is not None and evaluations.due(done):  # a kill interrupted it
                 _evaluate(evaluations, done, track)
             while done < steps:
-                # Forward and backward of every micro-batch. The gradient of a step is the weighted sum over its
-                # micro-batches, so it does not depend on how the step is cut. A step is divided over groups of
-                # processes, but gradients are averaged, not summed, over them: each loss is multiplied by their number.
-                began = clock()
-                model.train()  # an evaluation has set eval()
-                step = batches.prepare(done)
-                metrics: dict[str, float] = {}
-                for number, micro in enumerate(step.micro_batches, start=1):
-                    loss, own = zero.loss(micro) if zero else objective.loss(model, micro)
-                    own["loss"] = loss.item()
-                    if not math.isfinite(own["loss"]):
-                        raise _not_finite("loss", done + 1, own["loss"], micro.examples)
-                    weighted = loss * (micro.weight * context.parts)
+                with hold_sigterm() as terminated:
+                    # Forward and backward of every micro-batch. The gradient of a step is the weighted sum over its
+                    # micro-batches, so it does not depend on how the step is cut. A step is divided over groups of
+                    # processes, but gradients are averaged, not summed, over them: each loss is multiplied by their
+                    # number.
+                    began = clock()
+                    model.train()  # an evaluation has set eval()
+                    step = batches.prepare(done)
+                    context.wait()  # before the first exchange over NCCL
+                    metrics: dict[str, float] = {}
+                    for number, micro in enumerate(step.micro_batches, start=1):
+                        loss, own = zero.loss(micro) if zero else objective.loss(model, micro)
+                        own["loss"] = loss.item()
+                        if not math.isfinite(own["loss"]):
+                            raise _not_finite("loss", done + 1, own["loss"], micro.examples)
+                        weighted = loss * (micro.weight * context.parts)
+                        if zero:
+                            zero.backward(weighted, last=number == len(step.micro_batches))
+                        else:
+                            weighted.backward()  # type: ignore[no-untyped-call]  # torch has no types here
+                        for name, value in own.items():
+                            metrics[name] = metrics.get(name, 0.0) + micro.weight * value
+                    metrics = context.sum_metrics(metrics) | objective.step_metrics
+
+                    # Clip, then update the weights with the learning rate of this step, then set the next one.
                     if zero:
-                        zero.backward(weighted, last=number == len(step.micro_batches))
+                        grad_norm = zero.step()
                     else:
-                        weighted.backward()  # type: ignore[no-untyped-call]  # torch has no types here
-                    for name, value in own.items():
-                        metrics[name] = metrics.get(name, 0.0) + micro.weight * value
-                metrics = context.sum_metrics(metrics) | objective.step_metrics
+                        context.average_gradients(model)
+                        grad_norm = nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM).item()
+                        optimizer.step()
+                        model.zero_grad()
+                    learning_rate = float(scheduler.get_last_lr()[0])
+                    scheduler.step()
+                    done += 1
 
-                # Clip, then update the weights with the learning rate of this step, then set the next one.
-                if zero:
-                    grad_norm = zero.step()
-                else:
-                    context.average_gradients(model)
-                    grad_norm = nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM).item()
-                    optimizer.step()
-                    model.zero_grad()
-                learning_rate = float(scheduler.get_last_lr()[0])
-                scheduler.step()
-                done += 1
+                    # Log. steps.jsonl comes last: a step counts as logged when it is there.
+                    if not math.isfinite(grad_norm):
+                        raise _not_finite("gradient norm", done, grad_norm, step.examples)
+                    seconds = clock() - began
+                    record = StepRecord(
+                        step=done,
+                        loss=metrics.pop("loss"),
+                        accuracy=metrics.pop("accuracy", None),
+                        grad_norm=grad_norm,
+                        learning_rate=learning_rate,
+                        length=step.length,
+                        tokens=step.tokens,
+                        losses=metrics,
+                    )
+                    timing_log.append(TimingRecord(done, record.tokens, round(seconds, 4)))
+                    context_log.append(ContextRecord(done, step.digests))
+                    step_log.append(record)
+                    speed = record.tokens / max(seconds, 1e-9)
+                    if track:
+                        names = ("loss", "accuracy", "learning_rate", "grad_norm", "tokens")
+                        tracked = {name: getattr(record, name) for name in names} | record.losses
+                        tracked["tokens_per_second"] = speed
+                        track(done, {name: value for name, value in tracked.items() if value is not None})
+                    # The loss of a policy gradient is near 0 whatever it learns.
+                    shown = f"loss {record.loss:.3f}"
+                    if "reward" in metrics:
+                        shown = f"reward {metrics['reward']:.3f}"
+                    accuracy = "" if record.accuracy is None else f"accuracy {record.accuracy:.2f}, "
+                    rates = f"learning rate {learning_rate:.1e}, {speed:,.0f} tokens/s"
+                    progress("training", done, steps, f"{shown}, {accuracy}{rates}")
+                    losses.append(record.loss)
+                    check_plateau(losses, settings.plateau_steps, objective.chance)
 
-                # Log. steps.jsonl comes last: a step counts as logged when it is there.
-                if not math.isfinite(grad_norm):
-                    raise _not_finite("gradient norm", done, grad_norm, step.examples)
-                seconds = clock() - began
-                record = StepRecord(
-                    step=done,
-                    loss=metrics.pop("loss"),
-                    accuracy=metrics.pop("accuracy", None),
-                    grad_norm=grad_norm,
-                    learning_rate=learning_rate,
-                    length=step.length,
-                    tokens=step.tokens,
-                    losses=metrics,
-                )
-                timing_log.append(TimingRecord(done, record.tokens, round(seconds, 4)))
-                context_log.append(ContextRecord(done, step.digests))
-                step_log.append(record)
-                speed = record.tokens / max(seconds, 1e-9)
-                if track:
-                    names = ("loss", "accuracy", "learning_rate", "grad_norm", "tokens")
-                    tracked = {name: getattr(record, name) for name in names} | record.losses
-                    tracked["tokens_per_second"] = speed
-                    track(done, {name: value for name, value in tracked.items() if value is not None})
-                # The loss of a policy gradient is near 0 whatever it learns.
-                shown = f"loss {record.loss:.3f}"
-                if "reward" in metrics:
-                    shown = f"reward {metrics['reward']:.3f}"
-                accuracy = "" if record.accuracy is None else f"accuracy {record.accuracy:.2f}, "
-                rates = f"learning rate {learning_rate:.1e}, {speed:,.0f} tokens/s"
-                progress("training", done, steps, f"{shown}, {accuracy}{rates}")
-                losses.append(record.loss)
-                check_plateau(losses, settings.plateau_steps, objective.chance)
-
-                # Checkpoint: by steps, by the main process's clock, at the end, and before an evaluation, so that a run
-                # that is killed in an evaluation resumes with the evaluated weights.
-                evaluate = evaluations is not None and evaluations.due(done)
-                overdue = context.broadcast(clock() - saved_at >= CHECKPOINT_SECONDS)
-                if done % settings.checkpoint.every == 0 or done == steps or evaluate or overdue:
-                    save_checkpoint(main_folder, folder, done, model, optimizer, scheduler, zero, context)
-                    if evaluations is not None and evaluate:
-                        _evaluate(evaluations, done, track)
+                    # Checkpoint: by steps, by the clock, at the end, when a signal ends the run, and before an
+                    # evaluation, so that a run that is killed in an evaluation resumes with the evaluated weights.
+                    if context.any(terminated.is_set()):
+                        terminated.set()
+                    due = done % settings.checkpoint.every == 0 or done == steps or terminated.is_set()
+                    evaluate = evaluations is not None and evaluations.due(done)
+                    overdue = context.any(clock() - saved_at >= CHECKPOINT_SECONDS)
+                    if due or evaluate or overdue:
+                        save_checkpoint(main_folder, folder, done, model, optimizer, scheduler, zero, context)
+                        saved_at = clock()
+                if evaluations is not None and evaluate:
+                    _evaluate(evaluations, done, track)
                     saved_at = clock()
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         where = f"in step {done + 1}" if step else "before the first step"
         raise out_of_memory(where, step.examples if step else []) from None
+
+
+@contextmanager
+def hold_sigterm() -> Iterator[threading.Event]:
+    """Keeps SIGTERM, which clusters send before they take a machine, from interrupting a `with` block.
+
+    The event is set when one came. It then takes effect at the end of the block; so it does if the block sets the
+    event, because another process received one.
+    """
+    terminated = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # Python allows handlers in no other one
+        yield terminated
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: terminated.set())
+    try:
+        yield terminated
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if terminated.is_set():
+        signal.raise_signal(signal.SIGTERM)
 
 
 def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:

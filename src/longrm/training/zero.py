@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longrm.errors import importing
-from longrm.modeling.process_group import extend_timeouts
+from longrm.modeling.process_group import set_timeouts
 from longrm.training.batches import MicroBatch
 from longrm.training.objectives import Objective
 from longrm.training.settings import ParallelSettings
@@ -242,5 +242,5 @@ def _engine(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # initialize() imports more
         engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
-    extend_timeouts()  # also in the groups that DeepSpeed has created
+    set_timeouts()  # also in the groups that DeepSpeed has created
     return engine

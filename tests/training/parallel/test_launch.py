@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,21 @@ def test_a_training_by_torchrun_whose_process_is_killed_continues(torchrun, reci
     assert found.keys() == truth.keys()
     # The last bits of a gradient are enough to part two trainings of 60 steps a little.
     assert all(torch.allclose(found[name], truth[name], atol=1e-3) for name in truth)
+
+
+@pytest.mark.distributed
+@pytest.mark.full
+@pytest.mark.parametrize("receiver", ["launcher", "one process"])
+def test_sigterm_leaves_a_checkpoint_of_the_last_step(torchrun, recipe, tmp_path, receiver):
+    settings = recipe("bradley_terry", optimizer__steps=500, checkpoint={"every": 1000})
+    launcher, log = torchrun(2, settings, tmp_path / "run"), tmp_path / "run/steps.jsonl"
+    while launcher.poll() is None and not (log.exists() and log.stat().st_size):
+        time.sleep(0.1)
+    _, second = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    os.kill(launcher.pid if receiver == "launcher" else int(second), signal.SIGTERM)
+    told, _ = launcher.communicate(timeout=300)
+    assert told.count("longrm: terminated") == 1, told
+    assert saved_steps(tmp_path / "run") == [len(log.read_text().splitlines())]
 
 
 @pytest.mark.distributed

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # The paper's stage 2 on one machine with eight GPUs; begin it again after a stop and it continues.
+# SIGTERM ends it with a checkpoint after the step in progress.
 set -euo pipefail
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=1800 # seconds from SIGTERM until torchrun kills its processes
 
-torchrun --standalone --nproc-per-node 8 -m longrm train preference \
+torchrun --standalone --nproc-per-node 8 --max-restarts 3 -m longrm train preference \
   --config recipes/scale/8-a100.toml --out runs/8-a100

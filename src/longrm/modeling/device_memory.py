@@ -146,6 +146,19 @@ def _in_tiles(
     return torch.cat([tile_by_tile(tile) for tile in torch.split(states, length, dim=1)], dim=1)
 
 
+def pair_cost(model: Any) -> float:
+    """Returns the operations of attention for a pair of tokens, over those of the layers' matrices for one token.
+
+    Layers with a window are counted as if they had no attention: there, pairs are as many as tokens.
+    """
+    layers, config = model.base_model.layers, model.config
+    matrices = [module for module in layers.modules() if isinstance(module, nn.Linear)]
+    elements = sum(matrix.in_features * matrix.out_features for matrix in matrices)
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * len(layers)
+    return float(2 * config.num_attention_heads * size * kinds.count("full_attention") / elements)
+
+
 def return_freed_memory() -> None:
     """Makes freed tensors of 4 MiB or more go back to the system at once, for the rest of this process.
 

@@ -87,6 +87,12 @@ class TreeShape:
         return len(self.branches) > 1
 
     @property
+    def pairs(self) -> int:
+        """Pairs of a token of the tree and one that it sees, itself included."""
+        branches = sum(self.prefix * length + length * (length + 1) // 2 for length in self.branches)
+        return self.prefix * (self.prefix + 1) // 2 + branches
+
+    @property
     def branch_tokens(self) -> int:
         """Tokens of all branches."""
         return sum(self.branches)

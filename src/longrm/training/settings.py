@@ -165,6 +165,8 @@ class DataSettings(Config):
         max_tokens: Longest row in tokens; the model's context window by default.
         without_contrast: What to do about a row of judgments that all give the same score.
         per_step: Rows per optimizer step.
+        group_by_length: So many rows of similar length follow each other. With as many as there are groups of devices
+            that read different rows, they need equally long; it should divide `per_step`.
     """
 
     path: str | None = None
@@ -175,12 +177,20 @@ class DataSettings(Config):
     max_tokens: int | None = Field(None, ge=2)
     without_contrast: Literal["keep", "skip"] = "keep"
     per_step: int = Field(32, ge=1)
+    group_by_length: int = Field(1, ge=1)
 
     @model_validator(mode="after")
     def _one_source(self) -> "DataSettings":
         if (self.path is not None) + bool(self.sources) + (self.world is not None) != 1:
             raise ValueError("set one of data.path, data.sources and data.world")
-        for name in ("on_bad_row", "too_long", "max_tokens", "without_contrast", "per_step"):
+        for name in (
+            "on_bad_row",
+            "too_long",
+            "max_tokens",
+            "without_contrast",
+            "per_step",
+            "group_by_length",
+        ):
             if self.world is not None and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"data.{name} is not valid with data.world")
         paths = [source.path for source in self.sources]

@@ -15,7 +15,7 @@ from transformers.integrations.integration_utils import (
 
 from longrm.errors import ConfigError, RunError, nearest
 from longrm.evaluation.summaries import read_summary
-from longrm.modeling.device_memory import return_freed_memory
+from longrm.modeling.device_memory import pair_cost, return_freed_memory
 from longrm.modeling.loading import LanguageModel
 from longrm.modeling.saving import save
 from longrm.modeling.sequence_parallel import share_sequences
@@ -148,6 +148,8 @@ def train(
             curriculum=curriculum,
             part=context.part,
             parts=context.parts,
+            pair_cost=pair_cost(model.model),
+            aligned=parallel.zero > 1,
         )
         evaluations = None
         if settings.evaluation is not None and evaluator is not None:

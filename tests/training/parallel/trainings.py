@@ -36,9 +36,9 @@ def no_exchange(query: Any, key: Any, value: Any, tokens: int, group: Any) -> An
     return again(query, q_heads), again(key, kv_heads), again(value, kv_heads)
 
 
-def the_first_again(rows: Any, parts: int, share_out: Any = batches._share_out) -> Any:
+def the_first_again(rows: Any, parts: int, *others: Any, deal: Any = batches.deal, **named: Any) -> Any:
     """What the first process reads of a step, for every process."""
-    first, *_ = share_out(rows, parts)
+    first, *_ = deal(rows, parts, *others, **named)
     return [first] * parts
 
 
@@ -46,7 +46,7 @@ FAULTS = {
     "": [],
     "no exchange": [(attention, "over_heads", no_exchange)],
     "no reduction": [(DistributedContext, "average_gradients", lambda *_: None)],
-    "the same rows": [(batches, "_share_out", the_first_again)],
+    "the same rows": [(batches, "deal", the_first_again)],
 }
 
 

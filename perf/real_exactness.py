@@ -243,8 +243,8 @@ def _broken(fault: str | None) -> Iterator[None]:
         return
     right = attention.packed_attention
 
-    def causal(q: Tensor, k: Tensor, v: Tensor, layout: Any, scale: float, *_: Any) -> Tensor:
-        return attention.sdpa(q, k, v, scale, is_causal=True).transpose(1, 2)
+    def causal(q: Tensor, k: Tensor, v: Tensor, layout: Any, spec: Any, *_: Any) -> Tensor:
+        return attention.sdpa(q, k, v, spec.scale, is_causal=True).transpose(1, 2)
 
     attention.packed_attention = causal  # type: ignore[assignment]
     try:

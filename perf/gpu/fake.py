@@ -31,7 +31,13 @@ from torch.utils._pytree import tree_leaves
 from transformers import Qwen3Config
 
 from longrm.modeling.attention_cuda import TorchKernel
-from longrm.modeling.attention_varlen import Attended, SequenceBounds, plan_calls, varlen_attention
+from longrm.modeling.attention_varlen import (
+    Attended,
+    AttentionSpec,
+    SequenceBounds,
+    plan_calls,
+    varlen_attention,
+)
 from longrm.training.plan.memory import PeakMemory
 from longrm.training.plan.plan import plan_training
 from longrm.training.settings import TrainingSettings
@@ -114,18 +120,18 @@ class Kernel(TorchKernel):
         self._calls = calls
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, bounds: SequenceBounds, scale: float
+        self, query: Tensor, key: Tensor, value: Tensor, bounds: SequenceBounds, spec: AttentionSpec
     ) -> tuple[Tensor, Tensor]:
         """See `VarlenKernel`."""
         _demand([query, key, value], bounds)
         shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in (("q", query), ("k", key)))
         self._calls[f"{query.dtype}, {shapes}"] += 1
-        output, lse = super().forward(query, key, value, bounds, scale)
+        output, lse = super().forward(query, key, value, bounds, spec)
         assert (lse.shape, lse.dtype) == ((query.shape[1], query.shape[0]), torch.float32)
         return output, lse
 
     def backward(
-        self, grad: Tensor, attended: Attended, bounds: SequenceBounds, scale: float
+        self, grad: Tensor, attended: Attended, bounds: SequenceBounds, spec: AttentionSpec
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `VarlenKernel`."""
         query, key, value, output, _ = attended
@@ -134,7 +140,7 @@ class Kernel(TorchKernel):
         # FlashAttention 2: the queries' gradient is summed in fp32, and keys' and values' once a query head.
         summed = query.new_empty((tokens + 128 * (len(bounds.queries) - 1), heads, size), dtype=torch.float32)
         copies = [query.new_empty((len(key), heads, size)) for _ in range(2 * (key.shape[1] != heads))]
-        found = super().backward(grad, attended, bounds, scale)
+        found = super().backward(grad, attended, bounds, spec)
         del summed, copies
         return found
 
@@ -171,7 +177,7 @@ def as_on_a_gpu(calls: Counter[str]) -> Iterator[None]:
         )
 
     with (
-        patch("longrm.modeling.attention.kernel_for", lambda query, key: attend),
+        patch("longrm.modeling.attention.kernel_for", lambda query, key, spec: attend),
         patch("longrm.modeling.shared_prefix._at_ends", lambda scored, packed: False),
         patch("transformers.modeling_utils.save_on_cpu", to_host, create=True),
     ):

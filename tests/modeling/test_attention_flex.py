@@ -10,6 +10,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from longrm.modeling import attention_cuda
 from longrm.modeling.attention_cuda import TRIAL, block_mask, blocks_of, sees_of
+from longrm.modeling.attention_varlen import AttentionSpec
 from longrm.modeling.shapes import PackedLayout, TreeShape
 
 from .test_attention_kernels import CPU, LAYOUTS, path_a
@@ -66,7 +67,7 @@ def test_flex_attention_with_these_masks_is_path_a():
     # Not compiled, as a CPU cannot, it is a plain computation with the mask written out from the blocks' function.
     with pytest.warns(UserWarning, match="flex_attention called without torch.compile"):
         found = flex_attention(q, k, v, block_mask=block_mask(layout, CPU), enable_gqa=True)
-    truth = path_a(q, k, v, layout, 0.25)
+    truth = path_a(q, k, v, layout, AttentionSpec(0.25))
     torch.testing.assert_close(found.transpose(1, 2), truth, rtol=1e-5, atol=1e-5)
 
 
@@ -84,7 +85,7 @@ def compiled(monkeypatch):
 
 def flex(layout, scale=0.5):
     states = (torch.randn(1, heads, layout.tokens, 16) for heads in (4, 2, 2))
-    return attention_cuda.flex_packed_attention(*states, layout, scale)
+    return attention_cuda.flex_packed_attention(*states, layout, AttentionSpec(scale))
 
 
 def test_flex_attention_is_compiled_for_no_length_no_tree_and_no_precision(compiled):

@@ -17,7 +17,13 @@ from longrm.modeling.attention_cuda import (
     deviation,
     sees_of,
 )
-from longrm.modeling.attention_varlen import Attended, CpuKernel, plan_calls, varlen_attention
+from longrm.modeling.attention_varlen import (
+    Attended,
+    AttentionSpec,
+    PlainKernel,
+    plan_calls,
+    varlen_attention,
+)
 from longrm.modeling.device_memory import checkpoint_activations
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.modeling.shared_prefix import pack
@@ -48,23 +54,27 @@ class WrittenOut:
     def __init__(self):
         self.keys = []
 
-    def forward(self, query, key, value, bounds, scale):
+    def forward(self, query, key, value, bounds, spec):
         self.keys.append(key)
         output, lse = torch.zeros_like(query), query.new_zeros(query.shape[1], len(query))
         for (q, rows), (k, _), (v, _) in self._parts(query, key, value, bounds):
-            logits = self._logits(q, k, bounds, scale)
+            logits = self._logits(q, k, bounds, spec)
             lse[:, rows] = logits.logsumexp(-1)
             output[rows] = torch.einsum("hqk,khd->qhd", logits.softmax(-1), v)
         return output, lse
 
-    def backward(self, grad, known, bounds, scale):
+    def backward(self, grad, known, bounds, spec):
         query, key, value, output, lse = known
         found = [torch.zeros_like(states) for states in (query, key, value)]
         for (q, rows), (k, own), (v, _) in self._parts(query, key, value, bounds):
-            logits = self._logits(q, k, bounds, scale)
+            logits = self._logits(q, k, bounds, spec)
             shares = (logits - lse[:, rows, None]).exp()
             delta = torch.einsum("qhd,qhd->hq", grad[rows], output[rows])
-            of_logits = shares * (torch.einsum("qhd,khd->hqk", grad[rows], v) - delta[..., None]) * scale
+            of_logits = shares * (torch.einsum("qhd,khd->hqk", grad[rows], v) - delta[..., None])
+            of_logits = (
+                of_logits * spec.scale * (1 if spec.softcap is None else 1 - (logits / spec.softcap) ** 2)
+            )
+            of_logits = of_logits.masked_fill(shares == 0, 0.0)
             found[0][rows] += torch.einsum("hqk,khd->qhd", of_logits, k)
             of_k = torch.einsum("hqk,qhd->khd", of_logits, q)
             of_v = torch.einsum("hqk,qhd->khd", shares, grad[rows])
@@ -83,21 +93,29 @@ class WrittenOut:
                 (value[own].repeat_interleave(group, 1), own),
             )
 
-    def _logits(self, q, k, bounds, scale):
-        logits = torch.einsum("qhd,khd->hqk", q, k) * scale
+    def _logits(self, q, k, bounds, spec):
+        logits = torch.einsum("qhd,khd->hqk", q, k) * spec.scale
+        if spec.softcap is not None:
+            logits = spec.softcap * torch.tanh(logits / spec.softcap)
         if not bounds.causal or self.faulty == "sees all":
             return logits
-        assert len(q) == len(k), "a causal call has as many keys as queries"
-        sees = torch.ones(len(q), len(k), dtype=torch.bool).tril()
+        assert len(q) == len(k) or bounds.window, (
+            "without a window, a causal call has as many keys as queries"
+        )
+        # As in flash-attn, causality and window are counted from the last query and the last key.
+        last = len(k) - len(q)
+        sees = torch.ones(len(q), len(k), dtype=torch.bool).tril(last)
+        if bounds.window is not None:
+            sees = sees.triu(last - bounds.window + 1)
         return logits.masked_fill(~sees, -torch.inf)
 
 
 class OwnGradientsOnly(WrittenOut):
     """What autograd makes of two calls whose log-sum-exps have no gradient: each call's own softmax."""
 
-    def backward(self, grad, known, bounds, scale):
-        own = Attended(*known[:3], *self.forward(*known[:3], bounds, scale))
-        return super().backward(grad, own, bounds, scale)
+    def backward(self, grad, known, bounds, spec):
+        own = Attended(*known[:3], *self.forward(*known[:3], bounds, spec))
+        return super().backward(grad, own, bounds, spec)
 
 
 class SeesAll(WrittenOut):
@@ -107,7 +125,7 @@ class SeesAll(WrittenOut):
 def masked(change):
     """Attention with the mask that `change` makes of the right one, rounded where a kernel rounds: P and the output."""
 
-    def attend(query, key, value, layout, scale):
+    def attend(query, key, value, layout, spec):
         dtype, group = query.dtype, query.shape[1] // key.shape[1]
         key, value = (states.repeat_interleave(group, 1).float() for states in (key, value))
         tokens = torch.arange(layout.tokens)
@@ -137,8 +155,8 @@ FAULTS = {TRIAL: [branch_before, one_future_token, one_key_missing], ONE_TOKEN: 
 """By layout: a branch of one token has no future, and these no branch before."""
 
 
-def path_a(query, key, value, layout, scale):
-    return attention._by_branches(query, key, value, layout, scale)
+def path_a(query, key, value, layout, spec):
+    return attention._by_branches(query, key, value, layout, spec.scale)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
@@ -156,7 +174,7 @@ def test_two_calls_are_one_attention(layout):
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_the_kernel_of_a_cpu_computes_what_is_written_out(layout, queries, keys, size):
     heads = AttentionHeads(CPU, torch.float32, queries, keys, size)
-    assert deviation(partial(varlen_attention, CpuKernel()), heads, layout) < 1e-5
+    assert deviation(partial(varlen_attention, PlainKernel()), heads, layout) < 1e-5
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
@@ -169,7 +187,7 @@ def test_where_only_ends_ask_they_get_what_all_get(layout):
     weights = torch.randn(len(ends), 4, 16, dtype=torch.float64)
     found = []
     for only_ends in (False, True):
-        output = varlen_attention(CpuKernel(), *states, layout, 0.25, only_ends)
+        output = varlen_attention(PlainKernel(), *states, layout, AttentionSpec(0.25), only_ends)
         found.append([output[0, ends], *torch.autograd.grad((output[0, ends] * weights).sum(), states)])
     for whole, part in zip(*found, strict=True):
         torch.testing.assert_close(part, whole, rtol=1e-9, atol=1e-12)
@@ -180,7 +198,9 @@ def test_gradients_of_the_kernel_of_a_cpu_are_finite_differences():
     layout = PackedLayout((TreeShape(5, (2, 3)), TreeShape(4, (1, 2))))
     states = [torch.randn(1, n, layout.tokens, 4, dtype=torch.float64, requires_grad=True) for n in (4, 2, 2)]
     for only_ends in (False, True):
-        attend = partial(varlen_attention, CpuKernel(), layout=layout, scale=0.3, only_ends=only_ends)
+        attend = partial(
+            varlen_attention, PlainKernel(), layout=layout, spec=AttentionSpec(0.3), only_ends=only_ends
+        )
         assert torch.autograd.gradcheck(attend, states)
 
 
@@ -194,7 +214,7 @@ def test_bf16_gradients_of_the_kernel_of_a_cpu_are_those_of_fp64_but_for_roundin
 
     def gradients(dtype):
         given = [one.to(dtype).requires_grad_() for one in states]
-        output = varlen_attention(CpuKernel(), *given, layout, 0.25)
+        output = varlen_attention(PlainKernel(), *given, layout, AttentionSpec(0.25))
         return torch.autograd.grad(output.double().square().sum(), given)
 
     for found, truth in zip(gradients(torch.bfloat16), gradients(torch.float64), strict=True):
@@ -223,7 +243,7 @@ def test_a_model_with_a_kernel_computes_what_separate_sequences_do(family, monke
     trees = make_trees()
     truth = values_and_gradients(stock, separate(stock, "scores", trees))
     attend = partial(varlen_attention, WrittenOut())
-    monkeypatch.setattr(attention, "kernel_for", lambda query, key: attend)
+    monkeypatch.setattr(attention, "kernel_for", lambda query, key, spec: attend)
     with torch.inference_mode():  # what is cached here must serve training
         shared(ours, "scores", pack(trees))
     found = values_and_gradients(ours, shared(ours, "scores", pack(trees)))
@@ -237,7 +257,7 @@ def test_a_model_with_a_kernel_computes_what_separate_sequences_do(family, monke
 def test_keys_of_one_prefix_are_copied_for_no_branch():
     kernel = WrittenOut()
     key = torch.randn(1, 2, 694, 16)
-    varlen_attention(kernel, torch.randn(1, 4, 694, 16), key, key, LAYOUTS["one"], 0.25)
+    varlen_attention(kernel, torch.randn(1, 4, 694, 16), key, key, LAYOUTS["one"], AttentionSpec(0.25))
     own, before = kernel.keys
     assert own.data_ptr() == before.data_ptr() == key.data_ptr()
     assert len(before) == 501
@@ -274,7 +294,7 @@ def tried_late(monkeypatch):
     monkeypatch.setattr(
         attention,
         "kernel_for",
-        lambda q, k: chosen(AttentionHeads(CPU, q.dtype, q.shape[1], k.shape[1], q.shape[3])),
+        lambda q, k, spec: chosen(AttentionHeads(CPU, q.dtype, q.shape[1], k.shape[1], q.shape[3])),
     )
 
 
@@ -319,9 +339,9 @@ def test_torch_s_kernel_takes_what_it_is_handed():
     """By its shapes alone: an argument that another torch renames is seen without a GPU."""
     q, k, v = (torch.empty(TRIAL.tokens, n, 64, device="meta", dtype=torch.bfloat16) for n in (8, 2, 2))
     own = plan_calls(TRIAL, CPU).own
-    output, lse = TorchKernel().forward(q, k, v, own, 0.1)
+    output, lse = TorchKernel().forward(q, k, v, own, AttentionSpec(0.1))
     assert (output.shape, lse.shape, lse.dtype) == (q.shape, (8, TRIAL.tokens), torch.float32)
-    found = TorchKernel().backward(output, Attended(q, k, v, output, lse), own, 0.1)
+    found = TorchKernel().backward(output, Attended(q, k, v, output, lse), own, AttentionSpec(0.1))
     assert [part.shape for part in found] == [q.shape, k.shape, v.shape]
 
 

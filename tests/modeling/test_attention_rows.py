@@ -74,13 +74,13 @@ def test_rows_and_gradients_are_those_of_full_matrices(family: str, padded: bool
     assert deviation(found[0], matrices, last - 1) > FAULT, "the control: the row before is far off"
 
 
-def swapped_keys(query: Tensor, keys: Any, values: Any, scale: float) -> Any:
+def swapped_keys(query: Tensor, keys: Any, values: Any, spec: Any) -> Any:
     (first, *others) = keys
-    return RIGHT(query, [first.roll(1, dims=1), *others], values, scale)
+    return RIGHT(query, [first.roll(1, dims=1), *others], values, spec)
 
 
-def swapped_heads(query: Tensor, keys: Any, values: Any, scale: float) -> Any:
-    return RIGHT(query, [states.flip(0) for states in keys], values, scale)
+def swapped_heads(query: Tensor, keys: Any, values: Any, spec: Any) -> Any:
+    return RIGHT(query, [states.flip(0) for states in keys], values, spec)
 
 
 RIGHT = module._written_out

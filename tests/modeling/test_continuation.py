@@ -8,6 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from longrm.modeling import attention
 from longrm.modeling.attention import _per_segment, continuation_attention, segment_attention
+from longrm.modeling.attention_varlen import AttentionSpec
 
 
 def dense(q, k, v, scaling=None):
@@ -43,7 +44,8 @@ def test_the_last_tokens_attend_as_with_a_mask(heads, groups, last, tokens, scal
 def test_segments_continue_the_same_tokens_and_do_not_see_each_other(compute, lengths):
     q, k, v = states(6, 2, sum(lengths), 100 + sum(lengths))
     before, own = zip(*(part.split([100, sum(lengths)], dim=2) for part in (k, v)), strict=True)
-    found = compute(q, k, v, lengths, 0.25)
+    given = 0.25 if compute is _per_segment else AttentionSpec(0.25)
+    found = compute(q, k, v, lengths, given)
     begin, expected, mixed = 0, [], []
     for length in lengths:
         end = begin + length
@@ -61,7 +63,7 @@ def test_segments_continue_the_same_tokens_and_do_not_see_each_other(compute, le
         )
     if compute is segment_attention:
         ends = [end - 1 for end in accumulate(lengths)]
-        asked = compute(q, k, v, lengths, 0.25, only_ends=True)
+        asked = compute(q, k, v, lengths, given, only_ends=True)
         torch.testing.assert_close(asked[:, ends], found[:, ends], atol=2e-5, rtol=2e-4)
         asked[:, ends] = 0
         assert not asked.any(), "the others are not computed"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from longrm.modeling import attention, shared_prefix
 from longrm.modeling.attention_cuda import sees_of
+from longrm.modeling.attention_varlen import AttentionSpec
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import Packed, pack
 
@@ -66,9 +67,9 @@ def deviation(found: dict[str, Tensor], truth: dict[str, Tensor]) -> float:
     return max(float((found[k] - truth[k]).abs().max() / truth[k].abs().max()) for k in truth)
 
 
-def copied(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float, _: bool) -> Tensor:
+def copied(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, spec: AttentionSpec, _: bool) -> Tensor:
     """What is computed where no kernel works."""
-    return attention._by_branches(q, k, v, layout, scale)
+    return attention._by_branches(q, k, v, layout, spec.scale)
 
 
 @pytest.mark.parametrize("kind", ["scores", "logprobs"])
@@ -86,9 +87,11 @@ def test_shared_prefix_equals_separate_sequences(family: str, kind: str, monkeyp
 def test_the_last_layer_is_asked_for_the_ends_alone_where_scores_are_read(monkeypatch: pytest.MonkeyPatch):
     asked = []
 
-    def recorded(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float, ends: bool) -> Tensor:
+    def recorded(
+        q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, spec: AttentionSpec, ends: bool
+    ) -> Tensor:
         asked.append(ends)
-        output = right(q, k, v, layout, scale, ends)
+        output = right(q, k, v, layout, spec, ends)
         zero = [index for index in range(layout.tokens) if not output[0, index].any()]
         others = [index for index in range(layout.tokens) if index not in layout.branch_ends()]
         assert zero == (others if ends else [])
@@ -137,8 +140,10 @@ def test_faults_are_a_hundred_times_beyond_the_tolerance(
     else:
         sees = fault(packed.layout)
 
-        def masked(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float, *_: Any) -> Tensor:
-            return attention.sdpa(q, k, v, scale, attn_mask=sees).transpose(1, 2)
+        def masked(
+            q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, spec: AttentionSpec, *_: Any
+        ) -> Tensor:
+            return attention.sdpa(q, k, v, spec.scale, attn_mask=sees).transpose(1, 2)
 
         monkeypatch.setattr(attention, "packed_attention", masked)
     with torch.no_grad():

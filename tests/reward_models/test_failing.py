@@ -78,11 +78,11 @@ def poison(scorer, rows, at, response):
 
 @pytest.mark.parametrize("response", [0, 1])
 def test_a_number_that_is_none_is_that_of_its_response_alone(scorer, model, response, monkeypatch):
-    def masked(q, k, v, layout, scale, _):
+    def masked(q, k, v, layout, spec, _):
         """As kernels with masks compute it."""
         tokens = torch.arange(layout.tokens)
         sees = sees_of(layout, tokens.device)(tokens, tokens, tokens[:, None], tokens)
-        return attention.sdpa(q, k, v, scale, attn_mask=sees).transpose(1, 2)
+        return attention.sdpa(q, k, v, spec.scale, attn_mask=sees).transpose(1, 2)
 
     monkeypatch.setattr(attention, "packed_attention", masked)
     rows = comparisons(responses=3)

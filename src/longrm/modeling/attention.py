@@ -9,11 +9,14 @@ ways compute that, and none builds a mask over pairs of prefix tokens, so memory
 | CUDA | the same by a varlen flash kernel, or FlexAttention (`attention_cuda` chooses) |
 | any other | one `scaled_dot_product_attention` per branch, over a copy of the prefix's keys and its own |
 
+Where a layer has a window, a soft cap or sinks, which that function lacks, any other device has the way of CPUs.
+
 Two names are registered with transformers. `longrm_shared_prefix` reads packed sequences without a cache.
 `longrm_continuation` reads one sequence block by block, over transformers' cache, for generation.
 
-Transformers passes to an attention function whatever a model's architecture needs: soft caps, sinks, windows. Ignoring
-one would be silently wrong, so what is not computed here is refused at the call, and mostly earlier (`loading`).
+Transformers passes to an attention function whatever a model's architecture needs: windows, soft caps, sinks. Ignoring
+one would be silently wrong, so what is not computed here is refused at the call, and mostly earlier (`loading`). What a
+layer computes is read there, too (`AttentionSpec`), not from configs, some of which state what their layers do not do.
 
 Shapes: S tokens of the packed sequence or of a tree, R tokens read now, H query heads, G key heads, D head size.
 """
@@ -33,14 +36,15 @@ from transformers import AttentionInterface
 from longrm.errors import ModelError
 from longrm.modeling.attention_cuda import kernel_for
 from longrm.modeling.attention_varlen import (
-    CpuKernel,
+    AttentionSpec,
     Keys,
     Output,
+    PlainKernel,
     Queries,
     varlen_attention,
     varlen_segments,
 )
-from longrm.modeling.sequence_parallel import SequenceGroup, over_heads, over_tokens
+from longrm.modeling.sequence_parallel import SequenceGroup, over_heads, over_tokens, own_part
 from longrm.modeling.shapes import PackedLayout
 from longrm.modeling.shared_prefix import LayerAttention, Packed, TransformersModel, hidden_states
 
@@ -54,10 +58,7 @@ LayerKeys = Float[Tensor, "G S D"]
 
 _UNSUPPORTED = {
     "attention_mask": "an attention mask of its own",
-    "softcap": "soft-capped attention logits",
-    "s_aux": "attention sinks",
     "position_bias": "a position bias",
-    "sliding_window": "a sliding window",
     "head_mask": "a head mask",
 }
 """Keyword arguments of transformers' models that change attention and are not computed here."""
@@ -94,17 +95,18 @@ def shared_prefix_attention(
             f"{SHARED_PREFIX} attention computes packed sequences only: use longrm.modeling.shared_prefix, or "
             "model.set_attn_implementation('sdpa') for a plain forward pass"
         )
-    _refuse_unsupported(module, dropout, {"attention_mask": attention_mask, **extra})
+    spec = _spec(module, query, dropout, scaling, {"attention_mask": attention_mask, **extra})
     query, key = query.to(value.dtype), key.to(value.dtype)  # rotation and norms leave fp32 under autocast
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if sequence is not None:
         query, key, value = over_heads(query, key, value, layout.tokens, sequence)
+        if spec.sinks is not None:
+            spec = replace(spec, sinks=own_part(spec.sinks, sequence))
     assert (query.shape[0], query.shape[2]) == (1, layout.tokens), "the layout does not fit the sequence"
     layer: Any = module
     only_ends = only_ends and layer.layer_idx == layer.config.num_hidden_layers - 1
     if layer_attention is not None:
-        return layer_attention(layer.layer_idx, query, key, value, layout, scale, only_ends), None
-    output = packed_attention(query, key, value, layout, scale, only_ends)
+        return layer_attention(layer.layer_idx, query, key, value, layout, spec, only_ends), None
+    output = packed_attention(query, key, value, layout, spec, only_ends)
     return (output if sequence is None else over_tokens(output, sequence)), None
 
 
@@ -124,44 +126,61 @@ def continuation_attention(
             f"{CONTINUATION} attention reads one sequence, not a packed one: load the model with packed=True, or call "
             f"model.set_attn_implementation('{SHARED_PREFIX}')"
         )
-    _refuse_unsupported(module, dropout, {"attention_mask": attention_mask, **extra})
+    spec = _spec(module, query, dropout, scaling, {"attention_mask": attention_mask, **extra})
     assert len(query) == 1, "one sequence at a time: padding would be ignored"
     query, key = query.to(value.dtype), key.to(value.dtype)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     read, tokens = query.shape[2], key.shape[2]  # R, S
-    if read in (1, tokens):
+    spec = spec.within(tokens)
+    if read in (1, tokens) and spec.plain:
         # torch's `is_causal` aligns the mask to the start, which is right only if all tokens are read.
-        return sdpa(query, key, value, scale, is_causal=read > 1).transpose(1, 2), None
-    if query.device.type == "cpu":  # where torch would turn `causal_lower_right` into a dense mask [R, S]
-        return segment_attention(query, key, value, [read], scale), None
-    mask = causal_lower_right(read, tokens)
-    return sdpa(query, key, value, scale, attn_mask=mask).transpose(1, 2), None
+        return sdpa(query, key, value, spec.scale, is_causal=read > 1).transpose(1, 2), None
+    if spec.plain and query.device.type != "cpu":  # where torch would turn the mask into a dense one, [R, S]
+        mask = causal_lower_right(read, tokens)
+        return sdpa(query, key, value, spec.scale, attn_mask=mask).transpose(1, 2), None
+    return segment_attention(query, key, value, [read], spec), None
 
 
 AttentionInterface.register(SHARED_PREFIX, shared_prefix_attention)
 AttentionInterface.register(CONTINUATION, continuation_attention)
 
 
-def _refuse_unsupported(module: nn.Module, dropout: float, given: Mapping[str, Any]) -> None:
+def _spec(
+    module: nn.Module, query: Queries, dropout: float, scaling: float | None, given: Mapping[str, Any]
+) -> AttentionSpec:
+    """What a layer computes, from the arguments of the call; what is not computed here is refused."""
     if dropout:
         raise ModelError("this attention does not support dropout: set attention_dropout to 0")
     for name, what in _UNSUPPORTED.items():
         if given.get(name) is not None:
             raise ModelError(f"{type(module).__name__} uses {what}, which this attention does not support")
+    window = given.get("sliding_window")
+    config: Any = getattr(module, "config", None)
+    kinds = getattr(config, "layer_types", None)
+    # Some layers have their window from a mask alone, which transformers makes for its own attention only.
+    if kinds is None or kinds[module.layer_idx] == "sliding_attention":
+        stated = getattr(config, "sliding_window", None)
+        if stated is not None and stated != window:
+            raise ModelError(
+                f"{type(module).__name__} has a window of {stated} tokens and does not pass it to its attention: it is "
+                "not supported"
+            )
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return AttentionSpec(scale, window, given.get("softcap"), given.get("s_aux"))
 
 
 def packed_attention(
-    query: Queries, key: Keys, value: Keys, layout: PackedLayout, scale: float, only_ends: bool = False
+    query: Queries, key: Keys, value: Keys, layout: PackedLayout, spec: AttentionSpec, only_ends: bool = False
 ) -> Output:
     """Computes the attention of a packed sequence as the device needs; `only_ends` as in the registered function."""
-    kernel = kernel_for(query, key)
+    spec = spec.within(layout.longest)
+    kernel = kernel_for(query, key, spec)
     if kernel is not None:
-        return kernel(query, key, value, layout, scale)
-    if len(layout.trees) == 1 and not layout.trees[0].forks and not only_ends:  # one plain sequence
-        return sdpa(query, key, value, scale, is_causal=True).transpose(1, 2)
-    if query.device.type == "cpu" and query.shape[-1] == value.shape[-1]:
-        return varlen_attention(CpuKernel(), query, key, value, layout, scale, only_ends)
-    return _by_branches(query, key, value, layout, scale)
+        return kernel(query, key, value, layout, spec)
+    if spec.plain and len(layout.trees) == 1 and not layout.trees[0].forks and not only_ends:
+        return sdpa(query, key, value, spec.scale, is_causal=True).transpose(1, 2)  # one plain sequence
+    if query.device.type == "cpu" or not spec.plain:
+        return varlen_attention(PlainKernel(), query, key, value, layout, spec, only_ends)
+    return _by_branches(query, key, value, layout, spec.scale)
 
 
 def segment_attention(
@@ -169,7 +188,7 @@ def segment_attention(
     k: Keys,
     v: Keys,
     lengths: Sequence[int],
-    scale: float,
+    spec: AttentionSpec,
     only_ends: bool = False,
 ) -> Float[Tensor, "1 R H D"]:
     """Attends from segments, the last R of S tokens, to all tokens before them and, causally, each to its own.
@@ -177,9 +196,9 @@ def segment_attention(
     `lengths` are those of the segments. With `only_ends` the output is read at the last token of every segment alone: a
     CPU leaves the others at zero.
     """
-    if q.device.type == "cpu":
-        return varlen_segments(CpuKernel(), q, k, v, lengths, scale, only_ends)
-    return _per_segment(q, k, v, lengths, scale)
+    if q.device.type == "cpu" or not spec.within(k.shape[2]).plain:
+        return varlen_segments(PlainKernel(), q, k, v, lengths, spec, only_ends)
+    return _per_segment(q, k, v, lengths, spec.scale)
 
 
 def _by_branches(query: Queries, key: Keys, value: Keys, layout: PackedLayout, scale: float) -> Output:
@@ -242,7 +261,7 @@ def keys_and_values(model: TransformersModel, packed: Packed) -> list[tuple[Laye
     def record(layer: int, query: Queries, key: Keys, value: Keys, *options: Any) -> Output:
         assert layer == len(layers), "layers are computed in order"
         layers.append((key[0], value[0]))
-        return packed_attention(query, key, value, *options)  # layout, scale, only_ends
+        return packed_attention(query, key, value, *options)  # layout, spec, only_ends
 
     hidden_states(model, replace(packed, attention_for=lambda model: record))
     return layers

@@ -2,9 +2,9 @@
 
 In order of preference: torch's varlen flash kernel (that of the package flash-attn), and FlexAttention with a block
 mask made from the layout. If none works, `attention` falls back to `scaled_dot_product_attention`, which copies a
-prefix's keys and values once per branch. A candidate must be available and agree, forward and backward, with
-attention that is written out, for heads as the model has them. One log line names the chosen kernel and why those
-before it were not taken.
+prefix's keys and values once per branch, or writes out the scores of windows, soft caps and sinks. A candidate must be
+available and agree, forward and backward, with attention that is written out, for heads as the model has them. One log
+line names the chosen kernel and why those before it were not taken.
 
 Kernels of the Hugging Face Hub are no candidates: they are programs that the first attention would download and run,
 and torch ships the same flash kernel.
@@ -15,7 +15,7 @@ head size.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from typing import Any
@@ -24,41 +24,72 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from longrm.errors import first_line
-from longrm.modeling.attention_varlen import Attended, Keys, Output, Queries, SequenceBounds, varlen_attention
+from longrm.modeling.attention_varlen import (
+    Attended,
+    AttentionSpec,
+    Keys,
+    Output,
+    Queries,
+    SequenceBounds,
+    varlen_attention,
+)
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.shapes import PackedLayout, TreeShape
 
 _log = logging.getLogger(__name__)
 
-AttentionFunction = Callable[[Tensor, Tensor, Tensor, PackedLayout, float], Tensor]
-"""Query, key and value (heads before tokens), layout and scale to the output (tokens before heads)."""
+AttentionFunction = Callable[[Tensor, Tensor, Tensor, PackedLayout, AttentionSpec], Tensor]
+"""Query, key and value (heads before tokens), layout and spec to the output (tokens before heads)."""
 
 
 class TorchKernel:
     """The kernel behind `torch.nn.attention.varlen`: its public function has no backward for part of a softmax."""
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, bounds: SequenceBounds, scale: float
+        self, query: Tensor, key: Tensor, value: Tensor, bounds: SequenceBounds, spec: AttentionSpec
     ) -> tuple[Tensor, Tensor]:
         """See `VarlenKernel`."""
         output, lse, *_ = torch.ops.aten._flash_attention_forward(
-            query, key, value, *bounds.positional, 0.0, bounds.causal, False, scale=scale
+            query,
+            key,
+            value,
+            *bounds.positional,
+            0.0,
+            bounds.causal,
+            False,
+            scale=spec.scale,
+            **_window(bounds),
         )
         return output, lse
 
     def backward(
-        self, grad: Tensor, attended: Attended, bounds: SequenceBounds, scale: float
+        self, grad: Tensor, attended: Attended, bounds: SequenceBounds, spec: AttentionSpec
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `VarlenKernel`."""
         rng_state = torch.zeros(2, dtype=torch.uint64, device=grad.device)  # of dropout, which is 0
         unused = torch.empty(0, device=grad.device)
         found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
-            grad, *attended, *bounds.positional, 0.0, bounds.causal, rng_state, unused, scale=scale
+            grad,
+            *attended,
+            *bounds.positional,
+            0.0,
+            bounds.causal,
+            rng_state,
+            unused,
+            scale=spec.scale,
+            **_window(bounds),
         )
         return found
+
+
+def _window(bounds: SequenceBounds) -> dict[str, int]:
+    """The window as flash kernels take it: how many keys a query sees to the left of its own, and to the right."""
+    if bounds.window is None:
+        return {}
+    return {"window_size_left": bounds.window - 1, "window_size_right": 0}
 
 
 # FlexAttention
@@ -75,21 +106,40 @@ Sees = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def flex_packed_attention(
-    query: Queries, key: Keys, value: Keys, layout: PackedLayout, scale: float
+    query: Queries, key: Keys, value: Keys, layout: PackedLayout, spec: AttentionSpec
 ) -> Output:
     """Computes the attention of a packed sequence by FlexAttention, compiled once for any length."""
     # The cached mask may serve training later, where tensors made in inference mode are refused.
     with torch.inference_mode(False):
-        mask = block_mask(layout, query.device)
+        mask = block_mask(layout, query.device, spec.window)
     # Every stride of a view and every state of autocast would be compiled for. Autocast changes nothing here, as all
     # dtypes are equal.
     states = (part.contiguous() for part in (query, key, value))
     plain = torch.autocast(query.device.type, torch.bfloat16, enabled=False, cache_enabled=False)
     with plain, torch._dynamo.config.patch(recompile_limit=MAX_COMPILED):
-        output: Tensor = _compiled_flex()(
-            *states, block_mask=mask, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+        found = _compiled_flex()(
+            *states,
+            score_mod=None if spec.softcap is None else _cap(spec.softcap),
+            block_mask=mask,
+            scale=spec.scale,
+            enable_gqa=query.shape[1] != key.shape[1],
+            return_aux=None if spec.sinks is None else AuxRequest(lse=True),
         )
+    output: Tensor = found if spec.sinks is None else _with_sinks(found[0], found[1].lse, spec.sinks)
     return output.transpose(1, 2)
+
+
+def _with_sinks(output: Tensor, lse: Tensor, sinks: Tensor) -> Tensor:
+    # The share that a sink leaves: exp(lse) / (exp(lse) + exp(sink)). FlexAttention's lse has a gradient.
+    return (output * torch.sigmoid(lse - sinks.to(lse.dtype)[:, None])[..., None]).to(output.dtype)
+
+
+@lru_cache(maxsize=4)
+def _cap(softcap: float) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]:
+    def score_mod(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return softcap * torch.tanh(score / softcap)
+
+    return score_mod
 
 
 @lru_cache(maxsize=1)
@@ -99,42 +149,48 @@ def _compiled_flex() -> Any:
 
 
 @lru_cache(maxsize=4)
-def block_mask(layout: PackedLayout, device: torch.device) -> BlockMask:
-    """Returns the mask of a layout, computed once for all layers of a forward pass.
+def block_mask(layout: PackedLayout, device: torch.device, window: int | None = None) -> BlockMask:
+    """Returns the mask of a layout, computed once for all layers of a kind in a forward pass.
 
     torch's own `create_block_mask` looks at every pair of tokens, 16 GiB of them at 128K.
     """
-    some, every = blocks_of(layout)
+    some, every = blocks_of(layout, window)
     partial_blocks, full_blocks = _listed(some & ~every, device), _listed(every, device)
     size = layout.tokens
     return BlockMask.from_kv_blocks(
         *partial_blocks,
         *full_blocks,
         BLOCK_SIZE=BLOCK,
-        mask_mod=sees_of(layout, device),
+        mask_mod=sees_of(layout, device, window),
         seq_lengths=(size, size),
     )
 
 
-def sees_of(layout: PackedLayout, device: torch.device) -> Sees:
-    """Returns the mask function: a query sees keys up to itself, in its own segment or in the prefix of its tree."""
-    own, root, fork = (torch.from_numpy(part).to(device) for part in _segments(layout))
+def sees_of(layout: PackedLayout, device: torch.device, window: int | None = None) -> Sees:
+    """Returns the mask function: a query sees keys up to itself, in its own segment or in the prefix of its tree.
+
+    With a window, only so many of them, counted back from itself.
+    """
+    _, fork, *first = (torch.from_numpy(part).to(device) for part in _seen(layout, window))
+    first_own, first_in_prefix = first
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        in_prefix = (key >= root[query]) & (key < fork[query])
-        return (key <= query) & ((key >= own[query]) | in_prefix)
+        in_prefix = (key >= first_in_prefix[query]) & (key < fork[query])
+        return (key <= query) & ((key >= first_own[query]) | in_prefix)
 
     return sees
 
 
-def blocks_of(layout: PackedLayout) -> tuple[Bool[np.ndarray, "B B"], Bool[np.ndarray, "B B"]]:
+def blocks_of(
+    layout: PackedLayout, window: int | None = None
+) -> tuple[Bool[np.ndarray, "B B"], Bool[np.ndarray, "B B"]]:
     """Returns for every block of queries and every block of keys whether some pair, and whether every pair, is seen.
 
     Queries are cut at the bounds of blocks and of segments. All queries of such a piece see the same keys but for
-    causality: the last query of a piece sees most, the first least. So two comparisons per piece and block of keys
-    decide, whatever their size.
+    causality and window, whose bounds move with the query. So two comparisons per piece and block of keys decide,
+    whatever their size.
     """
-    own, root, fork = _segments(layout)
+    own, fork, first_own, first_in_prefix = _seen(layout, window)
     size = layout.tokens
     tokens = np.arange(size)
     starts = np.flatnonzero((tokens % BLOCK == 0) | (tokens == own))  # first query of each piece
@@ -142,16 +198,33 @@ def blocks_of(layout: PackedLayout) -> tuple[Bool[np.ndarray, "B B"], Bool[np.nd
     blocks = -(-size // BLOCK)
     left = np.arange(blocks) * BLOCK  # first and last key of each block
     right = left + BLOCK - 1  # beyond the sequence in an incomplete last block, which therefore is never full
-    own, root, fork = (part[starts][:, None] for part in (own, root, fork))
-    some = (left <= last) & ((right >= own) | (left < fork) & (right >= root))
+    own, fork = own[first], fork[first]
+    some = (right >= first_own[first]) | (left < fork) & (right >= first_in_prefix[first])
+    some &= left <= last
     # The prefix itself and the first branch follow directly on what they see of the prefix, as one stretch of keys.
-    reach = np.where((own == root) | (own == fork), root, own)
-    every = (right <= first) & (left >= reach) | (left >= root) & (right < fork) & (right <= first)
+    reach = np.where(own <= fork, np.minimum(first_own, first_in_prefix)[last], first_own[last])
+    every = (right <= first) & ((left >= reach) | (left >= first_in_prefix[last]) & (right < fork))
     pieces = np.searchsorted(starts, left)  # the first piece of every block of queries
     some, every = np.logical_or.reduceat(some, pieces), np.logical_and.reduceat(every, pieces)
     if size % BLOCK:
         every[-1] = False  # rows beyond the sequence see nothing
     return some, every
+
+
+def _seen(layout: PackedLayout, window: int | None) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Returns for every token the first of its segment, one past its tree's prefix, and the first keys that it sees.
+
+    These are the first in its segment, and the first in the prefix; a token whose window shows nothing of the prefix
+    has a number beyond all tokens there.
+    """
+    own, root, fork = _segments(layout)
+    if window is None:
+        return own, fork, own, root
+    begin = np.arange(layout.tokens, dtype=np.int32) - (window - 1)
+    # In the packed sequence, other branches are between a branch and its prefix.
+    in_prefix = np.maximum(root, begin - np.where(own == root, 0, own - fork))
+    in_prefix = np.where(in_prefix < fork, in_prefix, np.iinfo(np.int32).max)
+    return own, fork, np.maximum(own, begin), in_prefix.astype(np.int32)
 
 
 def _segments(layout: PackedLayout) -> tuple[IntArray, IntArray, IntArray]:
@@ -192,25 +265,36 @@ to 8e-3, and one key too many or too few for every query of a branch at least 6e
 
 @dataclass(frozen=True, slots=True)
 class AttentionHeads:
-    """The heads of a model; a kernel is chosen once for all of its layers."""
+    """The heads of a layer; a kernel is chosen once for all layers of a kind."""
 
     device: torch.device
     dtype: torch.dtype
     queries: int
     keys: int
     size: int
+    window: bool = False
+    softcap: bool = False
+    sinks: bool = False
+
+    def trial_spec(self) -> AttentionSpec:
+        """A layer of this kind, with numbers that matter on a small tree."""
+        sinks = torch.linspace(-2.0, 4.0, self.queries, device=self.device) if self.sinks else None
+        return AttentionSpec(
+            self.size**-0.5, 40 if self.window else None, 2.0 if self.softcap else None, sinks
+        )
 
 
 Candidate = Callable[[AttentionHeads], AttentionFunction | str]
 """Returns a kernel for heads, or what it lacks for them."""
 
 
-def kernel_for(query: Queries, key: Keys) -> AttentionFunction | None:
+def kernel_for(query: Queries, key: Keys, spec: AttentionSpec) -> AttentionFunction | None:
     """Returns the kernel for a model's heads; None on other devices than CUDA, and where no kernel works."""
     if query.device.type != "cuda":
         return None
     _, queries, _, size = query.shape
-    return _chosen(AttentionHeads(query.device, query.dtype, queries, key.shape[1], size))
+    features = (part is not None for part in (spec.window, spec.softcap, spec.sinks))
+    return _chosen(AttentionHeads(query.device, query.dtype, queries, key.shape[1], size, *features))
 
 
 @lru_cache(maxsize=8)
@@ -229,11 +313,10 @@ def choose_kernel(heads: AttentionHeads, candidates: Mapping[str, Candidate]) ->
             return attend
         rejected.append(f"{name}: {attend}")
         reasons = f" (not {'; not '.join(rejected)})"
-    _log.warning(
-        "attention over a shared prefix: scaled_dot_product_attention, which copies a prefix's keys and values once "
-        "per response%s",
-        reasons,
-    )
+    way = "scaled_dot_product_attention, which copies a prefix's keys and values once per response"
+    if not heads.trial_spec().plain:
+        way = "scores of all pairs, a part at a time, which is slow"
+    _log.warning("attention over a shared prefix: %s%s", way, reasons)
     return None
 
 
@@ -263,35 +346,41 @@ def deviation(attend: AttentionFunction, heads: AttentionHeads, layout: PackedLa
         states = torch.randn(1, count, layout.tokens, heads.size, generator=generator)
         return states.to(heads.device, heads.dtype)
 
-    states = [draw(count) for count in (heads.queries, heads.keys, heads.keys)]
+    states, spec = [draw(count) for count in (heads.queries, heads.keys, heads.keys)], heads.trial_spec()
     grad = draw(heads.queries).transpose(1, 2)
-    truth = _values_and_gradients(_written_out, [state.float() for state in states], grad.float(), layout)
-    found = _values_and_gradients(attend, states, grad, layout)
+    truth = _values_and_gradients(
+        _written_out, [state.float() for state in states], grad.float(), layout, spec
+    )
+    found = _values_and_gradients(attend, states, grad, layout, spec)
     pairs = zip(found, truth, strict=True)
     return float(np.max([float((own.float() - true).abs().max() / true.abs().max()) for own, true in pairs]))
 
 
 def _values_and_gradients(
-    attend: AttentionFunction, states: Sequence[Tensor], grad: Tensor, layout: PackedLayout
+    attend: AttentionFunction,
+    states: Sequence[Tensor],
+    grad: Tensor,
+    layout: PackedLayout,
+    spec: AttentionSpec,
 ) -> list[Tensor]:
     # A model's first attention may run in inference mode, under autocast or inside a checkpoint. The trial must not: a
     # checkpoint's hooks would see the tensors that it saves, and compute the layer again.
     own_backward = torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved)
     plain = torch.autocast(grad.device.type, enabled=False)
     with torch.inference_mode(False), torch.enable_grad(), plain, own_backward:
-        leaves = [state.clone().requires_grad_() for state in states]
-        query, key, value = leaves
-        output = attend(query, key, value, layout, query.shape[-1] ** -0.5)
+        sinks = () if spec.sinks is None else (spec.sinks,)
+        leaves = [state.clone().requires_grad_() for state in (*states, *sinks)]
+        query, key, value, *own_sinks = leaves
+        output = attend(query, key, value, layout, replace(spec, sinks=own_sinks[0] if own_sinks else None))
         return [output.detach(), *torch.autograd.grad(output, leaves, grad.clone())]
 
 
-def _written_out(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float) -> Tensor:
+def _written_out(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, spec: AttentionSpec) -> Tensor:
     group = q.shape[1] // k.shape[1]
     k, v = (states.repeat_interleave(group, dim=1) for states in (k, v))
     tokens = torch.arange(layout.tokens, device=q.device)
-    sees = sees_of(layout, q.device)(tokens, tokens, tokens[:, None], tokens)
-    logits = (q @ k.transpose(-1, -2)) * scale
-    return (logits.masked_fill(~sees, -torch.inf).softmax(dim=-1) @ v).transpose(1, 2)
+    sees = sees_of(layout, q.device, spec.window)(tokens, tokens, tokens[:, None], tokens)
+    return (spec.softmax(q @ k.transpose(-1, -2) * spec.scale, sees) @ v).transpose(1, 2)
 
 
 def _torch_flash(heads: AttentionHeads) -> AttentionFunction | str:
@@ -299,6 +388,8 @@ def _torch_flash(heads: AttentionHeads) -> AttentionFunction | str:
         return f"it computes in half precision, and this is {str(heads.dtype).removeprefix('torch.')}"
     if torch.cuda.get_device_capability(heads.device) < (8, 0):
         return "it needs a GPU of compute capability 8.0 or later"
+    if heads.softcap:
+        return "it has no soft cap"
     return partial(varlen_attention, TorchKernel())
 
 

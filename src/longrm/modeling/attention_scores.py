@@ -23,6 +23,7 @@ from functools import partial
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from longrm.data.joining import encode, span_tokens
@@ -36,7 +37,7 @@ from longrm.modeling.attended_regions import (
     context_regions,
 )
 from longrm.modeling.attention import keys_and_values
-from longrm.modeling.attention_varlen import Keys, Output, Queries
+from longrm.modeling.attention_varlen import AttentionSpec, Keys, Output, Queries
 from longrm.modeling.loading import Scorer
 from longrm.modeling.shapes import PackedLayout, TreeShape, build_trees
 from longrm.modeling.shared_prefix import (
@@ -153,7 +154,7 @@ def attention_rows(
         key: Keys,
         value: Keys,
         layout: PackedLayout,
-        scale: float,
+        spec: AttentionSpec,
         only_ends: bool,
     ) -> Output:
         keys, values = known[layer]
@@ -164,7 +165,7 @@ def attention_rows(
                 query[0, :, own],
                 [*(keys[:, place.start : place.stop] for place in places), key[0, :, own]],
                 [*(values[:, place.start : place.stop] for place in places), value[0, :, own]],
-                scale,
+                spec,
             )
             own_weights.append(found)
             outputs.append(output)
@@ -197,12 +198,17 @@ def _tokens_before(layout: PackedLayout, scored: Sequence[int]) -> list[tuple[ra
 
 
 def _written_out(
-    query: Float[Tensor, "H 1 D"], keys: Sequence[Tensor], values: Sequence[Tensor], scale: float
+    query: Float[Tensor, "H 1 D"], keys: Sequence[Tensor], values: Sequence[Tensor], spec: AttentionSpec
 ) -> tuple[Float[Tensor, "G H/G T"], Float[Tensor, "H 1 D"]]:
-    """Returns weights and output of a row over keys `[G, *, D]` in several places, none of which is copied."""
+    """Returns weights and output of a row over keys `[G, *, D]` in several places, none of which is copied.
+
+    Keys are in the order of their positions, the query's own last. Those before its window have weight zero.
+    """
     stacked = query.reshape(len(keys[0]), -1, query.shape[-1])  # the heads of a group as rows of one head
     scores = torch.cat([stacked @ states.transpose(-1, -2) for states in keys], dim=-1)
-    weights = (scores.to(torch.promote_types(query.dtype, torch.float32)) * scale).softmax(-1)
+    scores = scores.to(torch.promote_types(query.dtype, torch.float32)) * spec.scale
+    weights = spec.softmax(scores[..., -(spec.window or 0) :])
+    weights = functional.pad(weights, (scores.shape[-1] - weights.shape[-1], 0))
     parts = torch.split(weights.to(query.dtype), [states.shape[1] for states in values], dim=-1)
     output = sum((part @ states for part, states in zip(parts, values, strict=True)), stacked.new_zeros(()))
     return weights, output.reshape(query.shape)
@@ -255,10 +261,11 @@ TokenAttention = tuple[Float[Tensor, " T"], Float[Tensor, " T"], Float[Tensor, "
 def token_attention(row: AttentionRow, k: int) -> TokenAttention:
     """Returns FR, IG and attention mass of every token, means over heads.
 
-    FR is the share of heads with the token among their top k; of equal weights the earlier tokens come first.
+    FR is the share of heads with the token among their top k; of equal weights the earlier tokens come first. A token
+    before a head's window has no weight, and is none of them.
     """
     top = row.weights.sort(dim=-1, descending=True, stable=True).indices[..., :k]
-    chosen = torch.zeros_like(row.weights).scatter(-1, top, 1.0)
+    chosen = torch.zeros_like(row.weights).scatter(-1, top, 1.0) * (row.weights > 0)
     return chosen.mean(dim=0), (row.weights * row.gradients).abs().mean(dim=0), row.weights.mean(dim=0)
 
 

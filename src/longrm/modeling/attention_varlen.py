@@ -1,4 +1,4 @@
-"""Attention over a shared prefix in two calls of a flash kernel for sequences of varying length, and that of CPUs.
+"""Attention over a shared prefix in calls of a flash kernel for sequences of varying length, and one for any device.
 
 **The calls.** First, every prefix and every branch attends causally to itself; a prefix with a single branch is one
 plain sequence with it, and done. Second, the branches of a tree attend to their prefix without a mask, all of them as
@@ -18,9 +18,12 @@ as flash attention merges blocks (Dao et al. 2022) and ring attention merges dev
 attention's backward recomputes P = exp(s - lse) and dS = P * (dO v^T - rowsum(dO * O)). Given the output and lse of the
 *whole* softmax, a call on some of the keys returns exactly their part of the whole gradient; parts are added.
 
-To add to every path: a soft cap and a window are arguments of the kernels; for the second call a window has to be
-shifted by the distance between branch and prefix. An attention sink is one more term of the merge, with lse = the sink
-and o = 0.
+**A window.** Where a layer sees the last w tokens only, one call is enough: a branch is a sequence whose keys are the
+last w - 1 tokens of its prefix, copied for it, and its own. Causality and window count from the last key, as in
+flash-attn since 2.1: query i of R sees keys i + U - R - w + 1 to i + U - R of U.
+
+**A sink** (gpt-oss) is one more score per head whose value is zero. It enters the merged softmax once, as one more
+half with lse = the sink and o = 0; the backward pass of the kernels needs only the lse that includes it.
 
 Shapes: S tokens of the packed sequence, N branch tokens and P prefix tokens of trees that fork, T query tokens of a
 call, U key tokens, H query heads, G key heads, D head size, B sequences of equal length.
@@ -28,13 +31,13 @@ call, U key tokens, H query heads, G key heads, D head size, B sequences of equa
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise, starmap
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from longrm.modeling.shapes import PackedLayout
@@ -53,11 +56,51 @@ Rows = Int[Tensor, " rows"] | slice
 """Indices of tokens; a slice where they are contiguous, which copies nothing."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionSpec:
+    """What the attention of a layer computes, as transformers passes it on; which branch sees which is not part of it.
+
+    Attributes:
+        scale: Scores are `scale` times the product of query and key.
+        window: How many tokens a query sees, itself included; None for all.
+        softcap: Scores s become softcap * tanh(s / softcap).
+        sinks: One more score per head, which takes its share of the softmax and has no value.
+    """
+
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: Float[Tensor, " H"] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the attention that `scaled_dot_product_attention` computes."""
+        return self.window is None and self.softcap is None and self.sinks is None
+
+    def within(self, tokens: int) -> "AttentionSpec":
+        """The same for sequences of at most this many tokens: without a window that shows all of them."""
+        return self if self.window is None or self.window < tokens else replace(self, window=None)
+
+    def softmax(
+        self, scores: Float[Tensor, "G H/G *R K"], sees: Bool[Tensor, "R K"] | None = None
+    ) -> Float[Tensor, "G H/G *R K"]:
+        """The softmax of scaled scores that are all in memory; `sees` applies the window, if any."""
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        if sees is not None:
+            scores = scores.masked_fill(~sees, -torch.inf)
+        if self.sinks is None:
+            return scores.softmax(dim=-1)
+        sinks = self.sinks.to(scores.dtype).reshape(*scores.shape[:2], *[1] * (scores.ndim - 2))
+        return torch.cat([scores, sinks.expand_as(scores[..., :1])], dim=-1).softmax(dim=-1)[..., :-1]
+
+
 @dataclass(frozen=True, slots=True, eq=False)  # no eq: hashed by identity, as a key of caches
 class SequenceBounds:
     """Where each sequence of a call begins among its queries and keys, with one past the last as a final entry.
 
-    If `causal`, a query sees the keys up to its own position in the sequence, else all keys of its sequence.
+    If `causal`, the last query of a sequence sees all its keys, each one before it one key less, and with a window only
+    the last `window` of these; else every query sees all keys of its sequence.
     """
 
     queries: Int[Tensor, " sequences+1"]
@@ -65,6 +108,7 @@ class SequenceBounds:
     longest_queries: int
     longest_keys: int
     causal: bool
+    window: int | None = None
 
     @property
     def positional(self) -> tuple[Tensor, Tensor, int, int]:
@@ -76,7 +120,8 @@ class SequenceBounds:
 class Calls:
     """The calls for a layout."""
 
-    own: SequenceBounds  # the first call: every sequence on itself
+    own: SequenceBounds  # the first call: every sequence on itself, and within a window on its prefix, too
+    keys: Sequence[range] | None  # the keys of the first call among all tokens, if they are not just these
     # The second call: branches on prefixes that several branches continue; None if there is no such prefix.
     on_prefix: SequenceBounds | None
     branches: Rows  # the queries of the second call among those of the first
@@ -98,12 +143,12 @@ class VarlenKernel(Protocol):
     """A flash kernel for sequences of varying length, laid end to end."""
 
     def forward(
-        self, query: FlatQueries, key: FlatKeys, value: FlatKeys, bounds: SequenceBounds, scale: float
+        self, query: FlatQueries, key: FlatKeys, value: FlatKeys, bounds: SequenceBounds, spec: AttentionSpec
     ) -> tuple[FlatQueries, LogSumExps]:
-        """Returns the output and the log-sum-exp of every query's scores."""
+        """Returns the output and the log-sum-exp of every query's scores, by scale and soft cap of `spec` alone."""
 
     def backward(
-        self, grad: FlatQueries, attended: Attended, bounds: SequenceBounds, scale: float
+        self, grad: FlatQueries, attended: Attended, bounds: SequenceBounds, spec: AttentionSpec
     ) -> tuple[FlatQueries, FlatKeys, FlatKeys]:
         """Returns the gradients of queries, keys and values; output and lse may be those of more keys than these."""
 
@@ -114,7 +159,7 @@ def varlen_attention(
     key: Keys,
     value: Keys,
     layout: PackedLayout,
-    scale: float,
+    spec: AttentionSpec,
     only_ends: bool = False,
 ) -> Output:
     """Computes the attention of a packed sequence.
@@ -124,8 +169,8 @@ def varlen_attention(
     """
     # The cached plan may serve training later, where tensors made in inference mode are refused.
     with torch.inference_mode(False):
-        calls = plan_calls(layout, query.device, only_ends)
-    return _attend(kernel, query, key, value, calls, scale)
+        calls = plan_calls(layout, query.device, only_ends, spec.within(layout.longest).window)
+    return _attend(kernel, query, key, value, calls, spec)
 
 
 def varlen_segments(
@@ -134,7 +179,7 @@ def varlen_segments(
     key: Keys,
     value: Keys,
     lengths: Sequence[int],
-    scale: float,
+    spec: AttentionSpec,
     only_ends: bool = False,
 ) -> Float[Tensor, "1 R H D"]:
     """Computes the attention of segments, the last R of S tokens, to all tokens before them and each to itself.
@@ -142,13 +187,28 @@ def varlen_segments(
     `only_ends` as in `varlen_attention`.
     """
     with torch.inference_mode(False):
-        calls = _plan_segments(key.shape[2] - sum(lengths), tuple(lengths), query.device, only_ends)
-    return _attend(kernel, query, key, value, calls, scale)
+        before = key.shape[2] - sum(lengths)
+        window = spec.within(before + max(lengths)).window
+        calls = _plan_segments(before, tuple(lengths), query.device, only_ends, window)
+    return _attend(kernel, query, key, value, calls, spec)
 
 
 @lru_cache(maxsize=4)
-def plan_calls(layout: PackedLayout, device: torch.device, only_ends: bool = False) -> Calls:
-    """Returns the calls for a layout, computed once for all layers of a forward pass."""
+def plan_calls(
+    layout: PackedLayout, device: torch.device, only_ends: bool = False, window: int | None = None
+) -> Calls:
+    """Returns the calls for a layout, computed once for all layers of a kind in a forward pass."""
+    if window is not None:
+        segments: list[tuple[range, range]] = []
+        for root, tree in zip(layout.roots(), layout.trees, strict=True):
+            begin, fork = root, root + tree.prefix
+            for length in (tree.prefix, *tree.branches) if tree.forks else (tree.tokens,):
+                own = range(begin, begin + length)
+                # Without the other queries the prefix is no sequence of its own.
+                if not (only_ends and tree.forks and begin == root):
+                    segments.append((range(root, min(begin, fork)), own))
+                begin += length
+        return _plan_windows(segments, window, layout.branch_ends() if only_ends else None, device)
     queries: list[int] = []  # of every sequence of the first call: how many of its tokens are queries
     keys: list[int] = []
     branches: list[range] = []
@@ -168,50 +228,84 @@ def plan_calls(layout: PackedLayout, device: torch.device, only_ends: bool = Fal
     # The last token of a sequence sees all of it, so that without the other queries there is nothing to mask.
     own = _bounds(queries, keys, device, causal=not only_ends)
     if not prefixes:
-        return Calls(own, None, slice(0), slice(0), ends)
+        return Calls(own, None, None, slice(0), slice(0), ends)
     on_prefix = _bounds(
         [len(part) for part in branches], [len(part) for part in prefixes], device, causal=False
     )
-    return Calls(own, on_prefix, rows_at(branches, device), rows_at(prefixes, device), ends)
+    return Calls(own, None, on_prefix, rows_at(branches, device), rows_at(prefixes, device), ends)
+
+
+def _plan_windows(
+    segments: Sequence[tuple[range, range]], window: int, ends: Sequence[int] | None, device: torch.device
+) -> Calls:
+    """The one call for segments within a window, each given as the tokens before it and its own, which are queries.
+
+    With `ends`, the last token of every segment is its only query; these are their indices among all queries.
+    """
+    keys: list[range] = []
+    query_lengths, key_lengths = [], []
+    for before, own in segments:
+        seen = own if ends is None else own[-window:]
+        rest = window - (1 if ends is None else len(seen))  # what the first query sees before the segment
+        tail = before[max(0, len(before) - rest) :]
+        keys += [part for part in (tail, seen) if part]
+        query_lengths.append(len(own) if ends is None else 1)
+        key_lengths.append(len(tail) + len(seen))
+    bounds = _bounds(query_lengths, key_lengths, device, causal=ends is None, window=window)
+    queries = None if ends is None else torch.tensor(ends, device=device)
+    return Calls(bounds, keys, None, slice(0), slice(0), queries)
 
 
 @lru_cache(maxsize=4)
-def _plan_segments(before: int, lengths: tuple[int, ...], device: torch.device, only_ends: bool) -> Calls:
+def _plan_segments(
+    before: int, lengths: tuple[int, ...], device: torch.device, only_ends: bool, window: int | None = None
+) -> Calls:
     """Returns the calls for segments that continue the same `before` tokens, of which none is a query."""
+    if window is not None:
+        begins = accumulate(lengths, initial=before)
+        segments = [(range(before), range(begin, end)) for begin, end in pairwise(begins)]
+        last = [own.stop - 1 - before for _, own in segments] if only_ends else None
+        return _plan_windows(segments, window, last, device)
     queries = tuple(1 for _ in lengths) if only_ends else lengths
     own = _bounds((0, *queries), (before, *lengths), device, causal=not only_ends)
     on_prefix = _bounds([sum(queries)], [before], device, causal=False)
     ends = torch.tensor([end - 1 for end in accumulate(lengths)], device=device) if only_ends else None
-    return Calls(own, on_prefix, slice(None), slice(before), ends)
+    return Calls(own, None, on_prefix, slice(None), slice(before), ends)
 
 
 def _bounds(
-    queries: Sequence[int], keys: Sequence[int], device: torch.device, *, causal: bool
+    queries: Sequence[int],
+    keys: Sequence[int],
+    device: torch.device,
+    *,
+    causal: bool,
+    window: int | None = None,
 ) -> SequenceBounds:
     begins = [torch.tensor([0, *accumulate(n)], dtype=torch.int32, device=device) for n in (queries, keys)]
-    return SequenceBounds(begins[0], begins[1], max(queries), max(keys), causal)
+    return SequenceBounds(begins[0], begins[1], max(queries), max(keys), causal, window if causal else None)
 
 
 def rows_at(places: Sequence[range], device: torch.device | None = None) -> Rows:
     """The indices in all places: a slice where each place follows the one before."""
     if all(before.stop == after.start for before, after in pairwise(places)):
         return slice(places[0].start, places[-1].stop)
-    return torch.tensor([row for place in places for row in place], device=device)
+    return torch.cat([torch.arange(place.start, place.stop, device=device) for place in places])
 
 
 def _attend(
-    kernel: VarlenKernel, query: Queries, key: Keys, value: Keys, calls: Calls, scale: float
+    kernel: VarlenKernel, query: Queries, key: Keys, value: Keys, calls: Calls, spec: AttentionSpec
 ) -> Output:
     queried = query if calls.ends is None else query[:, :, calls.ends]
     q, k, v = (states[0].transpose(0, 1) for states in (queried, key, value))  # [1, H, T, D] -> [T, H, D]
-    output: Tensor = _TwoCalls.apply(q, k, v, kernel, calls, scale)  # type: ignore[no-untyped-call]  # torch's own
+    output: Tensor = _Calls.apply(q, k, v, spec.sinks, kernel, calls, spec)  # type: ignore[no-untyped-call]  # torch's
     if calls.ends is None:
         return output[None]
-    return torch.zeros_like(query.transpose(1, 2)).index_copy(1, calls.ends, output[None])
+    zeros = output.new_zeros(1, query.shape[2], *output.shape[1:])
+    return zeros.index_copy(1, calls.ends, output[None])
 
 
-class _TwoCalls(torch.autograd.Function):
-    """The two calls, their merge and its gradient; see the module."""
+class _Calls(torch.autograd.Function):
+    """The calls, their merge and its gradient; see the module."""
 
     @staticmethod
     def forward(
@@ -219,117 +313,235 @@ class _TwoCalls(torch.autograd.Function):
         query: FlatQueries,
         key: FlatKeys,
         value: FlatKeys,
+        sinks: Float[Tensor, " H"] | None,
         kernel: VarlenKernel,
         calls: Calls,
-        scale: float,
+        spec: AttentionSpec,
     ) -> FlatQueries:
-        output, lse = kernel.forward(query, key, value, calls.own, scale)
+        own = (_taken(states, calls.keys) for states in (key, value))
+        output, lse = kernel.forward(query, *own, calls.own, spec)
         if calls.on_prefix is not None:
             rows, seen = calls.branches, calls.prefixes
-            on_prefix, prefix_lse = kernel.forward(
-                query[rows], key[seen], value[seen], calls.on_prefix, scale
-            )
+            on_prefix, prefix_lse = kernel.forward(query[rows], key[seen], value[seen], calls.on_prefix, spec)
             own_lse = lse[:, rows]  # [H, N]
             share = torch.sigmoid(prefix_lse - own_lse).T.unsqueeze(-1)  # [N, H, 1]
             output[rows] = (share * on_prefix + (1 - share) * output[rows]).to(output.dtype)
             lse[:, rows] = torch.logaddexp(own_lse, prefix_lse)
-        ctx.save_for_backward(query, key, value, output, lse)
-        ctx.kernel, ctx.calls, ctx.scale = kernel, calls, scale
+        if sinks is not None:
+            sink = sinks.to(lse.dtype)[:, None]
+            output = (output * torch.sigmoid(lse - sink).T.unsqueeze(-1)).to(output.dtype)
+            lse = torch.logaddexp(lse, sink)
+        ctx.save_for_backward(query, key, value, output, lse, *(() if sinks is None else (sinks,)))
+        ctx.kernel, ctx.calls, ctx.spec = kernel, calls, spec
         return output
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        kernel, calls, scale = ctx.kernel, ctx.calls, ctx.scale
+        kernel, calls, spec = ctx.kernel, ctx.calls, ctx.spec
         (grad,) = grads
+        query, key, value, output, lse, *sinks = ctx.saved_tensors
         # With the merged output and lse, each call returns its keys' part of the whole gradient.
-        query, key, value, output, lse = merged = Attended(*ctx.saved_tensors)
-        gradients = kernel.backward(grad, merged, calls.own, scale)
+        own = Attended(query, _taken(key, calls.keys), _taken(value, calls.keys), output, lse)
+        of_query, *of_keys = kernel.backward(grad, own, calls.own, spec)
+        of_key, of_value = (_put_back(part, calls.keys, len(key)) for part in of_keys)
         if calls.on_prefix is not None:
             rows, seen = calls.branches, calls.prefixes
             part = Attended(query[rows], key[seen], value[seen], output[rows], lse[:, rows].contiguous())
-            on_prefix = kernel.backward(grad[rows], part, calls.on_prefix, scale)
-            for total, tokens, added in zip(gradients, (rows, seen, seen), on_prefix, strict=True):
+            on_prefix = kernel.backward(grad[rows], part, calls.on_prefix, spec)
+            totals = (of_query, of_key, of_value)
+            for total, tokens, added in zip(totals, (rows, seen, seen), on_prefix, strict=True):
                 total[tokens] += added
-        return *gradients, None, None, None
+        of_sinks = None
+        if sinks:  # the value of a sink is zero, so the gradient by its score is -share * (grad . output)
+            share = (sinks[0].to(lse.dtype)[:, None] - lse).exp()  # [H, T]
+            products = (grad.to(lse.dtype) * output).sum(-1).T
+            of_sinks = -(share * products).sum(1).to(sinks[0].dtype)
+        return of_query, of_key, of_value, of_sinks, None, None, None
+
+
+def _taken(states: FlatKeys, places: Sequence[range] | None) -> FlatKeys:
+    if places is None:
+        return states
+    return torch.cat([states[place.start : place.stop] for place in places])
+
+
+def _put_back(part: FlatKeys, places: Sequence[range] | None, tokens: int) -> FlatKeys:
+    """The gradient by all keys from that by those taken: slice by slice, so that equal runs add in equal order."""
+    if places is None:
+        return part
+    total = part.new_zeros(tokens, *part.shape[1:])
+    for place, own in zip(places, torch.split(part, [len(place) for place in places]), strict=True):
+        total[place.start : place.stop] += own
+    return total
 
 
 _LONG = 1024
 """Keys below which torch's backward kernel is 2 to 3.5 times slower in bf16 than in fp32, on a CPU with AMX."""
 
+_SCORES_AT_ONCE = 2**24
+"""Elements of fp32 scores that are written out at once, without a flash kernel (64 MiB)."""
 
-class CpuKernel:
-    """The flash kernel of `scaled_dot_product_attention` on a CPU; called directly it returns log-sum-exps, too.
 
-    It takes batches, so sequences of equal lengths are computed as one. It has no grouped heads: without a mask the
-    query heads of a group are stacked as more queries of one head, as their order is free; causally it is not, and the
-    keys are repeated.
+class PlainKernel:
+    """A kernel for every layer and device: the flash kernel of CPUs where it can be, else scores written out in parts.
+
+    The flash kernel is that of `scaled_dot_product_attention`; called directly it returns log-sum-exps, too. It takes
+    batches, so sequences of equal lengths are computed as one, and a mask, with which a window is computed in blocks of
+    queries. It has no soft cap and no grouped heads: without a mask the query heads of a group are stacked as more
+    queries of one head, as their order is free; causally it is not, and the keys are repeated.
     """
 
     def forward(
-        self, query: FlatQueries, key: FlatKeys, value: FlatKeys, bounds: SequenceBounds, scale: float
+        self, query: FlatQueries, key: FlatKeys, value: FlatKeys, bounds: SequenceBounds, spec: AttentionSpec
     ) -> tuple[FlatQueries, LogSumExps]:
         """See `VarlenKernel`."""
-        heads = query.shape[1]
-        output = torch.empty_like(query)
-        # The kernel's log-sum-exps are fp32 for every dtype but fp64.
-        lse_dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-        lse = torch.empty(heads, len(query), dtype=lse_dtype)
-        for count, rows, seen in _batches(bounds):
+        heads, flash = query.shape[1], _by_flash(query, value, spec)
+        output = query.new_empty(len(query), heads, value.shape[-1])
+        # Log-sum-exps are fp32 for every dtype but fp64.
+        lse = query.new_empty(heads, len(query), dtype=torch.promote_types(query.dtype, torch.float32))
+        for count, rows, seen in _batches(bounds, 0 if flash else heads):
             q, k, v = _batch(query[rows], count), _batch(key[seen], count), _batch(value[seen], count)
-            # The kernel is a tenth slower on strided heads; backward, there is no memory to spare for copies.
-            q, k, v = (states.contiguous() for states in _one_to_one(q, k, v, bounds.causal))
-            part, part_lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                q, k, v, is_causal=bounds.causal, scale=scale
-            )
+            if flash:
+                causal, mask = _masked(q, k, bounds)
+                # The kernel is a tenth slower on strided heads; backward, there is no memory to spare for copies.
+                q, k, v = (states.contiguous() for states in _one_to_one(q, k, v, bounds.causal))
+                part, part_lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                    q, k, v, is_causal=causal, attn_mask=mask, scale=spec.scale
+                )
+            else:
+                scores, _ = _scores(q, k, bounds, spec)  # [B, G, H/G, R, K]
+                part_lse = scores.logsumexp(-1)
+                part = (scores - part_lse[..., None]).exp() @ v.to(scores.dtype)[:, :, None]
             # [B, G, H/G * R, D] or [B, H, R, D] -> [B, H, R, D] -> [B * R, H, D]
-            output[rows] = part.reshape(count, heads, -1, part.shape[-1]).transpose(1, 2).flatten(0, 1)
+            part = part.reshape(count, heads, -1, part.shape[-1])
+            output[rows] = part.transpose(1, 2).flatten(0, 1).to(output.dtype)
             lse[:, rows] = part_lse.reshape(count, heads, -1).transpose(0, 1).flatten(1)  # [H, B * R]
         return output, lse
 
     def backward(
-        self, grad: FlatQueries, attended: Attended, bounds: SequenceBounds, scale: float
+        self, grad: FlatQueries, attended: Attended, bounds: SequenceBounds, spec: AttentionSpec
     ) -> tuple[FlatQueries, FlatKeys, FlatKeys]:
         """See `VarlenKernel`."""
         query, key, value, output, lse = attended
-        # Zeros, as keys of sequences without queries get no gradient below.
-        query_grad, key_grad, value_grad = (torch.zeros_like(states) for states in (query, key, value))
-        heads, groups = query.shape[1], key.shape[1]
-        for count, rows, seen in _batches(bounds):
+        heads, groups, flash = query.shape[1], key.shape[1], _by_flash(query, value, spec)
+        query_grad = torch.zeros_like(query)
+        # Zeros, as keys of sequences without queries get no gradient below; a key may get it from several parts.
+        totals = [torch.zeros_like(states, dtype=lse.dtype) for states in (key, value)]
+        for count, rows, seen in _batches(bounds, 0 if flash else heads):
             q, k, v = _batch(query[rows], count), _batch(key[seen], count), _batch(value[seen], count)
-            q, k, v = _one_to_one(q, k, v, bounds.causal)
-            # In the shape of q: a group's heads are stacked there, too.
-            part_grad, part_output = (
-                _batch(states[rows], count).reshape(q.shape) for states in (grad, output)
-            )
-            part_lse = lse[:, rows].reshape(heads, count, -1).transpose(0, 1).reshape(q.shape[:3])
-            if k.shape[2] < _LONG and k.dtype == torch.bfloat16:
-                part_grad, q, k, v, part_output = (
-                    states.float() for states in (part_grad, q, k, v, part_output)
+            part_grad, part_output = (_batch(states[rows], count) for states in (grad, output))
+            part_lse = lse[:, rows].reshape(heads, count, -1).transpose(0, 1)
+            if flash:
+                causal, mask = _masked(q, k, bounds)
+                q, k, v = _one_to_one(q, k, v, bounds.causal)
+                # In the shape of q: a group's heads are stacked there, too.
+                part_grad, part_output = (states.reshape(q.shape) for states in (part_grad, part_output))
+                part_lse = part_lse.reshape(q.shape[:3])
+                if k.shape[2] < _LONG and k.dtype == torch.bfloat16:
+                    part_grad, q, k, v, part_output = (
+                        states.float() for states in (part_grad, q, k, v, part_output)
+                    )
+                of_query, *of_keys = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                    part_grad,
+                    q,
+                    k,
+                    v,
+                    part_output,
+                    part_lse,
+                    0.0,
+                    causal,
+                    attn_mask=mask,
+                    scale=spec.scale,
                 )
-            of_query, *of_keys = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                part_grad, q, k, v, part_output, part_lse, 0.0, bounds.causal, scale=scale
-            )
+            else:
+                scores, slope = _scores(q, k, bounds, spec)
+                shares = (scores - part_lse.reshape(scores.shape[:4])[..., None]).exp()
+                q, grads, outputs = (
+                    states.to(scores.dtype).unflatten(1, (groups, -1))
+                    for states in (q, part_grad, part_output)
+                )
+                k, v = (states.to(scores.dtype)[:, :, None] for states in (k, v))
+                delta = (grads * outputs).sum(-1, keepdim=True)
+                of_scores = shares * (grads @ v.transpose(-1, -2) - delta) * slope * spec.scale
+                of_query = (of_scores @ k).flatten(1, 2)
+                of_keys = [
+                    (part.transpose(-1, -2) @ states).flatten(1, 2)
+                    for part, states in ((of_scores, q), (shares, grads))
+                ]
             query_grad[rows] = (
                 of_query.reshape(count, heads, -1, q.shape[-1]).transpose(1, 2).flatten(0, 1).to(query.dtype)
             )
-            for total, part in zip((key_grad, value_grad), of_keys, strict=True):  # [B, G or H, K, D]
+            for total, part in zip(totals, of_keys, strict=True):  # [B, G or H, K, D]
                 # Where keys were repeated for the heads of a group, the group's gradients are added.
                 summed = part.unflatten(1, (groups, -1)).sum(2) if part.shape[1] != groups else part
-                total[seen] = summed.transpose(1, 2).flatten(0, 1).to(total.dtype)
-        return query_grad, key_grad, value_grad
+                added = summed.transpose(1, 2).flatten(0, 1).to(total.dtype)
+                if isinstance(seen, slice):
+                    total[seen] += added
+                else:  # blocks within a window overlap
+                    total.index_add_(0, seen, added)
+        of_key, of_value = totals
+        return query_grad, of_key.to(key.dtype), of_value.to(value.dtype)
+
+
+def _by_flash(query: FlatQueries, value: FlatKeys, spec: AttentionSpec) -> bool:
+    return query.device.type == "cpu" and query.shape[-1] == value.shape[-1] and spec.softcap is None
+
+
+def _scores(
+    q: Float[Tensor, "B H R D"], k: Float[Tensor, "B G K D"], bounds: SequenceBounds, spec: AttentionSpec
+) -> tuple[Float[Tensor, "B G H/G R K"], Tensor | float]:
+    """The scores of a softmax, minus infinity where a query does not see a key, and the slope of the soft cap there."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    grouped = q.to(dtype).unflatten(1, (k.shape[1], -1)) * spec.scale
+    scores, slope = grouped @ k.to(dtype)[:, :, None].transpose(-1, -2), 1.0
+    if spec.softcap is not None:
+        bounded = torch.tanh(scores / spec.softcap)
+        scores, slope = bounded * spec.softcap, 1 - bounded.square()
+    if bounds.causal:
+        scores = scores.masked_fill(~_sees(q, k, bounds), -torch.inf)
+    return scores, slope
+
+
+def _masked(q: Tensor, k: Tensor, bounds: SequenceBounds) -> tuple[bool, Tensor | None]:
+    """Causality and mask of the flash kernel, whose `is_causal` counts from the first key."""
+    if not bounds.causal or bounds.window is None:
+        return bounds.causal, None
+    mask = torch.zeros(q.shape[2], k.shape[2], dtype=torch.promote_types(q.dtype, torch.float32))
+    return False, mask.masked_fill(~_sees(q, k, bounds), -torch.inf)[None, None]
+
+
+def _sees(q: Tensor, k: Tensor, bounds: SequenceBounds) -> Bool[Tensor, "R K"]:
+    queries, keys = (torch.arange(states.shape[2], device=q.device) for states in (q, k))
+    before = queries[:, None] + (len(keys) - len(queries)) - keys  # how many tokens a key is before a query
+    return (before >= 0) & (before < (bounds.window or len(keys)))
 
 
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)
-def _batches(bounds: SequenceBounds) -> tuple[tuple[int, Rows, Rows], ...]:
-    """Sequences of equal lengths together: how many, and where their queries and keys are."""
+def _batches(bounds: SequenceBounds, heads: int) -> tuple[tuple[int, Rows, Rows], ...]:
+    """Sequences of equal lengths together: how many, and where their queries and keys are.
+
+    Sequences within a window are cut into blocks of queries with the keys that these see, and where scores are written
+    out (`heads` is their number then), all are.
+    """
     alike: dict[tuple[int, int], list[tuple[range, range]]] = defaultdict(list)
     queries, keys = (starmap(range, pairwise(ends.tolist())) for ends in (bounds.queries, bounds.keys))
     for own, seen in zip(queries, keys, strict=True):
-        if own:
-            alike[len(own), len(seen)].append((own, seen))
+        block = max(1, len(own))
+        if bounds.window is not None:  # a block sees window + block - 1 keys
+            block = min(block, max(128, min(1024, bounds.window // 4)))
+        if heads:
+            block = min(block, max(1, _SCORES_AT_ONCE // (heads * len(seen))))
+        for part in (own[at : at + block] for at in range(0, len(own), block)):
+            visible = seen
+            if bounds.causal:
+                last = seen.stop - (own.stop - part.stop)
+                first = 0 if bounds.window is None else last - len(part) - bounds.window + 1
+                visible = range(max(seen.start, first), last)
+            alike[len(part), len(visible)].append((part, visible))
+    device = bounds.queries.device
     return tuple(
-        (len(found), rows_at([own for own, _ in found]), rows_at([seen for _, seen in found]))
+        (len(found), rows_at([own for own, _ in found], device), rows_at([seen for _, seen in found], device))
         for found in alike.values()
     )
 

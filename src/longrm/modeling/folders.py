@@ -208,28 +208,22 @@ def unsupported(config: Any) -> Iterator[str]:
     """Yields what a model does that neither a shared prefix nor reading block by block computes exactly."""
     if problem := _not_a_decoder(config):
         yield problem
-    kinds = getattr(config, "layer_types", None)
-    # With kinds of layers the window belongs to some of them, and may be stated though there are none.
-    window = getattr(config, "sliding_window", None) if kinds is None else None
-    other = sorted(set(kinds or ()) - {"full_attention"})
-    named = ", ".join(other) if window is None else f"sliding_window = {window}"
-    if named and all("sliding" in kind or "chunked" in kind or "window" in kind for kind in other):
-        yield f"{named}: windowed attention is not supported with a shared prefix"
+    other = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"})
+    named = ", ".join(other)
+    if named == "chunked_attention":
+        yield f"{named}: attention within chunks is not supported with a shared prefix"
     elif named:
         yield f"layers of type {named} (state-space, linear, sparse): their state cannot branch at a prefix"
-    for name in ("attn_logit_softcapping", "final_logit_softcapping"):
-        if getattr(config, name, None) is not None:
-            yield f"{name} = {getattr(config, name)}: soft-capped logits are not supported"
-    for name in ("logit_scale", "logits_scaling"):
-        if getattr(config, name, None) not in (None, 1, 1.0):
-            yield f"{name} = {getattr(config, name)}: scaled output logits are not supported"
     if getattr(config, "alibi", False):
         yield "alibi positions: a bias on attention logits is not supported"
     rope = getattr(config, "rope_parameters", None)
     if not rope:
         yield "no rotary positions (learned, ALiBi or recurrent): not supported with a shared prefix"
-    elif rope.get("rope_type", "default") in ("dynamic", "longrope"):
-        yield (
-            f"rope_type = {rope['rope_type']}: its frequencies depend on the longest sequence of a call, so scores "
-            "would depend on the batch"
-        )
+        return
+    # Some families have parameters for each kind of layer.
+    for own in (part for part in (rope, *rope.values()) if isinstance(part, dict)):
+        if own.get("rope_type", "default") in ("dynamic", "longrope"):
+            yield (
+                f"rope_type = {own['rope_type']}: its frequencies depend on the longest sequence of a call, so scores "
+                "would depend on the batch"
+            )

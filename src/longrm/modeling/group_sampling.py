@@ -22,7 +22,7 @@ from torch import Tensor
 
 from longrm.data.joining import common_prefix
 from longrm.modeling.attention import packed_attention, segment_attention
-from longrm.modeling.attention_varlen import Keys, Output, Queries
+from longrm.modeling.attention_varlen import AttentionSpec, Keys, Output, Queries
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.modeling.shared_prefix import (
     LayerAttention,
@@ -119,7 +119,7 @@ class GroupSampler:
             key: Keys,
             value: Keys,
             layout: PackedLayout,
-            scale: float,
+            spec: AttentionSpec,
             only_ends: bool,
         ) -> Output:
             if layer == len(self._keys):
@@ -132,10 +132,8 @@ class GroupSampler:
             end = begin + layout.tokens
             keys[:, begin:end], values[:, begin:end] = key[0], value[0]
             if not begin:
-                return packed_attention(query, key, value, layout, scale)
-            return segment_attention(
-                query, keys[None, :, :end], values[None, :, :end], [layout.tokens], scale
-            )
+                return packed_attention(query, key, value, layout, spec)
+            return segment_attention(query, keys[None, :, :end], values[None, :, :end], [layout.tokens], spec)
 
         for begin in range(start, len(prompt), _BLOCK):
             logits = self._forward(prompt[begin : begin + _BLOCK], begin, attend)
@@ -180,7 +178,7 @@ class _OwnKeys:
         key: Keys,
         value: Keys,
         layout: PackedLayout,
-        scale: float,
+        spec: AttentionSpec,
         only_ends: bool,
     ) -> Output:
         """Attends from one new token of every continuation to the prompt and to the continuation's own tokens."""
@@ -191,18 +189,22 @@ class _OwnKeys:
             key[0].transpose(0, 1),
             value[0].transpose(0, 1),
         )
-        own_keys, own_values = own_keys[:, :, :written], own_values[:, :, :written]
         keys, values = self._prompt[layer]  # [G, P, D]
+        # All new tokens have one position, so that their window begins at one place.
+        first = 0 if spec.window is None else max(0, self.position + 1 - spec.window)
+        keys, values = keys[:, first:], values[:, first:]
+        first_own = max(0, first - self._begin)
+        own_keys, own_values = own_keys[:, :, first_own:written], own_values[:, :, first_own:written]
         groups, count = key.shape[1], key.shape[2]
         # [1, H, N, D] -> [G, H / G, N, D]: neighboring query heads share a key head
-        grouped = query[0].reshape(groups, -1, count, query.shape[3]) * scale
+        grouped = query[0].reshape(groups, -1, count, query.shape[3]) * spec.scale
         rows = grouped.flatten(
             1, 2
         )  # [G, H / G * N, D]: the prompt's keys are the same for all continuations
         to_prompt = (rows @ keys.transpose(1, 2)).reshape(*grouped.shape[:3], -1)  # [G, H / G, N, P]
         to_own = torch.einsum("grnd,ngtd->grnt", grouped, own_keys)
-        weights = torch.cat([to_prompt, to_own], dim=-1).float().softmax(dim=-1).to(value.dtype)
-        of_prompt, of_own = torch.split(weights, [keys.shape[1], written], dim=-1)
+        weights = spec.softmax(torch.cat([to_prompt, to_own], dim=-1).float()).to(value.dtype)
+        of_prompt, of_own = torch.split(weights, [keys.shape[1], own_keys.shape[2]], dim=-1)
         output: Tensor = (of_prompt.flatten(1, 2) @ values).reshape(grouped.shape)
         output = output + torch.einsum("grnt,ngtd->grnd", of_own, own_values)
         return output.flatten(0, 1).transpose(0, 1)[None]  # [1, N, H, D]

@@ -223,14 +223,20 @@ def _new_llama(auto: Any, shape: ModelShape, tokenizer: Tokenizer, seed: int) ->
 
 
 def rescale_rope(model: TransformersModel, theta: float) -> None:
-    """Sets the base of the rotary frequencies, in config and model: a larger one stretches positions."""
+    """Sets the base of the rotary frequencies, in config and model: a larger one stretches positions.
+
+    Where layers with a window have frequencies of their own, these stay: no distance in a window is new to them.
+    """
     if not theta > 1:
         raise ValueError(f"rope theta must be above 1, got {theta}")
-    base = model.base_model
-    model.config.rope_parameters = {**model.config.rope_parameters, "rope_theta": float(theta)}
+    base, rope = model.base_model, model.config.rope_parameters
+    changed = {"rope_theta": float(theta)}
+    if "full_attention" in rope:
+        changed = {"full_attention": {**rope["full_attention"], **changed}}
+    model.config.rope_parameters = {**rope, **changed}
     base.config.rope_parameters = model.config.rope_parameters
-    device = base.rotary_emb.inv_freq.device
-    base.rotary_emb = type(base.rotary_emb)(config=base.config).to(device)  # recomputes its frequencies
+    # recomputes its frequencies
+    base.rotary_emb = type(base.rotary_emb)(config=base.config).to(model.device)
 
 
 def resolve_device(device: torch.device | str) -> torch.device | str:

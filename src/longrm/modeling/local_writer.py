@@ -39,7 +39,7 @@ class LocalWriter(Writer):
     Generation ends at any end token of the generation config or the tokenizer. The text omits special tokens, except
     those that mark thinking, and begins with the thought that the chat template opens in the prompt, if any.
 
-    Architectures that cannot be read in blocks exactly (windows, state-space layers) read every prompt in one piece.
+    Architectures that cannot be read in blocks exactly (state-space layers) read every prompt in one piece.
     """
 
     keeps_prompt = True
@@ -54,7 +54,7 @@ class LocalWriter(Writer):
         self._in_blocks = self._model.config._attn_implementation == CONTINUATION
         # The tokens of full blocks whose keys and values are at the start of the cache.
         self._cached: list[int] = []
-        self._cache = DynamicCache(config=self._model.config)
+        self._cache = self._new_cache()
 
     @classmethod
     def load(cls, model: str, *, dtype: str = "auto", device: str = "auto") -> Self:
@@ -100,7 +100,7 @@ class LocalWriter(Writer):
         except (MemoryError, RuntimeError) as error:
             if not concerns_one_query(error, self._model):
                 raise
-            self._cached, self._cache = [], DynamicCache(config=self._model.config)  # frees memory
+            self._cached, self._cache = [], self._new_cache()  # frees memory
             detail = (
                 f"out of memory with {len(prompt):,} tokens of the prompt and up to {request.max_tokens:,} of the "
                 "answer; lower judge.max_length, set judge.cut, or use a larger device"
@@ -140,12 +140,16 @@ class LocalWriter(Writer):
         if start:
             self._cache.crop(start - self._cache.get_seq_length())
         else:
-            self._cache = DynamicCache(config=self._model.config)
+            self._cache = self._new_cache()
         for begin in range(start, len(prompt), block):
             logits = self._forward(prompt[begin : begin + block])
         if self._in_blocks:
             self._cached = prompt[: len(prompt) // block * block]
         return logits
+
+    def _new_cache(self) -> DynamicCache:
+        # With the config, layers with a window drop what is before it, and then cannot go back to a shared beginning.
+        return DynamicCache(config=None if self._in_blocks else self._model.config)
 
     def _forward(self, ids: list[int]) -> Float[Tensor, " V"]:
         """Reads tokens into the cache; returns the fp32 logits after the last."""

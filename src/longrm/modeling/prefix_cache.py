@@ -26,7 +26,7 @@ from torch import Tensor
 
 from longrm.errors import ConfigError
 from longrm.modeling.attention import LayerKeys, keys_and_values, packed_attention, segment_attention
-from longrm.modeling.attention_varlen import Keys, Output, Queries, Rows, rows_at
+from longrm.modeling.attention_varlen import AttentionSpec, Keys, Output, Queries, Rows, rows_at
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import LayerAttention, Packed, TransformersModel, pack
@@ -123,7 +123,7 @@ class _Forward:
             key: Keys,
             value: Keys,
             layout: PackedLayout,
-            scale: float,
+            spec: AttentionSpec,
             only_ends: bool,
         ) -> Output:
             if new_tokens is not None:
@@ -136,7 +136,7 @@ class _Forward:
                     shapes = PackedLayout(tuple(shape for shape, _ in trees))
                     end = begin + shapes.tokens
                     q, k, v = (states[:, :, begin:end] for states in (query, key, value))
-                    outputs.append(packed_attention(q, k, v, shapes, scale, only_ends))
+                    outputs.append(packed_attention(q, k, v, shapes, spec, only_ends))
                     begin = end
                     continue
                 for shape, slots in trees:  # the others one by one, each behind its own cached tokens
@@ -144,7 +144,7 @@ class _Forward:
                     q, k, v = (states[:, :, begin:end] for states in (query, key, value))
                     k_before, v_before = pool.read(layer, slots)
                     k, v = torch.cat([k_before, k], dim=2), torch.cat([v_before, v], dim=2)
-                    outputs.append(_tree_over_cache(q, k, v, shape, scale, only_ends))
+                    outputs.append(_tree_over_cache(q, k, v, shape, spec, only_ends))
                     begin = end
             return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
@@ -265,11 +265,13 @@ class _Pool:
             stored[:, slots] = part[:, tokens].reshape(len(part), -1, BLOCK, part.shape[2])  # [G, n, B, D]
 
 
-def _tree_over_cache(q: Queries, k: Keys, v: Keys, shape: TreeShape, scale: float, only_ends: bool) -> Output:
+def _tree_over_cache(
+    q: Queries, k: Keys, v: Keys, shape: TreeShape, spec: AttentionSpec, only_ends: bool
+) -> Output:
     if not shape.forks:  # prefix and branch are one segment behind the cached tokens
-        return segment_attention(q, k, v, [shape.tokens], scale, only_ends)
+        return segment_attention(q, k, v, [shape.tokens], spec, only_ends)
     fork = shape.cached + shape.prefix
     q_prefix, q_branches = torch.split(q, [shape.prefix, shape.branch_tokens], dim=2)
-    prefix = segment_attention(q_prefix, k[:, :, :fork], v[:, :, :fork], [shape.prefix], scale, only_ends)
-    branches = segment_attention(q_branches, k, v, shape.branches, scale, only_ends)
+    prefix = segment_attention(q_prefix, k[:, :, :fork], v[:, :, :fork], [shape.prefix], spec, only_ends)
+    branches = segment_attention(q_branches, k, v, shape.branches, spec, only_ends)
     return torch.cat([prefix, branches], dim=1)

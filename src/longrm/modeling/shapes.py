@@ -102,6 +102,11 @@ class TreeShape:
         """Tokens of the tree in the packed sequence: the prefix is counted once."""
         return self.prefix + self.branch_tokens
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest separate sequence."""
+        return self.cached + self.prefix + max(self.branches, default=0)
+
 
 @dataclass(frozen=True, slots=True)
 class PackedLayout:
@@ -117,6 +122,11 @@ class PackedLayout:
     def tokens(self) -> int:
         """S, the length of the packed sequence."""
         return sum(tree.tokens for tree in self.trees)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest separate sequence: a window as long shows all of it."""
+        return max(tree.longest for tree in self.trees)
 
     def roots(self) -> Iterator[int]:
         """Yields the index of the first token of every tree."""

@@ -32,7 +32,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from longrm.errors import DataError
-from longrm.modeling.attention_varlen import Keys, Output, Queries
+from longrm.modeling.attention_varlen import AttentionSpec, Keys, Output, Queries
 from longrm.modeling.device_memory import autocast_body
 from longrm.modeling.sequence_parallel import gather_parts, gather_rows, own_part, own_share, sequence_group
 from longrm.modeling.shapes import LOGITS_AT_ONCE, PackedLayout, TokenTree, TreeShape
@@ -43,7 +43,7 @@ TransformersModel = Any
 Hidden = Float[Tensor, "S C"]
 """The last hidden states of a packed sequence, or of a process's share of it."""
 
-LayerAttention = Callable[[int, Queries, Keys, Keys, PackedLayout, float, bool], Output]
+LayerAttention = Callable[[int, Queries, Keys, Keys, PackedLayout, AttentionSpec, bool], Output]
 """Computes the attention of one layer, counted from 0: `attention.packed_attention` with the layer in front."""
 
 
@@ -187,31 +187,45 @@ def token_logprobs(
     Targets are indices into the packed sequence, and none the first token of a prefix. A sequence classifier, without a
     language-model head, uses its input embeddings, as a tied head would.
     """
-    head = model.get_output_embeddings() or model.get_input_embeddings()
     # Only the N predicting states go through the vocabulary: logits of all S tokens would outweigh the model.
     states = _rows(model, hidden, packed.layout.predictors(targets))
     tokens = packed.input_ids[0, list(targets)]
     group = sequence_group(model)
     if group is None:
-        return _logprobs_in_parts(states, head, tokens, temperature)
+        return _logprobs_in_parts(states, model, tokens, temperature)
     # Every process has all N rows by now, and computes the logits of some of them.
-    own = _logprobs_in_parts(own_part(states, group), head, own_part(tokens, group), temperature)
+    own = _logprobs_in_parts(own_part(states, group), model, own_part(tokens, group), temperature)
     return gather_parts(own, len(tokens), group)
 
 
 def next_logits(model: TransformersModel, states: Float[Tensor, "N C"]) -> Float[Tensor, "N vocabulary"]:
     """Returns the fp32 logits of the token that follows each of some last hidden states."""
-    return _linear(states, model.get_output_embeddings() or model.get_input_embeddings())
+    logits, config = _linear(states, _vocabulary_head(model)), model.config
+    # What families do to their logits, under the names that their configs share: Cohere, Granite, Gemma.
+    if (factor := getattr(config, "logit_scale", None)) is not None:
+        logits = logits * factor
+    if (divisor := getattr(config, "logits_scaling", None)) is not None:
+        logits = logits / divisor
+    if (softcap := getattr(config, "final_logit_softcapping", None)) is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    return logits
+
+
+def _vocabulary_head(model: TransformersModel) -> Any:
+    return model.get_output_embeddings() or model.get_input_embeddings()
 
 
 def next_logprobs(
     model: TransformersModel, packed: Packed, tokens: Sequence[int]
 ) -> Float[Tensor, "branches tokens"]:
     """Returns the fp32 log-probabilities of some tokens as the next one after every branch."""
-    head = model.get_output_embeddings() or model.get_input_embeddings()
     states = _rows(model, hidden_states(model, packed, only_ends=True), packed.layout.branch_ends())
-    parts = torch.split(states, max(1, LOGITS_AT_ONCE // len(head.weight)))
-    return torch.cat([_linear(part, head).log_softmax(-1)[:, list(tokens)] for part in parts])
+    parts = torch.split(states, _states_at_once(model))
+    return torch.cat([next_logits(model, part).log_softmax(-1)[:, list(tokens)] for part in parts])
+
+
+def _states_at_once(model: TransformersModel) -> int:
+    return max(1, LOGITS_AT_ONCE // len(_vocabulary_head(model).weight))
 
 
 def _rows(
@@ -222,22 +236,21 @@ def _rows(
 
 
 def _logprobs_in_parts(
-    states: Float[Tensor, "N C"], head: nn.Module, tokens: Int[Tensor, " N"], temperature: float
+    states: Float[Tensor, "N C"], model: TransformersModel, tokens: Int[Tensor, " N"], temperature: float
 ) -> Float[Tensor, " N"]:
     """Computes logits `LOGITS_AT_ONCE` at a time, and again in the backward pass, so that one part is in memory."""
-    assert isinstance(head.weight, Tensor)
-    size = max(1, LOGITS_AT_ONCE // len(head.weight))
+    size = _states_at_once(model)
     if len(tokens) <= size:
-        return _logprobs(states, head, tokens, temperature)
+        return _logprobs(states, model, tokens, temperature)
     parts = zip(torch.split(states, size), torch.split(tokens, size), strict=True)
     again = partial(checkpoint, _logprobs, use_reentrant=False, preserve_rng_state=False)
-    return torch.cat([again(part, head, own, temperature) for part, own in parts])
+    return torch.cat([again(part, model, own, temperature) for part, own in parts])
 
 
 def _logprobs(
-    states: Float[Tensor, "N C"], head: nn.Module, tokens: Int[Tensor, " N"], temperature: float
+    states: Float[Tensor, "N C"], model: TransformersModel, tokens: Int[Tensor, " N"], temperature: float
 ) -> Float[Tensor, " N"]:
-    logits = _linear(states, head)
+    logits = next_logits(model, states)
     if temperature != 1.0:
         logits = logits / temperature
     return -functional.cross_entropy(logits, tokens, reduction="none")

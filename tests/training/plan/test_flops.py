@@ -38,9 +38,9 @@ def test_a_forward_pass_without_attention(bases, recipe):
     assert flops.linear + flops.head == counted(settings)
 
 
-def written_out_whole(q, k, v, layout, scale, _):
+def written_out_whole(q, k, v, layout, spec, _):
     sees = torch.ones(layout.tokens, layout.tokens, dtype=torch.bool)
-    return attention.sdpa(q, k, v, scale, attn_mask=sees).transpose(1, 2)
+    return attention.sdpa(q, k, v, spec.scale, attn_mask=sees).transpose(1, 2)
 
 
 def test_attention_counts_the_pairs_that_see_each_other(bases, recipe, monkeypatch):

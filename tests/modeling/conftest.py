@@ -11,6 +11,10 @@ from tokenizers import models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    Cohere2Config,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
     Qwen2Config,
@@ -42,6 +46,35 @@ CONFIGS = {
     "mistral": lambda: MistralConfig(**SIZES, sliding_window=None),
 }
 
+WINDOW = 24
+MIXED = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+WINDOWED = {
+    "mistral, windows": lambda: MistralConfig(**SIZES, sliding_window=WINDOW),
+    "qwen2, windows": lambda: Qwen2Config(
+        **SIZES, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1
+    ),
+    # Caps so low that most scores are near them, and a scale that is not that of the head size.
+    "gemma2": lambda: Gemma2Config(
+        **SIZES,
+        **MIXED,
+        head_dim=16,
+        query_pre_attn_scalar=9,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=5.0,
+    ),
+    "gemma3": lambda: Gemma3TextConfig(
+        **SIZES, **MIXED, head_dim=16, query_pre_attn_scalar=9, final_logit_softcapping=5.0
+    ),
+    "gpt-oss": lambda: GptOssConfig(
+        **SIZES, **MIXED, head_dim=16, num_local_experts=4, num_experts_per_tok=2
+    ),
+    "cohere2": lambda: Cohere2Config(**SIZES, **MIXED, logit_scale=0.25),
+}
+"""Windows, soft caps and sinks; Cohere2 has no sequence classifier."""
+
+FAMILIES = CONFIGS | WINDOWED
+SCORERS = [family for family in FAMILIES if family != "cohere2"]
+
 
 ROUNDING = 1e-5
 """By how much scores and log-probabilities may differ where one computation is done in two orders of adding: with the
@@ -54,12 +87,12 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def make_pair(family: str, kind: str) -> tuple[Any, Any]:
-    """One model under stock SDPA and its twin, with equal weights, under ours."""
-    config = CONFIGS[family]()
+    """One model under stock attention (SDPA if it has that) and its twin, with equal weights, under ours."""
+    config = FAMILIES[family]()
     config.num_labels = 1
     auto: Any = {"scores": AutoModelForSequenceClassification, "logprobs": AutoModelForCausalLM}[kind]
     torch.manual_seed(0)
-    stock = auto.from_config(copy.deepcopy(config), attn_implementation="sdpa")
+    stock = auto.from_config(copy.deepcopy(config))
     ours = auto.from_config(copy.deepcopy(config), attn_implementation=SHARED_PREFIX)
     ours.load_state_dict(stock.state_dict())
     return stock, ours

@@ -1,11 +1,13 @@
 """FlexAttention, as far as a CPU can tell: the masks of blocks, and what it is compiled for."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn.attention import flex_attention as flex_module
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from longrm.modeling import attention_cuda
@@ -13,14 +15,15 @@ from longrm.modeling.attention_cuda import TRIAL, block_mask, blocks_of, sees_of
 from longrm.modeling.attention_varlen import AttentionSpec
 from longrm.modeling.shapes import PackedLayout, TreeShape
 
-from .test_attention_kernels import CPU, LAYOUTS, path_a
+from .test_attention_kernels import CPU, HEADS, KINDS, LAYOUTS, path_a
 
 
+@pytest.mark.parametrize("window", [None, 1, 40, 128, 300])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_block_masks_are_what_looking_at_every_pair_gives(layout):
+def test_block_masks_are_what_looking_at_every_pair_gives(layout, window):
     size = layout.tokens
-    truth = create_block_mask(sees_of(layout, CPU), None, None, size, size, device="cpu")
-    found = block_mask(layout, CPU)
+    truth = create_block_mask(sees_of(layout, CPU, window), None, None, size, size, device="cpu")
+    found = block_mask(layout, CPU, window)
     for counts, indices in (
         ("kv_num_blocks", "kv_indices"),
         ("full_kv_num_blocks", "full_kv_indices"),
@@ -35,10 +38,11 @@ def test_block_masks_are_what_looking_at_every_pair_gives(layout):
             )
 
 
+@pytest.mark.parametrize("window", [None, 1, 40, 128, 300])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_what_a_token_sees_is_its_prefix_and_its_own_branch_by_counting(layout):
+def test_what_a_token_sees_is_its_prefix_and_its_own_branch_by_counting(layout, window):
     tokens = torch.arange(layout.tokens)
-    found = sees_of(layout, CPU)(tokens, tokens, tokens[:, None], tokens)
+    found = sees_of(layout, CPU, window)(tokens, tokens, tokens[:, None], tokens)
     truth = torch.zeros_like(found)
     begin = 0
     for tree in layout.trees:
@@ -48,6 +52,9 @@ def test_what_a_token_sees_is_its_prefix_and_its_own_branch_by_counting(layout):
             truth[begin:end, root : min(begin, fork)] = True
             truth[begin:end, begin:end] = torch.ones(length, length, dtype=torch.bool).tril()
             begin = end
+    if window is not None:  # by position, whatever is between a branch and its prefix
+        positions = torch.tensor(layout.position_ids())
+        truth &= positions[:, None] - positions < window
     assert torch.equal(found, truth)
 
 
@@ -58,6 +65,20 @@ def test_a_long_block_mask_takes_no_pairs_of_tokens():
     # Every block of branches sees all of the prefix: 1,024 full blocks, and little of the branches.
     assert (every[-1].sum(), every[1024].sum()) == (0, 1024)
     assert 1024 < some[-1].sum() < 1030
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_flex_attention_computes_windows_soft_caps_and_sinks(kind, monkeypatch):
+    layout, spec = TRIAL, replace(HEADS, **kind).trial_spec()
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, heads, layout.tokens, 16, generator=generator) for heads in (4, 2, 2))
+    monkeypatch.setattr(attention_cuda, "_compiled_flex", lambda: flex_attention)
+    monkeypatch.setattr(flex_module, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    found = attention_cuda.flex_packed_attention(q, k, v, layout, spec)
+    truth = attention_cuda._written_out(q, k, v, layout, spec)
+    torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
+    plain = attention_cuda.flex_packed_attention(q, k, v, layout, AttentionSpec(spec.scale))
+    assert (plain - truth).abs().max() > 1e-2
 
 
 def test_flex_attention_with_these_masks_is_path_a():

@@ -1,12 +1,15 @@
 """The kernels of a GPU, as far as a CPU can tell: bounds, two softmaxes put together, the choice."""
 
 import logging
+from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from longrm.modeling import attention, attention_cuda
+from longrm.modeling import attention, attention_cuda, attention_varlen
 from longrm.modeling.attention_cuda import (
     CANDIDATES,
     ONE_TOKEN,
@@ -28,12 +31,21 @@ from longrm.modeling.device_memory import checkpoint_activations
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.modeling.shared_prefix import pack
 
-from .conftest import CONFIGS, make_pair
+from .conftest import CONFIGS, SCORERS, make_pair
 from .test_equality import TOLERANCE, make_trees, separate, shared, values_and_gradients
 from .test_equality import deviation as apart
 
 CPU = torch.device("cpu")
 HEADS = AttentionHeads(CPU, torch.float32, 4, 2, 16)
+KINDS = {
+    "window": {"window": True},
+    "soft cap": {"softcap": True},
+    "sinks": {"sinks": True},
+    "window and sinks": {"window": True, "sinks": True},
+    "all": {"window": True, "softcap": True, "sinks": True},
+}
+"""Layers that are more than a softmax of scores."""
+
 LAYOUTS = {
     "one": PackedLayout((TreeShape(501, (61, 37, 90, 5)),)),
     "several": TRIAL,
@@ -177,8 +189,49 @@ def test_the_kernel_of_a_cpu_computes_what_is_written_out(layout, queries, keys,
     assert deviation(partial(varlen_attention, PlainKernel()), heads, layout) < 1e-5
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_where_only_ends_ask_they_get_what_all_get(layout):
+SOME = {name: LAYOUTS[name] for name in ("several", "tiny")}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("kernel", [WrittenOut, PlainKernel])
+@pytest.mark.parametrize("layout", SOME.values(), ids=SOME)
+def test_windows_soft_caps_and_sinks_are_those_written_out(layout, kernel, kind, monkeypatch):
+    monkeypatch.setattr(attention_varlen, "_SCORES_AT_ONCE", 100_000)  # written out in parts, too
+    assert deviation(partial(varlen_attention, kernel()), replace(HEADS, **kind), layout) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("window", lambda spec: {"window": spec.window + 1}),
+        ("window", lambda spec: {"window": spec.window - 1}),
+        ("all", lambda spec: {"softcap": None}),
+        ("all", lambda spec: {"sinks": spec.sinks + 0.05}),
+    ],
+)
+def test_another_window_soft_cap_or_sink_is_a_hundred_times_off(kind, change):
+    def faulty(q, k, v, layout, spec):
+        return varlen_attention(PlainKernel(), q, k, v, layout, replace(spec, **change(spec)))
+
+    assert deviation(faulty, replace(HEADS, **KINDS[kind]), LAYOUTS["several"]) > 1e-3
+
+
+def test_values_of_another_size_than_keys_have_the_attention_of_plain_torch():
+    layout, generator = LAYOUTS["one"], torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(1, heads, layout.tokens, size, generator=generator)
+        for heads, size in ((4, 24), (2, 24), (2, 16))
+    )
+    found = attention.packed_attention(q, k, v, layout, AttentionSpec(0.2))
+    torch.testing.assert_close(found, path_a(q, k, v, layout, AttentionSpec(0.2)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layout", "kind"),
+    [*((layout, {}) for layout in LAYOUTS.values()), *((TRIAL, kind) for kind in KINDS.values())],
+    ids=[*LAYOUTS, *KINDS],
+)
+def test_where_only_ends_ask_they_get_what_all_get(layout, kind):
     """Outputs at the ends, and the gradients of all that they see; elsewhere nothing."""
     states = [
         torch.randn(1, n, layout.tokens, 16, dtype=torch.float64, requires_grad=True) for n in (4, 2, 2)
@@ -187,7 +240,8 @@ def test_where_only_ends_ask_they_get_what_all_get(layout):
     weights = torch.randn(len(ends), 4, 16, dtype=torch.float64)
     found = []
     for only_ends in (False, True):
-        output = varlen_attention(PlainKernel(), *states, layout, AttentionSpec(0.25), only_ends)
+        spec = replace(HEADS, **kind).trial_spec()
+        output = varlen_attention(PlainKernel(), *states, layout, spec, only_ends)
         found.append([output[0, ends], *torch.autograd.grad((output[0, ends] * weights).sum(), states)])
     for whole, part in zip(*found, strict=True):
         torch.testing.assert_close(part, whole, rtol=1e-9, atol=1e-12)
@@ -197,15 +251,19 @@ def test_where_only_ends_ask_they_get_what_all_get(layout):
 def test_gradients_of_the_kernel_of_a_cpu_are_finite_differences():
     layout = PackedLayout((TreeShape(5, (2, 3)), TreeShape(4, (1, 2))))
     states = [torch.randn(1, n, layout.tokens, 4, dtype=torch.float64, requires_grad=True) for n in (4, 2, 2)]
+    sinks = torch.randn(4, dtype=torch.float64, requires_grad=True)
     for only_ends in (False, True):
-        attend = partial(
-            varlen_attention, PlainKernel(), layout=layout, spec=AttentionSpec(0.3), only_ends=only_ends
-        )
-        assert torch.autograd.gradcheck(attend, states)
+        for spec in (AttentionSpec(0.3), AttentionSpec(0.3, 3), AttentionSpec(0.3, 4, 1.5, sinks)):
+
+            def attend(*given, spec=spec, ends=only_ends):
+                return varlen_attention(PlainKernel(), *given[:3], layout, spec, ends)
+
+            assert torch.autograd.gradcheck(attend, [*states, sinks][: 3 + (spec.sinks is not None)])
 
 
+@pytest.mark.parametrize("kind", [{}, KINDS["window"], KINDS["all"]], ids=["plain", "window", "all"])
 @pytest.mark.parametrize("tokens", [37, 1100], ids=["fp32 kernel", "bf16 kernel"])
-def test_bf16_gradients_of_the_kernel_of_a_cpu_are_those_of_fp64_but_for_rounding(tokens):
+def test_bf16_gradients_of_the_kernel_of_a_cpu_are_those_of_fp64_but_for_rounding(tokens, kind):
     layout = PackedLayout((TreeShape(tokens, (29, 13)),))
     generator = torch.Generator().manual_seed(0)
     states = [
@@ -214,7 +272,7 @@ def test_bf16_gradients_of_the_kernel_of_a_cpu_are_those_of_fp64_but_for_roundin
 
     def gradients(dtype):
         given = [one.to(dtype).requires_grad_() for one in states]
-        output = varlen_attention(PlainKernel(), *given, layout, AttentionSpec(0.25))
+        output = varlen_attention(PlainKernel(), *given, layout, replace(HEADS, **kind).trial_spec())
         return torch.autograd.grad(output.double().square().sum(), given)
 
     for found, truth in zip(gradients(torch.bfloat16), gradients(torch.float64), strict=True):
@@ -237,7 +295,7 @@ def test_rounding_in_half_precision_differs_from_a_wrong_mask(dtype, layout):
         assert deviation(masked(fault), heads, layout) > 2 * tolerance, fault.__name__
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", SCORERS)
 def test_a_model_with_a_kernel_computes_what_separate_sequences_do(family, monkeypatch):
     stock, ours = make_pair(family, "scores")
     trees = make_trees()
@@ -343,6 +401,52 @@ def test_torch_s_kernel_takes_what_it_is_handed():
     assert (output.shape, lse.shape, lse.dtype) == (q.shape, (8, TRIAL.tokens), torch.float32)
     found = TorchKernel().backward(output, Attended(q, k, v, output, lse), own, AttentionSpec(0.1))
     assert [part.shape for part in found] == [q.shape, k.shape, v.shape]
+
+
+def test_the_window_of_torch_s_kernel_is_that_of_flash_attention(monkeypatch):
+    """Its queries see `window_size_left` keys before their own and none after it, counted from the last key."""
+    q, k, v = (torch.randn(TRIAL.tokens, n, 16) for n in (4, 2, 2))
+    calls, spec = plan_calls(TRIAL, CPU, False, 40), AttentionSpec(0.1, 40)
+    k, v = (torch.cat([states[part.start : part.stop] for part in calls.keys]) for states in (k, v))
+    truth = WrittenOut().forward(q, k, v, calls.own, spec)
+    given = []
+
+    def forward(query, key, value, begins, key_begins, *_, scale, window_size_left, window_size_right):
+        given.append(("forward", window_size_left, window_size_right))
+        output = torch.empty_like(query)
+        for (first, last), (begin, end) in zip(
+            pairwise(begins.tolist()), pairwise(key_begins.tolist()), strict=True
+        ):
+            rows, seen = torch.arange(first, last)[:, None], torch.arange(begin, end)
+            diagonal = rows - last + end  # flash-attn: seqlen_k - seqlen_q is added to the query's index
+            sees = (seen >= diagonal - window_size_left) & (seen <= diagonal + window_size_right)
+            own = [states[begin:end].repeat_interleave(2, 1).transpose(0, 1) for states in (key, value)]
+            attended = torch.nn.functional.scaled_dot_product_attention(
+                query[first:last].transpose(0, 1), *own, attn_mask=sees, scale=scale
+            )
+            output[first:last] = attended.transpose(0, 1)
+        return output, None
+
+    def backward(*_, window_size_left, window_size_right, **__):
+        given.append(("backward", window_size_left, window_size_right))
+        return q, k, v
+
+    monkeypatch.setattr(
+        attention_cuda.torch.ops,
+        "aten",
+        SimpleNamespace(_flash_attention_forward=forward, _flash_attention_backward=backward),
+    )
+    output, _ = TorchKernel().forward(q, k, v, calls.own, spec)
+    torch.testing.assert_close(output, truth[0], rtol=1e-5, atol=1e-5)
+    TorchKernel().backward(q, Attended(q, k, v, q, q), calls.own, spec)
+    assert given == [("forward", 39, 0), ("backward", 39, 0)]
+
+
+def test_a_soft_cap_has_no_flash_kernel_of_torch(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    half = replace(HEADS, dtype=torch.bfloat16)
+    assert not isinstance(attention_cuda._torch_flash(replace(half, window=True, sinks=True)), str)
+    assert "soft cap" in attention_cuda._torch_flash(replace(half, softcap=True))
 
 
 @pytest.mark.gpu

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from longrm.modeling import attention_scores as module
 from longrm.modeling.attention_scores import AttentionRow, attention_rows, embedding_gradients
+from longrm.modeling.attention_varlen import AttentionSpec
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import branch_scores, pack, scores
 
-from .conftest import CONFIGS, VOCABULARY, make_pair
+from .conftest import SCORERS, VOCABULARY, make_pair
 
 TOLERANCE = 1e-5  # fp32, relative to the largest element
 FAULT = 100 * TOLERANCE
@@ -59,7 +60,7 @@ def deviation(found: list[AttentionRow], truth: list[tuple[Tensor, Tensor]], row
 
 
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", SCORERS)
 def test_rows_and_gradients_are_those_of_full_matrices(family: str, padded: bool):
     stock, ours = (model.eval() for model in make_pair(family, "scores"))
     trees = make_trees(padded)
@@ -142,7 +143,7 @@ def test_weights_of_a_closed_form():
     values = torch.tensor([[[7.0], [0.0], [14.0]]])
     query = torch.tensor([[[1.0]], [[2.0]]])
     weights, output = module._written_out(
-        query, [keys[:, :2], keys[:, 2:]], [values[:, :2], values[:, 2:]], 1.0
+        query, [keys[:, :2], keys[:, 2:]], [values[:, :2], values[:, 2:]], AttentionSpec(1.0)
     )
     torch.testing.assert_close(
         weights, torch.tensor([[[1, 2, 4], [1, 4, 16]]]) / torch.tensor([[[7.0], [21.0]]])

@@ -15,7 +15,7 @@ from longrm.modeling.group_sampling import GroupSampler, Sample
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack, response_logprobs
 
-from .conftest import CONFIGS, ROUNDING, VOCABULARY, make_pair
+from .conftest import FAMILIES, ROUNDING, VOCABULARY, make_pair
 
 BLOCK = 16
 NEW = 12
@@ -33,7 +33,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def pairs() -> dict[str, tuple[Any, Any]]:
     """One model of every family under stock attention, and its twin under ours."""
-    return {family: make_pair(family, "logprobs") for family in CONFIGS}
+    return {family: make_pair(family, "logprobs") for family in FAMILIES}
 
 
 def ids(seed: int, count: int) -> list[int]:
@@ -81,7 +81,7 @@ def counted(model: Any) -> Iterator[list[int]]:
     hook.remove()
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_tokens_are_those_of_transformers(family: str, pairs: dict[str, tuple[Any, Any]]):
     stock, ours = pairs[family]
     sampler, found, expected = GroupSampler(ours, {END}), [], []
@@ -98,7 +98,7 @@ def test_greedy_tokens_are_those_of_transformers(family: str, pairs: dict[str, t
     assert len(set(expected)) >= 7, "the prompts must be continued differently for this to mean anything"
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_samples_that_end_at_different_times_are_those_of_whole_forward_passes(
     family: str, pairs: dict[str, tuple[Any, Any]]
 ):
@@ -231,7 +231,7 @@ def test_the_most_likely_token_is_drawn_even_with_a_tiny_top_p(pairs: dict[str, 
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_logprobs_of_samples_are_those_of_a_plain_forward(
     family: str, temperature: float, pairs: dict[str, tuple[Any, Any]]
 ):

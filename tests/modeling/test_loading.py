@@ -10,14 +10,14 @@ from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
     EuroBertConfig,
-    Gemma2Config,
     Gemma3Config,
+    Gemma3TextConfig,
     GPT2Config,
-    GraniteConfig,
     JambaConfig,
+    Llama4TextConfig,
     LlamaConfig,
     MambaConfig,
-    MistralConfig,
+    ModernBertConfig,
     T5Config,
 )
 
@@ -30,7 +30,7 @@ from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape, TokenTree
 from longrm.modeling.shared_prefix import pack
 
-from .conftest import ROUNDING, SIZES, distance, write_model
+from .conftest import ROUNDING, SIZES, distance, make_pair, write_model
 
 SHAPE = ModelShape(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, intermediate=48, init_std=0.3)
 
@@ -95,6 +95,17 @@ def test_rescaled_rope_equals_a_model_made_with_that_theta(scorer: Scorer, tmp_p
         rescale_rope(scorer.model, 0.5)
 
 
+def test_rescaled_rope_leaves_layers_with_a_window_as_they_are():
+    _, ours = make_pair("gemma3", "scores")
+    before = ours.base_model.rotary_emb.sliding_attention_inv_freq.clone()
+    rescale_rope(ours, 1e7)
+    rotary = ours.base_model.rotary_emb
+    torch.testing.assert_close(rotary.full_attention_inv_freq, 1e7 ** -(torch.arange(0, 16, 2) / 16))
+    assert torch.equal(rotary.sliding_attention_inv_freq, before)
+    assert ours.config.rope_parameters["sliding_attention"]["rope_theta"] == 1e4
+    assert ours.config.rope_parameters["full_attention"]["rope_theta"] == 1e7
+
+
 def test_bf16_body_keeps_the_fp32_head_as_stored(scorer: Scorer, folder: Path):
     loaded = load_scorer(folder, dtype=torch.bfloat16).model
     assert loaded.model.layers[0].mlp.up_proj.weight.dtype == torch.bfloat16
@@ -138,8 +149,8 @@ SMALL = {k: v for k, v in SIZES.items() if k not in ("initializer_range", "max_p
 @pytest.mark.parametrize(
     ("config", "line"),
     [
-        (MistralConfig(**SIZES, sliding_window=64), "sliding_window = 64"),
-        (Gemma2Config(**SMALL, layer_types=["full_attention"] * 2), "attn_logit_softcapping"),
+        (Llama4TextConfig(**SMALL, intermediate_size_mlp=48, num_local_experts=2), "chunked_attention"),
+        (ModernBertConfig(**SMALL), "not causal"),
         (JambaConfig(**SMALL, attn_layer_period=2, attn_layer_offset=1), "linear_attention"),
         (GPT2Config(vocab_size=97, n_embd=32, n_layer=1, n_head=4), "rotary"),
         (
@@ -148,8 +159,18 @@ SMALL = {k: v for k, v in SIZES.items() if k not in ("initializer_range", "max_p
         ),
         (LlamaConfig(**SIZES, is_causal=False), "causal"),
         (EuroBertConfig(**SMALL), "not causal"),
-        (GraniteConfig(**SIZES, logits_scaling=8.0), "logits_scaling"),
         (Gemma3Config(text_config={"vocab_size": 97}), "multimodal"),
+        (Gemma3TextConfig(**SMALL, use_bidirectional_attention=True), "bidirectional"),
+        (
+            Gemma3TextConfig(
+                **SMALL,
+                rope_parameters={
+                    "full_attention": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                },
+            ),
+            "rope_type = dynamic",
+        ),
     ],
 )
 def test_unsupported_architectures_are_refused_by_capability(config: Any, line: str, folder: Path):

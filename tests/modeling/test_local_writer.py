@@ -14,7 +14,6 @@ from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
     JambaConfig,
-    MistralConfig,
     PreTrainedTokenizerFast,
 )
 
@@ -25,13 +24,12 @@ from longrm.modeling import local_writer
 from longrm.modeling.local_writer import LocalWriter
 from longrm.types import Outcome
 
-from .conftest import CONFIGS, SIZES, VOCABULARY, write_model
+from .conftest import FAMILIES, SIZES, VOCABULARY, write_model
 
 BLOCK = 16
 NEW = 24
 PLAIN = {k: v for k, v in SIZES.items() if k != "max_position_embeddings"}
 WHOLE = {  # what cannot be read in blocks
-    "sliding window": lambda: MistralConfig(**SIZES, sliding_window=16),
     "state space and attention": lambda: JambaConfig(
         **PLAIN, attn_layer_period=2, attn_layer_offset=1, num_experts=2
     ),
@@ -52,7 +50,7 @@ def folders(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> C
 
     def folder(family: str) -> Path:
         if family not in made:
-            config = (CONFIGS | WHOLE)[family]()
+            config = (FAMILIES | WHOLE)[family]()
             made[family] = write_model(config, tokenizer, tmp_path_factory.mktemp("model"))
         return made[family]
 
@@ -110,7 +108,7 @@ def counted(writer: LocalWriter) -> Iterator[list[int]]:
     hook.remove()
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_text_is_that_of_transformers_with_and_without_reuse(
     family: str, folders: Callable[[str], Path]
 ):

@@ -121,7 +121,7 @@ class Calls:
     """The calls for a layout."""
 
     own: SequenceBounds  # the first call: every sequence on itself, and within a window on its prefix, too
-    keys: Sequence[range] | None  # the keys of the first call among all tokens, if they are not just these
+    keys: Sequence[range]  # the keys of the first call among all tokens
     # The second call: branches on prefixes that several branches continue; None if there is no such prefix.
     on_prefix: SequenceBounds | None
     branches: Rows  # the queries of the second call among those of the first
@@ -198,79 +198,66 @@ def plan_calls(
     layout: PackedLayout, device: torch.device, only_ends: bool = False, window: int | None = None
 ) -> Calls:
     """Returns the calls for a layout, computed once for all layers of a kind in a forward pass."""
-    if window is not None:
-        segments: list[tuple[range, range]] = []
-        for root, tree in zip(layout.roots(), layout.trees, strict=True):
-            begin, fork = root, root + tree.prefix
-            for length in (tree.prefix, *tree.branches) if tree.forks else (tree.tokens,):
-                own = range(begin, begin + length)
-                # Without the other queries the prefix is no sequence of its own.
-                if not (only_ends and tree.forks and begin == root):
-                    segments.append((range(root, min(begin, fork)), own))
-                begin += length
-        return _plan_windows(segments, window, layout.branch_ends() if only_ends else None, device)
-    queries: list[int] = []  # of every sequence of the first call: how many of its tokens are queries
-    keys: list[int] = []
-    branches: list[range] = []
-    prefixes: list[range] = []
+    segments: list[tuple[range, range]] = []
     for root, tree in zip(layout.roots(), layout.trees, strict=True):
+        fork = root + tree.prefix
         lengths = (tree.prefix, *tree.branches) if tree.forks else (tree.tokens,)
-        query_lengths = lengths
-        if only_ends:  # one query per branch, its last token; none for a prefix that is a sequence of its own
-            query_lengths = (0, *(1 for _ in tree.branches)) if tree.forks else (1,)
-        if tree.forks:
-            first = sum(queries) + query_lengths[0]
-            branches.append(range(first, first + sum(query_lengths[1:])))
-            prefixes.append(range(root, root + tree.prefix))
-        queries += query_lengths
-        keys += lengths
-    ends = torch.tensor(layout.branch_ends(), device=device) if only_ends else None
-    # The last token of a sequence sees all of it, so that without the other queries there is nothing to mask.
-    own = _bounds(queries, keys, device, causal=not only_ends)
-    if not prefixes:
-        return Calls(own, None, None, slice(0), slice(0), ends)
-    on_prefix = _bounds(
-        [len(part) for part in branches], [len(part) for part in prefixes], device, causal=False
-    )
-    return Calls(own, None, on_prefix, rows_at(branches, device), rows_at(prefixes, device), ends)
-
-
-def _plan_windows(
-    segments: Sequence[tuple[range, range]], window: int, ends: Sequence[int] | None, device: torch.device
-) -> Calls:
-    """The one call for segments within a window, each given as the tokens before it and its own, which are queries.
-
-    With `ends`, the last token of every segment is its only query; these are their indices among all queries.
-    """
-    keys: list[range] = []
-    query_lengths, key_lengths = [], []
-    for before, own in segments:
-        seen = own if ends is None else own[-window:]
-        rest = window - (1 if ends is None else len(seen))  # what the first query sees before the segment
-        tail = before[max(0, len(before) - rest) :]
-        keys += [part for part in (tail, seen) if part]
-        query_lengths.append(len(own) if ends is None else 1)
-        key_lengths.append(len(tail) + len(seen))
-    bounds = _bounds(query_lengths, key_lengths, device, causal=ends is None, window=window)
-    queries = None if ends is None else torch.tensor(ends, device=device)
-    return Calls(bounds, keys, None, slice(0), slice(0), queries)
+        for begin, end in pairwise(accumulate(lengths, initial=root)):
+            # Without the other queries, a prefix that forks is no sequence of its own.
+            if begin > root or not (only_ends and tree.forks):
+                segments.append((range(root, fork if begin > root else root), range(begin, end)))
+    return _plan(segments, device, layout.branch_ends() if only_ends else None, window)
 
 
 @lru_cache(maxsize=4)
 def _plan_segments(
-    before: int, lengths: tuple[int, ...], device: torch.device, only_ends: bool, window: int | None = None
+    before: int, lengths: tuple[int, ...], device: torch.device, only_ends: bool, window: int | None
 ) -> Calls:
     """Returns the calls for segments that continue the same `before` tokens, of which none is a query."""
-    if window is not None:
-        begins = accumulate(lengths, initial=before)
-        segments = [(range(before), range(begin, end)) for begin, end in pairwise(begins)]
-        last = [own.stop - 1 - before for _, own in segments] if only_ends else None
-        return _plan_windows(segments, window, last, device)
-    queries = tuple(1 for _ in lengths) if only_ends else lengths
-    own = _bounds((0, *queries), (before, *lengths), device, causal=not only_ends)
-    on_prefix = _bounds([sum(queries)], [before], device, causal=False)
-    ends = torch.tensor([end - 1 for end in accumulate(lengths)], device=device) if only_ends else None
-    return Calls(own, None, on_prefix, slice(None), slice(before), ends)
+    begins = list(accumulate(lengths, initial=0))
+    segments = [(range(before), range(before + begin, before + end)) for begin, end in pairwise(begins)]
+    return _plan(segments, device, [end - 1 for end in begins[1:]] if only_ends else None, window)
+
+
+def _plan(
+    segments: Sequence[tuple[range, range]],
+    device: torch.device,
+    ends: Sequence[int] | None,
+    window: int | None,
+) -> Calls:
+    """Returns the calls for segments, each given as the tokens before it that it sees, and its own.
+
+    With `ends`, the last token of every segment is its only query; these are their indices among all queries.
+    """
+    queries = [1 if ends is not None else len(own) for _, own in segments]
+    keys: list[int] = []
+    places: list[range] = []
+    shared: dict[range, list[int]] = {}  # the segments that continue the same tokens
+    for number, (before, own) in enumerate(segments):
+        tail = before[:0]
+        if window is not None:
+            own = own if ends is None else own[-window:]
+            room = window - (1 if ends is None else len(own))  # what the first query sees before the segment
+            tail = before[max(0, len(before) - room) :]
+        elif before:
+            shared.setdefault(before, []).append(number)
+        keys.append(len(tail) + len(own))
+        for place in (tail, own):
+            if places and places[-1].stop == place.start:
+                places[-1] = range(places[-1].start, place.stop)
+            elif place:
+                places.append(place)
+    # The last token of a sequence sees all of it, so that without the other queries there is nothing to mask.
+    own_bounds = _bounds(queries, keys, device, causal=ends is None, window=window)
+    rows = None if ends is None else torch.tensor(ends, device=device)
+    if not shared:
+        return Calls(own_bounds, places, None, slice(0), slice(0), rows)
+    begins, prefixes = list(accumulate(queries, initial=0)), list(shared)
+    branches = [range(begins[own[0]], begins[own[-1] + 1]) for own in shared.values()]
+    on_prefix = _bounds(
+        [len(part) for part in branches], [len(part) for part in prefixes], device, causal=False
+    )
+    return Calls(own_bounds, places, on_prefix, rows_at(branches, device), rows_at(prefixes, device), rows)
 
 
 def _bounds(
@@ -359,15 +346,14 @@ class _Calls(torch.autograd.Function):
         return of_query, of_key, of_value, of_sinks, None, None, None
 
 
-def _taken(states: FlatKeys, places: Sequence[range] | None) -> FlatKeys:
-    if places is None:
-        return states
-    return torch.cat([states[place.start : place.stop] for place in places])
+def _taken(states: FlatKeys, places: Sequence[range]) -> FlatKeys:
+    parts = [states[place.start : place.stop] for place in places]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _put_back(part: FlatKeys, places: Sequence[range] | None, tokens: int) -> FlatKeys:
+def _put_back(part: FlatKeys, places: Sequence[range], tokens: int) -> FlatKeys:
     """The gradient by all keys from that by those taken: slice by slice, so that equal runs add in equal order."""
-    if places is None:
+    if len(part) == tokens and len(places) == 1:
         return part
     total = part.new_zeros(tokens, *part.shape[1:])
     for place, own in zip(places, torch.split(part, [len(place) for place in places]), strict=True):

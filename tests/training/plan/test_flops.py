@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import Gemma2Config
 
 from longrm.modeling import attention, shapes
 from longrm.modeling.group_sampling import GroupSampler
@@ -55,15 +56,49 @@ def test_attention_counts_the_pairs_that_see_each_other(bases, recipe, monkeypat
     assert forward_flops(sizes, READING).attention == pytest.approx(whole * attended_pairs(SHAPE) / squares)
 
 
-def test_pairs_by_counting_one_by_one():
+@pytest.mark.parametrize("window", [None, 1, 5, 95, 1000])
+def test_pairs_by_counting_one_by_one(window):
+    sequences = [range(SHAPE.prefix), *(range(SHAPE.prefix, SHAPE.prefix + n) for n in SHAPE.branches)]
     seen = sum(
         1
-        for length in SHAPE.branches
-        for token in range(length)
-        for other in range(SHAPE.prefix + length)
-        if other <= SHAPE.prefix + token
+        for tokens in sequences
+        for token in tokens
+        for other in range(token + 1)
+        if window is None or token - other < window
     )
-    assert attended_pairs(SHAPE) == seen + sum(range(1, SHAPE.prefix + 1))
+    assert attended_pairs(SHAPE, window) == seen
+
+
+def test_windows_of_some_layers_have_their_own_pairs(tmp_path, bases, recipe):
+    plain = sizes_of(recipe("sft", model__path=str(bases["llama"])), "language_model")
+    config = Gemma2Config(
+        vocab_size=97,
+        hidden_size=96,
+        intermediate_size=160,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=16,
+        sliding_window=20,
+    )
+    config.save_pretrained(tmp_path)
+    sizes = sizes_of(recipe("sft", model__path=str(tmp_path)), "language_model")
+    assert (sizes.window, sizes.window_layers, sizes.norms, sizes.biases) == (20, 2, 4, 0)
+    pairs = attended_pairs(SHAPE) + 2 * attended_pairs(SHAPE, 20)
+    assert forward_flops(sizes, READING).attention == 4 * sizes.queries * pairs
+    settings, _ = judging(bases, recipe)
+    device = Device(1, None, None)
+    costs = [
+        rollout_cost(settings, one, reading((PROMPT, [0])), device).flops.attention
+        for one in (plain, replace(plain, window=20, window_layers=3))
+    ]
+    # Every written token sees the prompt and what is written, or 20 tokens.
+    written = range(PROMPT + 1, PROMPT + MOST)
+    assert costs[0] == 4 * plain.queries * 3 * (
+        attended_pairs(TreeShape(PROMPT, ())) + JUDGMENTS * sum(written)
+    )
+    in_windows = attended_pairs(TreeShape(PROMPT, ()), 20) + JUDGMENTS * 20 * len(written)
+    assert costs[1] == 4 * plain.queries * 3 * in_windows
 
 
 @pytest.mark.parametrize("tiled", [False, True])

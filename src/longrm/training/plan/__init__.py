@@ -32,7 +32,10 @@ class ModelSizes:
     vocabulary: Count  # rows of the embedding
     tied: bool = False  # the output embedding of a language model is its input embedding
     qk_norm: bool = False  # queries and keys are normalized
+    norms: int = 2  # of a layer, without those of queries and keys
     biases: int = 0  # parameters of a layer other than its matrices and norms
+    window: int | None = None  # tokens that a query sees in layers with a window
+    window_layers: int = 0
     limit: int | None = None  # the context window in tokens, if known
     kind: Literal["scorer", "language_model"] = "language_model"
     origin: str = "[plan.model], because the model is not on this machine"
@@ -64,7 +67,7 @@ class ModelSizes:
     @property
     def layer_parameters(self) -> int:
         """Parameters of one layer."""
-        norms = 2 * self.hidden + 2 * self.head_dim * self.qk_norm
+        norms = self.norms * self.hidden + 2 * self.head_dim * self.qk_norm
         return sum(width * output for width, output in self.matrices.values()) + norms + self.biases
 
     @property

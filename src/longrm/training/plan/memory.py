@@ -322,7 +322,7 @@ def _layer_memory(
     output = 0 if full or b == _FP32 else b * sizes.queries
     attention_inputs = matrix_inputs("q_proj", "k_proj", "v_proj") + matrix_inputs("o_proj")
     attention = tokens * (attention_inputs + heads + output)
-    kept = 2 * norm + attention + bf16_copies("q_proj", "k_proj", "v_proj", "o_proj")
+    kept = sizes.norms * norm + attention + bf16_copies("q_proj", "k_proj", "v_proj", "o_proj")
     # A scorer on a CPU computes the queries of the last layer only where scores are read.
     everywhere = device != "cpu" or sizes.kind != "scorer"
     not_in_last = 0.0 if everywhere else float(tokens * (b * sizes.queries + _FP32 * sizes.heads + output))
@@ -349,6 +349,11 @@ def _layer_memory(
     if device != "cpu" and b < _FP32:
         # A flash kernel sums the gradient of queries in fp32, and those of keys and values per query head.
         attention_working += tokens * sizes.queries * (_FP32 + 2 * b * (sizes.kv_heads < sizes.heads))
+    trees = workload.largest.trees
+    if sizes.window_layers and sizes.window is not None and workload.largest.longest > sizes.window:
+        # Within a window every branch has a copy of what it sees of its prefix, and the copies have gradients.
+        copied = sum(min(sizes.window - 1, tree.prefix) * len(tree.branches) for tree in trees if tree.forks)
+        attention_working += 4 * b * keys * (grid.share(copied) + tokens)
     kept += feed_kept
     return _LayerMemory(
         tokens=tokens,

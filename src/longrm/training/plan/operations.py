@@ -3,7 +3,9 @@
 A multiplication and an addition count as two operations.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from longrm.modeling.shapes import LOGITS_AT_ONCE, TreeShape
 from longrm.training.plan import UTILIZATION, Device, ModelSizes
@@ -42,15 +44,30 @@ class RolloutCost:
     seconds: float | None  # None if the device's peaks are unknown
 
 
-def attended_pairs(shape: TreeShape) -> int:
+def attended_pairs(shape: TreeShape, window: int | None = None) -> int:
     """Pairs of a token and one that it sees, itself included, in one tree."""
-    branches = sum(shape.prefix * length + length * (length + 1) // 2 for length in shape.branches)
-    return shape.prefix * (shape.prefix + 1) // 2 + branches
+    branches = sum(_pairs(shape.prefix, length, window) for length in shape.branches)
+    return _pairs(0, shape.prefix, window) + branches
+
+
+def _pairs(before: int, tokens: int, window: int | None) -> int:
+    """Pairs of consecutive tokens, with so many before them, and what each sees."""
+    within = (
+        tokens if window is None else min(tokens, max(0, window - before))
+    )  # those that see all before them
+    return within * before + within * (within + 1) // 2 + (tokens - within) * (window or 0)
+
+
+def _in_all_layers(sizes: ModelSizes, pairs: Callable[[int | None], float]) -> float:
+    """Pairs in all layers, from those of one layer with a window and without."""
+    windowed = sizes.window_layers * pairs(sizes.window) if sizes.window_layers else 0.0
+    return (sizes.layers - sizes.window_layers) * pairs(None) + windowed
 
 
 def forward_flops(sizes: ModelSizes, workload: Workload) -> Flops:
     """Operations of one forward pass over everything that a training reads."""
-    pairs = sum(count * attended_pairs(shape) for shape, count in workload.trees.items())
+    trees = workload.trees.items()
+    pairs = _in_all_layers(sizes, lambda window: sum(n * attended_pairs(tree, window) for tree, n in trees))
     matrices = sum(width * output for width, output in sizes.matrices.values())
     if sizes.kind == "scorer":
         outputs = sum(count * len(shape.branches) for shape, count in workload.trees.items())
@@ -58,7 +75,7 @@ def forward_flops(sizes: ModelSizes, workload: Workload) -> Flops:
         outputs = sizes.vocabulary * workload.response_tokens
     return Flops(
         linear=2.0 * sizes.layers * matrices * workload.tokens,
-        attention=4.0 * sizes.layers * sizes.queries * pairs,  # two products: scores, and weighted values
+        attention=4.0 * sizes.queries * pairs,  # two products: scores, and weighted values
         head=2.0 * sizes.hidden * outputs,
     )
 
@@ -119,7 +136,7 @@ def rollout_cost(
     of_layer = sum(width * output for width, output in sizes.matrices.values())
     matrices = sizes.layers * of_layer
     head = sizes.hidden * sizes.vocabulary
-    per_pair = 4.0 * sizes.layers * sizes.queries
+    per_pair = 4.0 * sizes.queries
     element = 2 if settings.model.precision == "bfloat16" else 4
     # Trained weights are fp32: with bf16 products, every step writes and reads a copy. A frozen head is bf16, and every
     # step writes and reads an fp32 copy.
@@ -137,22 +154,23 @@ def rollout_cost(
         prompts += times * len(prompt.branches)
         own = Flops(
             2.0 * matrices * prompt.tokens,
-            per_pair * attended_pairs(prompt),
+            per_pair * _in_all_layers(sizes, partial(attended_pairs, prompt)),
             2.0 * head * len(prompt.branches),
         )
         reading += own.times(times)
         for rest in prompt.branches:
             # The first token comes from reading the prompt. Step t reads a token that sees t written ones, itself
             # included.
-            steps, written = most - 1, (most - 1) * most // 2
-            seen = steps * (tree.prefix + rest)
+            steps = most - 1
+            seen = _in_all_layers(sizes, partial(_pairs, tree.prefix + rest, steps))
+            written = _in_all_layers(sizes, partial(_pairs, 0, steps))
             own = Flops(
                 2.0 * matrices * count * steps,
-                per_pair * count * (seen + written),
+                per_pair * count * seen,
                 2.0 * head * count * steps,
             )
             writing += own.times(times)
-            moved = steps * weight_bytes + 2 * element * sizes.layers * sizes.keys * (seen + count * written)
+            moved = steps * weight_bytes + 2 * element * sizes.keys * (seen + (count - 1) * written)
             if rate and bandwidth:
                 seconds += times * max(own.total / rate, moved / (bandwidth * UTILIZATION))
     # The log-probabilities of the weights that sampled, and of those at the start.

@@ -76,6 +76,8 @@ def _sizes_of_config(config: Any, kind: ModelKind, path: str) -> ModelSizes:
     with torch.device("meta"):
         model = auto.from_config(config)
     modules = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
+    window = getattr(config, "sliding_window", None)
     sizes = ModelSizes(
         kind=kind,
         layers=config.num_hidden_layers,
@@ -87,6 +89,9 @@ def _sizes_of_config(config: Any, kind: ModelKind, path: str) -> ModelSizes:
         vocabulary=config.vocab_size,
         tied=bool(config.tie_word_embeddings),
         qk_norm={"q_norm", "k_norm"} <= modules,
+        norms=sum(name.endswith("_layernorm") and name[:2] not in ("q_", "k_") for name in modules),
+        window=window,
+        window_layers=0 if window is None else kinds.count("sliding_attention"),
         limit=config.max_position_embeddings,
         origin=f"the config of {path}",
     )

@@ -216,6 +216,17 @@ def test_another_window_soft_cap_or_sink_is_a_hundred_times_off(kind, change):
     assert deviation(faulty, replace(HEADS, **KINDS[kind]), LAYOUTS["several"]) > 1e-3
 
 
+def test_autocast_does_not_round_scores_that_are_written_out():
+    spec, layout = replace(HEADS, **KINDS["all"]).trial_spec(), LAYOUTS["tiny"]
+    states = [torch.randn(1, n, layout.tokens, 16, requires_grad=True) for n in (4, 2, 2)]
+    found = []
+    for enabled in (True, False):  # backward, too: a checkpointed layer is computed within autocast
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            output = varlen_attention(PlainKernel(), *states, layout, spec)
+            found.append([output, *torch.autograd.grad(output.square().sum(), states)])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
 def test_values_of_another_size_than_keys_have_the_attention_of_plain_torch():
     layout, generator = LAYOUTS["one"], torch.Generator().manual_seed(0)
     q, k, v = (

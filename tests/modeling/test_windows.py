@@ -86,13 +86,17 @@ def test_faults_are_a_hundred_times_beyond_the_tolerance(
 
 
 @pytest.mark.parametrize(
-    ("family", "name"),
-    [("gemma2", "final_logit_softcapping"), ("cohere2", "logit_scale"), ("granite", "logits_scaling")],
+    ("family", "name", "neutral"),
+    [
+        ("gemma2", "final_logit_softcapping", None),
+        ("cohere2", "logit_scale", 1.0),
+        ("granite", "logits_scaling", 1.0),
+    ],
 )
-def test_without_what_is_done_to_logits_they_are_far_off(family: str, name: str):
+def test_without_what_is_done_to_logits_they_are_far_off(family: str, name: str, neutral: Any):
     stock, ours = pair_of(OTHERS[family]) if family in OTHERS else make_pair(family, "logprobs")
     trees = make_trees([TreeShape(20, (5, 4))])
-    setattr(ours.config, name, None)
+    setattr(ours.config, name, neutral)
     with torch.no_grad():
         found = {"values": torch.cat(shared(ours, "logprobs", pack(trees)))}
         truth = {"values": torch.cat(separate(stock, "logprobs", trees))}

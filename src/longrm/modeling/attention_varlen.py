@@ -30,9 +30,9 @@ call, U key tokens, H query heads, G key heads, D head size, B sequences of equa
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, wraps
 from itertools import accumulate, pairwise, starmap
 from typing import Any, NamedTuple, Protocol
 
@@ -368,6 +368,17 @@ _SCORES_AT_ONCE = 2**24
 """Elements of fp32 scores that are written out at once, without a flash kernel (64 MiB)."""
 
 
+def _without_autocast(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """Scores are written out in fp32, also where autocast would make their products bf16."""
+
+    @wraps(compute)
+    def computed(self: Any, states: Tensor, *rest: Any) -> Any:
+        with torch.autocast(states.device.type, enabled=False):
+            return compute(self, states, *rest)
+
+    return computed
+
+
 class PlainKernel:
     """A kernel for every layer and device: the flash kernel of CPUs where it can be, else scores written out in parts.
 
@@ -377,6 +388,7 @@ class PlainKernel:
     queries of one head, as their order is free; causally it is not, and the keys are repeated.
     """
 
+    @_without_autocast
     def forward(
         self, query: FlatQueries, key: FlatKeys, value: FlatKeys, bounds: SequenceBounds, spec: AttentionSpec
     ) -> tuple[FlatQueries, LogSumExps]:
@@ -404,6 +416,7 @@ class PlainKernel:
             lse[:, rows] = part_lse.reshape(count, heads, -1).transpose(0, 1).flatten(1)  # [H, B * R]
         return output, lse
 
+    @_without_autocast
     def backward(
         self, grad: FlatQueries, attended: Attended, bounds: SequenceBounds, spec: AttentionSpec
     ) -> tuple[FlatQueries, FlatKeys, FlatKeys]:

@@ -36,6 +36,7 @@ class ModelSizes:
     biases: int = 0  # parameters of a layer other than its matrices and norms
     window: int | None = None  # tokens that a query sees in layers with a window
     window_layers: int = 0
+    soft_capped: bool = False  # the logits of a language model
     limit: int | None = None  # the context window in tokens, if known
     kind: Literal["scorer", "language_model"] = "language_model"
     origin: str = "[plan.model], because the model is not on this machine"

@@ -192,7 +192,8 @@ def moments_of(
         chunk, matrix = _FP32 * at_once * sizes.vocabulary, _FP32 * embedding
         gradient = matrix * (1 + (at_once < targets)) if trained.head else 0
         # A frozen bf16 head has an fp32 copy in every chunk.
-        logits = max(3 * chunk, chunk + gradient) + (matrix if not trained.head and frozen < _FP32 else 0)
+        chunks = (3 + sizes.soft_capped) * chunk
+        logits = max(chunks, chunk + gradient) + (matrix if not trained.head and frozen < _FP32 else 0)
 
     def computing(number: int) -> float:
         """What the backward pass of a trained layer needs; the lowest one is number 1."""

@@ -90,6 +90,7 @@ def _sizes_of_config(config: Any, kind: ModelKind, path: str) -> ModelSizes:
         tied=bool(config.tie_word_embeddings),
         qk_norm={"q_norm", "k_norm"} <= modules,
         norms=sum(name.endswith("_layernorm") and name[:2] not in ("q_", "k_") for name in modules),
+        soft_capped=getattr(config, "final_logit_softcapping", None) is not None,
         window=window,
         window_layers=0 if window is None else kinds.count("sliding_attention"),
         limit=config.max_position_embeddings,

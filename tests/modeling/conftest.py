@@ -68,7 +68,7 @@ WINDOWED = {
     "gpt-oss": lambda: GptOssConfig(
         **SIZES, **MIXED, head_dim=16, num_local_experts=4, num_experts_per_tok=2
     ),
-    "cohere2": lambda: Cohere2Config(**SIZES, **MIXED, logit_scale=0.25),
+    "cohere2": lambda: Cohere2Config(**SIZES, **MIXED, logit_scale=2.0),
 }
 """Windows, soft caps and sinks; Cohere2 has no sequence classifier."""
 

@@ -305,8 +305,8 @@ class _Calls(torch.autograd.Function):
         calls: Calls,
         spec: AttentionSpec,
     ) -> FlatQueries:
-        own = (_taken(states, calls.keys) for states in (key, value))
-        output, lse = kernel.forward(query, *own, calls.own, spec)
+        own_key, own_value = _taken(key, calls.keys), _taken(value, calls.keys)
+        output, lse = kernel.forward(query, own_key, own_value, calls.own, spec)
         if calls.on_prefix is not None:
             rows, seen = calls.branches, calls.prefixes
             on_prefix, prefix_lse = kernel.forward(query[rows], key[seen], value[seen], calls.on_prefix, spec)
@@ -456,8 +456,7 @@ class PlainKernel:
                 scores, slope = _scores(q, k, bounds, spec)
                 shares = (scores - part_lse.reshape(scores.shape[:4])[..., None]).exp()
                 q, grads, outputs = (
-                    states.to(scores.dtype).unflatten(1, (groups, -1))
-                    for states in (q, part_grad, part_output)
+                    _grouped(states.to(scores.dtype), groups) for states in (q, part_grad, part_output)
                 )
                 k, v = (states.to(scores.dtype)[:, :, None] for states in (k, v))
                 delta = (grads * outputs).sum(-1, keepdim=True)
@@ -491,14 +490,19 @@ def _scores(
 ) -> tuple[Float[Tensor, "B G H/G R K"], Tensor | float]:
     """The scores of a softmax, minus infinity where a query does not see a key, and the slope of the soft cap there."""
     dtype = torch.promote_types(q.dtype, torch.float32)
-    grouped = q.to(dtype).unflatten(1, (k.shape[1], -1)) * spec.scale
-    scores, slope = grouped @ k.to(dtype)[:, :, None].transpose(-1, -2), 1.0
+    grouped = _grouped(q.to(dtype), k.shape[1]) * spec.scale
+    scores: Tensor = grouped @ k.to(dtype)[:, :, None].transpose(-1, -2)
+    slope: Tensor | float = 1.0
     if spec.softcap is not None:
         bounded = torch.tanh(scores / spec.softcap)
         scores, slope = bounded * spec.softcap, 1 - bounded.square()
     if bounds.causal:
         scores = scores.masked_fill(~_sees(q, k, bounds), -torch.inf)
     return scores, slope
+
+
+def _grouped(states: Float[Tensor, "B H R D"], groups: int) -> Float[Tensor, "B G H/G R D"]:
+    return states.reshape(len(states), groups, -1, *states.shape[2:])
 
 
 def _masked(q: Tensor, k: Tensor, bounds: SequenceBounds) -> tuple[bool, Tensor | None]:

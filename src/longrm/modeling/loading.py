@@ -230,7 +230,7 @@ def rescale_rope(model: TransformersModel, theta: float) -> None:
     if not theta > 1:
         raise ValueError(f"rope theta must be above 1, got {theta}")
     base, rope = model.base_model, model.config.rope_parameters
-    changed = {"rope_theta": float(theta)}
+    changed: dict[str, Any] = {"rope_theta": float(theta)}
     if "full_attention" in rope:
         changed = {"full_attention": {**rope["full_attention"], **changed}}
     model.config.rope_parameters = {**rope, **changed}

@@ -38,6 +38,7 @@ from longrm.modeling.attention_varlen import (
     plan_calls,
     varlen_attention,
 )
+from longrm.modeling.shapes import PINNED_PIECE
 from longrm.training.plan.memory import PeakMemory
 from longrm.training.plan.plan import plan_training
 from longrm.training.settings import TrainingSettings
@@ -171,15 +172,13 @@ def as_on_a_gpu(calls: Counter[str]) -> Iterator[None]:
     """Within the block, attention takes the path of a GPU, and what is offloaded goes to the stand-in of its host."""
     attend = partial(varlen_attention, Kernel(calls))
 
-    def to_host(**_: Any) -> Any:
-        return torch.autograd.graph.saved_tensors_hooks(
-            lambda kept: kept.to(HOST), lambda kept: torch.empty_like(kept, device=DEVICE)
-        )
+    def piece() -> Tensor:
+        return torch.empty(PINNED_PIECE, dtype=torch.uint8, device=HOST)
 
     with (
         patch("longrm.modeling.attention.kernel_for", lambda query, key, spec: attend),
         patch("longrm.modeling.shared_prefix._at_ends", lambda scored, packed: False),
-        patch("transformers.modeling_utils.save_on_cpu", to_host, create=True),
+        patch("longrm.modeling.device_memory._pinned_piece", piece),
     ):
         plan_calls.cache_clear()
         try:

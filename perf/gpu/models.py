@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, LlamaConfig, Qwen3C
 from longrm.modeling.adapters import adapt
 from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.device_memory import checkpoint_activations, set_precision, tile_feed_forward
-from longrm.modeling.shapes import tile_length
+from longrm.modeling.shapes import PINNED_PIECE, tile_length
 from longrm.modeling.shared_prefix import Packed
 
 _COMMON = {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
@@ -66,10 +66,10 @@ def build(
 
 
 def pinned(name: str, mode: str, tokens: int) -> int:
-    """Bytes of the CPU's memory that offloading takes: each layer's input, which torch rounds up to a power of two."""
+    """Bytes of the CPU's memory that offloading takes: each layer's input, in whole pieces."""
     sizes = SHAPES[name][1]
     each = tokens * sizes["hidden_size"] * (2 if mode == "lora" else 4)
-    return sizes["num_hidden_layers"] * 2 ** math.ceil(math.log2(each))
+    return sizes["num_hidden_layers"] * math.ceil(each / PINNED_PIECE) * PINNED_PIECE
 
 
 def operations(model: Any, work: Work, parts: Sequence[Packed], *, tiled: bool = False) -> float:

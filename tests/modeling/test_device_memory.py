@@ -6,7 +6,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from longrm.modeling import shared_prefix
+from longrm.modeling import device_memory, shared_prefix
 from longrm.modeling.device_memory import checkpoint_activations, is_out_of_memory, set_precision
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import hidden_states, pack, response_logprobs, scores, token_logprobs
@@ -46,6 +46,31 @@ def test_checkpointing_changes_no_gradient(family: str, kind: str):
         differently_weighted(read(model, pack([TREE]))).backward()
         results.append(gradients(model))
     assert far(*results) < 1e-6
+
+
+def test_inputs_in_pieces_of_host_memory_change_no_gradient(monkeypatch: pytest.MonkeyPatch):
+    pieces: list[torch.Tensor] = []
+
+    def piece() -> torch.Tensor:
+        pieces.append(torch.empty(1000, dtype=torch.uint8))
+        return pieces[-1]
+
+    monkeypatch.setattr(device_memory, "PINNED_PIECE", 1000)
+    monkeypatch.setattr(device_memory, "_pinned_piece", piece)
+    results = []
+    for offload in (False, True):
+        model = make_pair("llama", "scores")[1].train()
+        with monkeypatch.context() as during:  # what it does of a model on a GPU
+            during.setattr(type(model), "device", torch.device("cuda"))
+            checkpoint_activations(model, offload=offload)
+        differently_weighted(scores(model, pack([TREE]))).backward()
+        results.append(gradients(model))
+        assert bool(pieces) == offload
+    assert far(*results) == 0
+    # Inputs of every layer, each in whole pieces; all pieces have one size, whatever the length.
+    config = model.config
+    each = -(-TREE.size * config.hidden_size * 4 // 1000)
+    assert len(pieces) == config.num_hidden_layers * each
 
 
 def kept_bytes(model: Any, packed: Any) -> int:

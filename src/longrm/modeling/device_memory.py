@@ -4,7 +4,6 @@ Shapes: S tokens of the sequence, C hidden size.
 """
 
 import ctypes
-import inspect
 import logging
 import re
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from longrm.errors import ModelError
 from longrm.modeling.sequence_parallel import sequence_group
-from longrm.modeling.shapes import check_frozen_layers
+from longrm.modeling.shapes import PINNED_PIECE, check_frozen_layers
 
 _log = logging.getLogger(__name__)
 
@@ -103,20 +102,52 @@ def checkpoint_activations(model: Any, *, offload: bool) -> None:
 
     Transformers does so in training mode only.
     """
-    on_cpu = model.device.type == "cpu"
-    if offload and on_cpu:
-        _log.info("memory.activation_offloading has no effect: the model is on the CPU")
     # transformers before 5.23 has the older name only.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-    if not offload or on_cpu:
-        enable()
-    elif "offload" in inspect.signature(enable).parameters:
-        enable(offload=True)
-    else:
-        raise ModelError("memory.activation_offloading requires transformers 5.17 or later")
+    enable()
+    if offload and model.device.type == "cpu":
+        _log.info("memory.activation_offloading has no effect: the model is on the CPU")
+    elif offload:
+        for module in model.modules():
+            if hasattr(module, "_gradient_checkpointing_func"):
+                compute = module._gradient_checkpointing_func
+                module._gradient_checkpointing_func = partial(_with_inputs_on_host, compute)
     # Transformers makes the embeddings' output require a gradient, for reentrant checkpoints: the backward pass would
     # go through all frozen layers.
     model.disable_input_require_grads()
+
+
+def _with_inputs_on_host(compute: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    with torch.autograd.graph.saved_tensors_hooks(_to_host, _to_device):
+        return compute(*arguments, **options)
+
+
+_OnHost = tuple[torch.Size, torch.dtype, torch.device, list[Tensor]]
+
+
+def _to_host(kept: Tensor) -> _OnHost:
+    """Copies a tensor to pinned memory, in pieces of one size.
+
+    torch rounds pinned memory up to a power of two, and keeps it for tensors of the same rounded size only: whole
+    tensors of many lengths would take up to four times their bytes. Pieces fit every tensor.
+    """
+    pieces = []
+    if kept.numel():
+        for part in kept.contiguous().flatten().view(torch.uint8).split(PINNED_PIECE):
+            pieces.append(_pinned_piece()[: len(part)].copy_(part, non_blocking=True))
+    return kept.shape, kept.dtype, kept.device, pieces
+
+
+def _to_device(on_host: _OnHost) -> Tensor:
+    shape, dtype, device, pieces = on_host
+    kept = torch.empty(shape, dtype=dtype, device=device)
+    for part, piece in zip(kept.flatten().view(torch.uint8).split(PINNED_PIECE), pieces, strict=False):
+        part.copy_(piece, non_blocking=True)
+    return kept
+
+
+def _pinned_piece() -> Tensor:
+    return torch.empty(PINNED_PIECE, dtype=torch.uint8, pin_memory=True)
 
 
 def tile_feed_forward(model: Any, length: int) -> None:

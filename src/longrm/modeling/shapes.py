@@ -21,6 +21,9 @@ takes twice as much again."""
 SHORTEST = 1024
 """The least tokens of a feed-forward tile; fewer would leave a GPU idle."""
 
+PINNED_PIECE = 2**26
+"""Bytes of a piece of the CPU memory to which activations are moved."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:

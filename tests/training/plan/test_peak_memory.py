@@ -160,7 +160,7 @@ def test_parts_are_the_sum_and_offloaded_bytes_are_elsewhere(bases, recipe):
     for before, after in zip(
         moments_of(kept, sizes, READING, "cuda"), moments_of(moved, sizes, READING, "cuda"), strict=True
     ):
-        assert (before.offloaded, after.offloaded) == (0, 3 * inputs)
+        assert (before.offloaded, after.offloaded) == (0, 3 * shapes.PINNED_PIECE)
         parts = (
             after.weights,
             after.gradients,

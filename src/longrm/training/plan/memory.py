@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass, replace
 
 from longrm.errors import ConfigError
-from longrm.modeling.shapes import LOGITS_AT_ONCE, tile_length
+from longrm.modeling.shapes import LOGITS_AT_ONCE, PINNED_PIECE, tile_length
 from longrm.training.plan import ModelSizes
 from longrm.training.plan.workload import TrainedPart, Workload, trained_part
 from longrm.training.settings import ParallelSettings, RolloutSettings, TrainingSettings
@@ -167,7 +167,7 @@ def moments_of(
             logits=logits,
             working=working,
             start=start,
-            offloaded=(trained.layers * layer.input if offload else 0.0)
+            offloaded=(trained.layers * math.ceil(layer.input / PINNED_PIECE) * PINNED_PIECE if offload else 0.0)
             + offloaded_weights
             + offloaded_gradients
             + offloaded_optimizer,

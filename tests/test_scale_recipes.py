@@ -91,12 +91,18 @@ def test_the_page_has_every_plan():
     assert {(name, device, devices) for name, _, device, devices, _ in rows_of_the_page()} == planned
 
 
-@pytest.mark.parametrize(("name", "noted"), [("1-gpu-full", True), ("1-gpu-lora", False)])
-def test_a_plan_notes_a_large_need_of_cpu_memory(name, noted):
-    file = str(FOLDER / "scale" / f"{name}.toml")
-    lines = CliRunner().invoke(plan_command, [file, "--device", "h100-80gb"]).stdout.splitlines()
-    assert lines[0].startswith("Fits: ")
-    assert lines[1] == ("It also needs 243 GiB of CPU memory, which is not checked" if noted else "")
+@pytest.mark.parametrize(("name", "gib"), [("1-gpu-full", 247), ("1-gpu-lora", 36)])
+def test_a_plan_compares_cpu_memory(name, gib):
+    command = [str(FOLDER / "scale" / f"{name}.toml"), "--device", "h100-80gb"]
+
+    def second_line(*more):
+        lines = CliRunner().invoke(plan_command, [*command, *more]).stdout.splitlines()
+        assert lines[0].startswith("Fits: ")
+        return lines[1]
+
+    assert second_line().startswith(f"CPU memory: {gib}")
+    assert ", fits into" in second_line("--host-memory", str(gib + 1))
+    assert "does not fit" in second_line("--host-memory", str(gib - 1))
 
 
 @pytest.mark.parametrize("name", [name for name in PLANS if name != "2x8"])  # which slurm.sh starts

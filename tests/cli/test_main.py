@@ -1,11 +1,13 @@
 """The command line as a whole: help, errors in one line, and the commands that no other file covers."""
 
 import json
+import os
 
 import click
 import pytest
 
 from longrm.cli.commands import COMMANDS, cli
+from longrm.cli.main import main
 from longrm.data import read
 from longrm.data.chunking import approximate_tokens
 
@@ -169,3 +171,19 @@ def test_recipes_are_listed_printed_and_found_by_name(longrm, tmp_path, monkeypa
         for name in ("scale/8-a100", tmp_path / "mine.toml")
     ]
     assert plans[0] == plans[1] != ""
+
+
+@pytest.mark.parametrize("own", ["", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+def test_segments_of_gpu_memory_grow_unless_the_user_chose(monkeypatch, own):
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        monkeypatch.setenv(name, "")  # restored afterwards
+        monkeypatch.delenv(name)
+    if own:
+        monkeypatch.setenv(own, "max_split_size_mb:64")
+    monkeypatch.setattr("sys.argv", ["longrm", "--version"])
+    with pytest.raises(SystemExit):
+        main()
+    expected = (
+        {"PYTORCH_ALLOC_CONF": "expandable_segments:True"} if not own else {own: "max_split_size_mb:64"}
+    )
+    assert {name: value for name, value in os.environ.items() if name.endswith("ALLOC_CONF")} == expected

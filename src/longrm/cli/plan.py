@@ -27,19 +27,32 @@ _DEVICES_HELP = "Number of devices; the recipe's [parallel] decides how they are
     help=_DEVICE_HELP,
 )
 @click.option("--devices", type=click.IntRange(min=1), default=1, show_default=True, help=_DEVICES_HELP)
+@click.option(
+    "--host-memory",
+    metavar="GIB",
+    type=click.FloatRange(min=0, min_open=True),
+    help="CPU memory of every machine, to check whether what is moved there fits.",
+)
 @SET
 @JSON
-def command(recipe: Path, device: str, devices: int, assignments: tuple[str, ...], as_json: bool) -> None:
+def command(
+    recipe: Path,
+    device: str,
+    devices: int,
+    host_memory: float | None,
+    assignments: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Computes what a training needs: steps, tokens, operations, hours, and memory by part.
 
     If the training does not fit on the device, the command lists the settings that make it fit, the cheapest first.
     Sizes are read from the model's config and lengths from the data, or else from the recipe's [plan]. Memory is for
-    one device; memory that settings move to the CPU is shown, but not checked.
+    one device; what a machine with GPUs needs of CPU memory is compared with --host-memory.
 
     \b
     longrm plan paper/qwen3-8b/logo-lora --device h100-80gb
     longrm plan mine.toml --device l40s --set memory.gradient_checkpointing=true
-    longrm plan scale/8-a100 --device a100-80gb --devices 8
+    longrm plan scale/8-a100 --device a100-80gb --devices 8 --host-memory 900
     """
     from longrm.training.settings import TrainingSettings
 
@@ -47,7 +60,13 @@ def command(recipe: Path, device: str, devices: int, assignments: tuple[str, ...
     from longrm.training.plan.plan import plan_training
 
     with progress() as report:
-        plan = plan_training(settings, device, devices=devices, progress=report)
+        plan = plan_training(
+            settings,
+            device,
+            devices=devices,
+            host_memory=None if host_memory is None else round(host_memory * GIB),
+            progress=report,
+        )
     if as_json:
         print_json(plan.as_dict())
     else:
@@ -65,12 +84,7 @@ def _verdict(plan: "TrainingPlan") -> list[str]:
     if plan.devices > 1:
         needs = f"each of {plan.devices} devices needs {needed} and has {room} ({plan.device})"
     if plan.memory.total <= plan.offers.memory:
-        lines = [f"Fits: {needs}"]
-        on_cpu = plan.devices * plan.memory.offloaded
-        if on_cpu >= 64 * GIB:  # not every machine with a GPU has as much
-            over = f" over {plan.devices} devices" if plan.devices > 1 else ""
-            lines.append(f"It also needs {format_bytes(on_cpu)} of CPU memory{over}, which is not checked")
-        return lines
+        return [f"Fits: {needs}", *_host_verdict(plan)]
     lines = [f"Does not fit: {needs}"]
     switches = plan.switches
     if switches and switches[-1].total <= plan.offers.memory:
@@ -79,9 +93,21 @@ def _verdict(plan: "TrainingPlan") -> list[str]:
         lines.append("No setting suffices; these need the least, each added to those before it:")
     else:
         lines.append("No setting reduces it; shorter rows or a larger device would.")
-    return lines + [
+    lines += [
         f"  --set {switch.setting}  {format_bytes(switch.total)} ({switch.price})" for switch in switches
     ]
+    return [*lines, *_host_verdict(plan)]
+
+
+def _host_verdict(plan: "TrainingPlan") -> list[str]:
+    """Whether the CPU memory of a machine suffices, if it has GPUs."""
+    if not plan.host:
+        return []
+    needs = f"CPU memory: {format_bytes(plan.host)} on every machine with {plan.on_machine} of the devices"
+    if plan.host_memory is None:
+        return [f"{needs}; --host-memory compares it"]
+    fits = "fits" if plan.host <= plan.host_memory else "does not fit"
+    return [f"{needs}, {fits} into {format_bytes(plan.host_memory)}"]
 
 
 _PARTS = {

@@ -131,10 +131,8 @@ def _to_host(kept: Tensor) -> _OnHost:
     torch rounds pinned memory up to a power of two, and keeps it for tensors of the same rounded size only: whole
     tensors of many lengths would take up to four times their bytes. Pieces fit every tensor.
     """
-    pieces = []
-    if kept.numel():
-        for part in kept.contiguous().flatten().view(torch.uint8).split(PINNED_PIECE):
-            pieces.append(_pinned_piece()[: len(part)].copy_(part, non_blocking=True))
+    parts = kept.contiguous().flatten().view(torch.uint8).split(PINNED_PIECE) if kept.numel() else ()
+    pieces = [_pinned_piece()[: len(part)].copy_(part, non_blocking=True) for part in parts]
     return kept.shape, kept.dtype, kept.device, pieces
 
 

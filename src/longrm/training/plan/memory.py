@@ -167,7 +167,9 @@ def moments_of(
             logits=logits,
             working=working,
             start=start,
-            offloaded=(trained.layers * math.ceil(layer.input / PINNED_PIECE) * PINNED_PIECE if offload else 0.0)
+            offloaded=(
+                trained.layers * math.ceil(layer.input / PINNED_PIECE) * PINNED_PIECE if offload else 0.0
+            )
             + offloaded_weights
             + offloaded_gradients
             + offloaded_optimizer,

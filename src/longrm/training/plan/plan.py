@@ -7,7 +7,7 @@ from typing import Any
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.runs.progress import Progress, no_progress
 from longrm.training.objectives import OBJECTIVES
-from longrm.training.plan import DEVICES, UTILIZATION, Device, ModelSizes
+from longrm.training.plan import DEVICES, GIB, UTILIZATION, Device, ModelSizes
 from longrm.training.plan.memory import PeakMemory, peak_memory
 from longrm.training.plan.operations import (
     Flops,
@@ -21,6 +21,8 @@ from longrm.training.plan.workload import Workload, sizes_of, trained_part, work
 from longrm.training.settings import LoraSettings, TrainingSettings
 
 _LONGEST_PROMPT = 2**24  # tokens, where the context window is unknown
+_PROCESS = 4 * GIB  # CPU memory of a process with CUDA and its libraries; assumed, not measured
+_PER_MACHINE = 8  # devices of a machine, at most
 _WORTHWHILE = 0.99  # a setting is suggested if it leaves at most this share of the memory
 
 
@@ -49,11 +51,22 @@ class TrainingPlan:
     switches: tuple[Switch, ...]  # settings to change, in order, until it fits or nothing more helps
     # Tokens that fit, with the responses of the longest row; None if no prompt fits.
     longest_prompt: int | None
+    host_memory: int | None  # bytes of CPU memory of every machine, if known
+
+    @property
+    def on_machine(self) -> int:
+        """Devices of every machine."""
+        return min(self.devices, _PER_MACHINE)
+
+    @property
+    def host(self) -> float:
+        """Bytes of CPU memory that a machine with GPUs needs: of its processes, and what is moved from devices."""
+        return 0.0 if self.offers.type == "cpu" else self.on_machine * (_PROCESS + self.memory.offloaded)
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`; bytes, operations and seconds are plain numbers.
 
-        `fits` concerns the device's memory only: offloaded bytes must fit into CPU memory, whose size is unknown here.
+        `fits` concerns the device's memory; `host_fits` is None if the size of CPU memory is unknown.
         """
         workload, sizes = self.workload, self.sizes
         return {
@@ -61,6 +74,8 @@ class TrainingPlan:
             "devices": self.devices,
             "device_bytes": self.offers.memory,
             "fits": self.memory.total <= self.offers.memory,
+            "host_bytes": self.host,
+            "host_fits": None if self.host_memory is None else self.host <= self.host_memory,
             "parameters": sizes.parameters,
             "model_from": sizes.origin,
             "rows": workload.rows,
@@ -85,9 +100,17 @@ class TrainingPlan:
 
 
 def plan_training(
-    settings: TrainingSettings, device: str, *, devices: int = 1, progress: Progress = no_progress
+    settings: TrainingSettings,
+    device: str,
+    *,
+    devices: int = 1,
+    host_memory: int | None = None,
+    progress: Progress = no_progress,
 ) -> TrainingPlan:
-    """Plans a training on devices of one kind in `DEVICES`, with the layout in `[parallel]`."""
+    """Plans a training on devices of one kind in `DEVICES`, with the layout in `[parallel]`.
+
+    `host_memory` is the CPU memory of every machine in bytes, if it is known.
+    """
     settings.check_devices(devices)
     offers = DEVICES[device]
     sizes = sizes_of(settings, OBJECTIVES[settings.objective].trains)
@@ -120,6 +143,7 @@ def plan_training(
         memory=peak_memory(settings, sizes, workload, offers.type, devices),
         switches=tuple(suggest(settings, sizes, workload, offers, devices)),
         longest_prompt=longest_prompt(settings, sizes, workload, offers, devices),
+        host_memory=host_memory,
     )
 
 

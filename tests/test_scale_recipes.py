@@ -80,7 +80,7 @@ def test_the_page_says_what_is_planned(name, tiled, device, devices, said):
         f"{gib[0]:.1f}",
         f"{gib[1]:.1f}",
         f"{gib[2]:.0f}",
-        f"{found.seconds / 3600:.1f}",
+        " / ".join(f"{seconds / 3600:.1f}" for seconds in found.seconds_with.values()),
         f"{longest:,}",
     ]
     assert said == planned

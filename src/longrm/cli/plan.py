@@ -7,7 +7,7 @@ import click
 
 from longrm.cli.options import JSON, SET, recipe_file, resolve
 from longrm.cli.terminal import echo, print_facts, print_json, print_lines, progress
-from longrm.training.plan import DEVICES, GIB, UTILIZATION, format_bytes
+from longrm.training.plan import DEVICES, GIB, format_bytes
 
 if TYPE_CHECKING:
     from longrm.training.plan.plan import TrainingPlan
@@ -43,7 +43,7 @@ def command(
     assignments: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Computes what a training needs: steps, tokens, operations, hours, and memory by part.
+    """Computes what a training needs: steps, tokens, operations, hours by attention kernel, and memory by part.
 
     If the training does not fit on the device, the command lists the settings that make it fit, the cheapest first.
     Sizes are read from the model's config and lengths from the data, or else from the recipe's [plan]. Memory is for
@@ -131,13 +131,21 @@ def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
     tokens = f"{workload.tokens:,.0f} read: {prompts:,.0f} of prompts, {responses:,.0f} of responses"
     operations = f"{flops.total:.3g}, {flops.attention / flops.total:.0%} of them attention"
     rollouts = plan.rollouts
-    time = "unknown; time a few steps"
+    time = ["unknown; time a few steps"]
     if plan.seconds is not None:
-        time = f"{plan.seconds / 3600:,.1f} hours, if {UTILIZATION:.0%} of the device's peak is reached"
+        kernels = (
+            f"{plan.seconds_with[kernel] / 3600:,.1f} hours with {kernel}, at {share:.0%} of the device's peak"
+            for kernel, share in plan.utilization.items()
+        )
+        time = ["; ".join(kernels)]
         if rollouts and rollouts.seconds is not None:
-            time += f"; {rollouts.seconds / 3600:,.1f} of them for rollouts"
-        if plan.devices > 1:
-            time += "; communication and waiting are not included"
+            time.append(f"{rollouts.seconds / 3600:,.1f} hours of them for rollouts")
+        if plan.traffic:
+            time.append(f"{plan.traffic / 3600:,.1f} hours of them for traffic that operations do not hide")
+        if plan.busy < 1:
+            time.append(
+                f"groups of devices compute {plan.busy:.0%} of the time, and wait for each other otherwise"
+            )
     sampling = []
     if rollouts:
         each, share = rollouts.tokens / rollouts.judgments, rollouts.flops.total / flops.total
@@ -165,7 +173,7 @@ def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
         ("tokens", tokens),
         *sampling,
         ("operations", operations),
-        ("time", time),
+        *zip(("time", *[""] * len(time)), time, strict=False),
         ("memory", at_peak),
     ]
     for name, meaning in _PARTS.items():

@@ -131,7 +131,7 @@ def _to_host(kept: Tensor) -> _OnHost:
     torch rounds pinned memory up to a power of two, and keeps it for tensors of the same rounded size only: whole
     tensors of many lengths would take up to four times their bytes. Pieces fit every tensor.
     """
-    parts = kept.contiguous().flatten().view(torch.uint8).split(PINNED_PIECE) if kept.numel() else ()
+    parts = torch.split(kept.contiguous().flatten().view(torch.uint8), PINNED_PIECE) if kept.numel() else ()
     pieces = [_pinned_piece()[: len(part)].copy_(part, non_blocking=True) for part in parts]
     return kept.shape, kept.dtype, kept.device, pieces
 
@@ -139,7 +139,7 @@ def _to_host(kept: Tensor) -> _OnHost:
 def _to_device(on_host: _OnHost) -> Tensor:
     shape, dtype, device, pieces = on_host
     kept = torch.empty(shape, dtype=dtype, device=device)
-    for part, piece in zip(kept.flatten().view(torch.uint8).split(PINNED_PIECE), pieces, strict=False):
+    for part, piece in zip(torch.split(kept.flatten().view(torch.uint8), PINNED_PIECE), pieces, strict=False):
         part.copy_(piece, non_blocking=True)
     return kept
 

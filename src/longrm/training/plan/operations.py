@@ -3,7 +3,7 @@
 A multiplication and an addition count as two operations.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -115,14 +115,25 @@ def training_flops(
     )
 
 
-def rate_of(settings: TrainingSettings, device: Device) -> float | None:
+def utilization_of(settings: TrainingSettings, device: Device) -> Mapping[str, float]:
+    """The shares of the device's peak that a training is assumed to reach, by attention kernel."""
+    known = device.utilization if settings.model.precision == "bfloat16" else {}
+    return known or {"any kernel": UTILIZATION}
+
+
+def rate_of(settings: TrainingSettings, device: Device, utilization: float = UTILIZATION) -> float | None:
     """Operations per second that a training is assumed to reach; None if the device's peak is unknown."""
     peak = device.bfloat16 if settings.model.precision == "bfloat16" else device.float32
-    return None if peak is None else peak * UTILIZATION
+    return None if peak is None else peak * utilization
 
 
 def rollout_cost(
-    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: Device, devices: int = 1
+    settings: TrainingSettings,
+    sizes: ModelSizes,
+    workload: Workload,
+    device: Device,
+    devices: int = 1,
+    utilization: float = UTILIZATION,
 ) -> RolloutCost:
     """Operations and time of sampling and of the log-probabilities that the loss compares with.
 
@@ -143,7 +154,7 @@ def rollout_cost(
     copied = 8 if element == 2 and not trained.rank else element
     weight_bytes = of_layer * (trained.layers * copied + trained.frozen_layers * element)
     weight_bytes += head * (4 if element == 4 or trained.head else 10)
-    rate, bandwidth = rate_of(settings, device), device.bandwidth
+    rate, bandwidth = rate_of(settings, device, utilization), device.bandwidth
 
     reading = writing = Flops(0.0, 0.0, 0.0)
     seconds = prompts = 0.0

@@ -1,14 +1,15 @@
 """A plan of a training: what it reads, computes and holds, and which settings make it fit a device."""
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.runs.progress import Progress, no_progress
 from longrm.training.objectives import OBJECTIVES
-from longrm.training.plan import DEVICES, GIB, UTILIZATION, Device, ModelSizes
-from longrm.training.plan.memory import PeakMemory, peak_memory
+from longrm.training.plan import DEVICES, GIB, Device, ModelSizes
+from longrm.training.plan.memory import PeakMemory, peak_memory, sharding_of
 from longrm.training.plan.operations import (
     Flops,
     RolloutCost,
@@ -16,13 +17,14 @@ from longrm.training.plan.operations import (
     rate_of,
     rollout_cost,
     training_flops,
+    utilization_of,
 )
+from longrm.training.plan.traffic import PER_MACHINE, busy_share, traffic_seconds
 from longrm.training.plan.workload import Workload, sizes_of, trained_part, workload_of
 from longrm.training.settings import LoraSettings, TrainingSettings
 
 _LONGEST_PROMPT = 2**24  # tokens, where the context window is unknown
 _PROCESS = 4 * GIB  # CPU memory of a process with CUDA and its libraries; assumed, not measured
-_PER_MACHINE = 8  # devices of a machine, at most
 _WORTHWHILE = 0.99  # a setting is suggested if it leaves at most this share of the memory
 
 
@@ -45,7 +47,12 @@ class TrainingPlan:
     sizes: ModelSizes
     workload: Workload
     flops: Flops  # with those of the rollouts
-    seconds: float | None  # with those of the rollouts; None if the device's peak is unknown
+    # Seconds by attention kernel, with those of the rollouts, of waiting and of traffic; empty if the device's peak is
+    # unknown.
+    seconds_with: Mapping[str, float]
+    utilization: Mapping[str, float]  # the share of the peak that is assumed, by attention kernel
+    busy: float  # the share of the time in which groups of devices do not wait for each other
+    traffic: float  # seconds that moving data adds, with the first kernel
     rollouts: RolloutCost | None  # None without GRPO
     memory: PeakMemory  # the peak on one device
     switches: tuple[Switch, ...]  # settings to change, in order, until it fits or nothing more helps
@@ -54,9 +61,14 @@ class TrainingPlan:
     host_memory: int | None  # bytes of CPU memory of every machine, if known
 
     @property
+    def seconds(self) -> float | None:
+        """Seconds with the kernel of every installation; None if the device's peak is unknown."""
+        return next(iter(self.seconds_with.values()), None)
+
+    @property
     def on_machine(self) -> int:
         """Devices of every machine."""
-        return min(self.devices, _PER_MACHINE)
+        return min(self.devices, PER_MACHINE)
 
     @property
     def host(self) -> float:
@@ -90,8 +102,11 @@ class TrainingPlan:
             },
             "flops": asdict(self.flops) | {"total": self.flops.total},
             "seconds": self.seconds,
+            "seconds_with": dict(self.seconds_with),
+            "traffic_seconds": self.traffic,
+            "busy_share": self.busy,
             "rollouts": asdict(self.rollouts) if self.rollouts else None,
-            "utilization_assumed": UTILIZATION,
+            "utilization_assumed": dict(self.utilization),
             "memory_bytes": asdict(self.memory) | {"total": self.memory.total},
             "longest_prompt_that_fits": self.longest_prompt,
             "model_reads": sizes.limit,
@@ -125,12 +140,25 @@ def plan_training(
         reference=settings.loss.loss.needs_reference,
         tiled=settings.memory.tiled_mlp,
     )
-    rate, rollouts = rate_of(settings, offers), None
-    seconds = None if rate is None else flops.total / rate / devices
-    if settings.rollouts is not None:
-        rollouts = rollout_cost(settings, sizes, workload, offers, devices)
-        flops += rollouts.flops
-        seconds = None if seconds is None or rollouts.seconds is None else seconds + rollouts.seconds
+    groups = sharding_of(settings.parallel, devices, sizes.heads).groups
+    busy = busy_share(settings, trained, workload, groups)
+    added, during = traffic_seconds(settings, trained, workload, offers, devices)
+    utilization = utilization_of(settings, offers)
+    of_updates, traffic, rollouts = flops, 0.0, None
+    seconds_with: dict[str, float] = {}
+    for kernel, share in utilization.items():
+        rate = rate_of(settings, offers, share)
+        cost = None
+        if settings.rollouts is not None:
+            cost = rollout_cost(settings, sizes, workload, offers, devices, share)
+            rollouts = rollouts or cost
+            flops = of_updates + rollouts.flops
+        if rate is None or (cost and cost.seconds is None):
+            continue
+        computing = of_updates.total / rate / devices / busy
+        moving = added + max(0.0, during - computing)
+        traffic = traffic or moving
+        seconds_with[kernel] = computing + moving + ((cost.seconds or 0.0) if cost else 0.0)
     return TrainingPlan(
         device=device,
         devices=devices,
@@ -138,7 +166,10 @@ def plan_training(
         sizes=sizes,
         workload=workload,
         flops=flops,
-        seconds=seconds,
+        seconds_with=seconds_with,
+        utilization=utilization,
+        busy=busy,
+        traffic=traffic,
         rollouts=rollouts,
         memory=peak_memory(settings, sizes, workload, offers.type, devices),
         switches=tuple(suggest(settings, sizes, workload, offers, devices)),

@@ -24,7 +24,8 @@ def busy_share(settings: TrainingSettings, trained: TrainedPart, workload: Workl
     if groups == 1 or settings.data.world is not None:  # the contexts of a step have one length
         return 1.0
     sizes, per_step = trained.sizes, settings.data.per_step
-    pair_cost = 2 * sizes.queries / sum(width * output for width, output in sizes.matrices.values())
+    matrices = sizes.layers * sum(width * output for width, output in sizes.matrices.values())
+    pair_cost = 2 * sizes.queries * (sizes.layers - sizes.window_layers) / matrices
     rows, total = _STEPS * per_step, sum(workload.trees.values())
     shapes: list[TreeShape] = []
     for shape, count in workload.trees.items():

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from real_experiment import ARMS, LEVAL, PREFERENCES
+from real_experiment import ARMS, LEVAL, PREFERENCES, SHORT_PAIRS
 
 from longrm.evaluation.estimates import estimate_metric, paired_difference
 from longrm.evaluation.metrics import PAIR_ACCURACY
@@ -111,7 +111,7 @@ def results(folder: Path) -> Iterator[dict[str, Any]]:
     """The accuracy of every arm and every contrast, for each probe, as JSON values."""
     for probe in dict.fromkeys((*(probe for arm in ARMS.values() for probe in arm.probes), LEVAL)):
         arms = {arm: found for arm in ARMS if (found := read_arm(folder, arm, probe))}
-        cells_by = {"all": everything} if probe in ("held-out", "other-prompt") else CELLS
+        cells_by = {"all": everything} if probe in SHORT_PAIRS else CELLS
         if probe in PREFERENCES and arms:
             arms[LONGEST] = {seed: longest(side) for arm in arms.values() for seed, side in arm.items()}
         for arm, found in arms.items():

@@ -34,7 +34,8 @@ UNTRAINED = ("trained", "whole_window")
 """Probes of the ways of judging that nobody trained here."""
 SEED = 1_000_000
 """Of the contexts that are judged; trainings draw from small numbers."""
-PREFERENCES = ("held-out", "other-prompt", "inbox", "relevance")
+SHORT_PAIRS = ("held-out", "other-prompt")
+PREFERENCES = (*SHORT_PAIRS, "inbox", "relevance")
 """Probes of the arms that learn real preferences: held-out pairs, alone, after another prompt, and in inboxes; and
 the best responses to two messages of an inbox, one of which is to be answered."""
 
@@ -190,7 +191,7 @@ def judged(options: argparse.Namespace, name: str, report: Progress) -> None:
     if {*wanted} & {*PREFERENCES}:
         data = Path(options.out) / "data"
         write_pairs(options.rmb, options.model, data)
-        files = {name: data / f"{name}.jsonl" for name in ("held-out", "other-prompt")}
+        files = {name: data / f"{name}.jsonl" for name in SHORT_PAIRS}
         for bench, pairs, contexts in (("inbox", "preference", 20), ("relevance", "relevance", 8)):
             files[bench] = write_inboxes(
                 data, "held-out", options.model, LONG, contexts * options.contexts, SEED, report, pairs
@@ -212,12 +213,13 @@ def judged(options: argparse.Namespace, name: str, report: Progress) -> None:
             "probe": bench,
             "cpu_seconds": round(time.process_time() - began),
             "outcomes": summary["counts"]["outcomes"],
-            "by_length": {
-                length: found["pair_accuracy"] for length, found in summary["metrics"]["by_length"].items()
-            },
-            "boundary": summary["boundary"],
-            **facts,
+            "pair_accuracy": summary["metrics"]["overall"]["pair_accuracy"],
         }
+        if bench not in SHORT_PAIRS:
+            of_lengths = summary["metrics"]["by_length"].items()
+            result["by_length"] = {length: found["pair_accuracy"] for length, found in of_lengths}
+            result["boundary"] = summary["boundary"]
+        result |= facts
         print(json.dumps(result), flush=True)
         if options.results:
             write_result(options.results, result)

@@ -72,6 +72,14 @@ class TokenTree:
         return len(self.prefix) + sum(map(len, self.branches))
 
 
+def seen_pairs(before: int, tokens: int, window: int | None) -> int:
+    """Pairs of consecutive tokens, with so many before them, and what each sees, itself included."""
+    within = (
+        tokens if window is None else min(tokens, max(0, window - before))
+    )  # those that see all before them
+    return within * before + within * (within + 1) // 2 + (tokens - within) * (window or 0)
+
+
 @dataclass(frozen=True, slots=True)
 class TreeShape:
     """The lengths of a prefix and of its branches in tokens.
@@ -89,11 +97,10 @@ class TreeShape:
         """Whether the prefix has several branches; with one the tree is a plain causal sequence."""
         return len(self.branches) > 1
 
-    @property
-    def pairs(self) -> int:
+    def pairs(self, window: int | None = None) -> int:
         """Pairs of a token of the tree and one that it sees, itself included."""
-        branches = sum(self.prefix * length + length * (length + 1) // 2 for length in self.branches)
-        return self.prefix * (self.prefix + 1) // 2 + branches
+        branches = sum(seen_pairs(self.prefix, length, window) for length in self.branches)
+        return seen_pairs(0, self.prefix, window) + branches
 
     @property
     def branch_tokens(self) -> int:

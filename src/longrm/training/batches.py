@@ -217,7 +217,7 @@ def deal(
 
 def operations(shape: TreeShape, pair_cost: float) -> float:
     """Operations of a tree, over those of the matrices for one token."""
-    return shape.tokens + pair_cost * shape.pairs
+    return shape.tokens + pair_cost * shape.pairs()
 
 
 def duration(dealt: Sequence[Sequence[Sequence[int]]], costs: Sequence[float], *, aligned: bool) -> float:

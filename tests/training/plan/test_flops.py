@@ -14,7 +14,7 @@ from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import pack, response_logprobs
 from longrm.training.initial_model import initial_model
 from longrm.training.plan import Device
-from longrm.training.plan.operations import attended_pairs, forward_flops, rollout_cost, training_flops
+from longrm.training.plan.operations import forward_flops, rollout_cost, training_flops
 from longrm.training.plan.workload import TrainedPart, Workload, sizes_of, trained_part
 
 SHAPE = TreeShape(90, (7, 11, 13))
@@ -53,7 +53,7 @@ def test_attention_counts_the_pairs_that_see_each_other(bases, recipe, monkeypat
     # Written out, every token meets every token; a mask discards pairs.
     squares = SHAPE.tokens**2
     whole = written_out - counted(settings)
-    assert forward_flops(sizes, READING).attention == pytest.approx(whole * attended_pairs(SHAPE) / squares)
+    assert forward_flops(sizes, READING).attention == pytest.approx(whole * SHAPE.pairs() / squares)
 
 
 @pytest.mark.parametrize("window", [None, 1, 5, 95, 1000])
@@ -66,7 +66,7 @@ def test_pairs_by_counting_one_by_one(window):
         for other in range(token + 1)
         if window is None or token - other < window
     )
-    assert attended_pairs(SHAPE, window) == seen
+    assert SHAPE.pairs(window) == seen
 
 
 def test_windows_of_some_layers_have_their_own_pairs(tmp_path, bases, recipe):
@@ -84,7 +84,7 @@ def test_windows_of_some_layers_have_their_own_pairs(tmp_path, bases, recipe):
     config.save_pretrained(tmp_path)
     sizes = sizes_of(recipe("sft", model__path=str(tmp_path)), "language_model")
     assert (sizes.window, sizes.window_layers, sizes.norms, sizes.biases) == (20, 2, 4, 0)
-    pairs = attended_pairs(SHAPE) + 2 * attended_pairs(SHAPE, 20)
+    pairs = SHAPE.pairs() + 2 * SHAPE.pairs(20)
     assert forward_flops(sizes, READING).attention == 4 * sizes.queries * pairs
     settings, _ = judging(bases, recipe)
     device = Device(1, None, None)
@@ -94,10 +94,8 @@ def test_windows_of_some_layers_have_their_own_pairs(tmp_path, bases, recipe):
     ]
     # Every written token sees the prompt and what is written, or 20 tokens.
     written = range(PROMPT + 1, PROMPT + MOST)
-    assert costs[0] == 4 * plain.queries * 3 * (
-        attended_pairs(TreeShape(PROMPT, ())) + JUDGMENTS * sum(written)
-    )
-    in_windows = attended_pairs(TreeShape(PROMPT, ()), 20) + JUDGMENTS * 20 * len(written)
+    assert costs[0] == 4 * plain.queries * 3 * (TreeShape(PROMPT, ()).pairs() + JUDGMENTS * sum(written))
+    in_windows = TreeShape(PROMPT, ()).pairs(20) + JUDGMENTS * 20 * len(written)
     assert costs[1] == 4 * plain.queries * 3 * in_windows
 
 

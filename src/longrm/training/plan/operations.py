@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from longrm.modeling.shapes import LOGITS_AT_ONCE, TreeShape
+from longrm.modeling.shapes import LOGITS_AT_ONCE, TreeShape, seen_pairs
 from longrm.training.plan import UTILIZATION, Device, ModelSizes
 from longrm.training.plan.workload import TrainedPart, Workload, trained_part
 from longrm.training.settings import TrainingSettings
@@ -44,20 +44,6 @@ class RolloutCost:
     seconds: float | None  # None if the device's peaks are unknown
 
 
-def attended_pairs(shape: TreeShape, window: int | None = None) -> int:
-    """Pairs of a token and one that it sees, itself included, in one tree."""
-    branches = sum(_pairs(shape.prefix, length, window) for length in shape.branches)
-    return _pairs(0, shape.prefix, window) + branches
-
-
-def _pairs(before: int, tokens: int, window: int | None) -> int:
-    """Pairs of consecutive tokens, with so many before them, and what each sees."""
-    within = (
-        tokens if window is None else min(tokens, max(0, window - before))
-    )  # those that see all before them
-    return within * before + within * (within + 1) // 2 + (tokens - within) * (window or 0)
-
-
 def _in_all_layers(sizes: ModelSizes, pairs: Callable[[int | None], float]) -> float:
     """Pairs in all layers, from those of one layer with a window and without."""
     windowed = sizes.window_layers * pairs(sizes.window) if sizes.window_layers else 0.0
@@ -67,7 +53,7 @@ def _in_all_layers(sizes: ModelSizes, pairs: Callable[[int | None], float]) -> f
 def forward_flops(sizes: ModelSizes, workload: Workload) -> Flops:
     """Operations of one forward pass over everything that a training reads."""
     trees = workload.trees.items()
-    pairs = _in_all_layers(sizes, lambda window: sum(n * attended_pairs(tree, window) for tree, n in trees))
+    pairs = _in_all_layers(sizes, lambda window: sum(n * tree.pairs(window) for tree, n in trees))
     matrices = sum(width * output for width, output in sizes.matrices.values())
     if sizes.kind == "scorer":
         outputs = sum(count * len(shape.branches) for shape, count in workload.trees.items())
@@ -165,7 +151,7 @@ def rollout_cost(
         prompts += times * len(prompt.branches)
         own = Flops(
             2.0 * matrices * prompt.tokens,
-            per_pair * _in_all_layers(sizes, partial(attended_pairs, prompt)),
+            per_pair * _in_all_layers(sizes, prompt.pairs),
             2.0 * head * len(prompt.branches),
         )
         reading += own.times(times)
@@ -173,8 +159,8 @@ def rollout_cost(
             # The first token comes from reading the prompt. Step t reads a token that sees t written ones, itself
             # included.
             steps = most - 1
-            seen = _in_all_layers(sizes, partial(_pairs, tree.prefix + rest, steps))
-            written = _in_all_layers(sizes, partial(_pairs, 0, steps))
+            seen = _in_all_layers(sizes, partial(seen_pairs, tree.prefix + rest, steps))
+            written = _in_all_layers(sizes, partial(seen_pairs, 0, steps))
             own = Flops(
                 2.0 * matrices * count * steps,
                 per_pair * count * seen,

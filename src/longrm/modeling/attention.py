@@ -44,6 +44,7 @@ from longrm.modeling.attention_varlen import (
     varlen_attention,
     varlen_segments,
 )
+from longrm.modeling.folders import layer_kinds
 from longrm.modeling.sequence_parallel import SequenceGroup, over_heads, over_tokens, own_part
 from longrm.modeling.shapes import PackedLayout
 from longrm.modeling.shared_prefix import LayerAttention, Packed, TransformersModel, hidden_states
@@ -155,15 +156,13 @@ def _spec(
             raise ModelError(f"{type(module).__name__} uses {what}, which this attention does not support")
     window = given.get("sliding_window")
     config: Any = getattr(module, "config", None)
-    kinds = getattr(config, "layer_types", None)
+    stated = getattr(config, "sliding_window", None)
     # Some layers have their window from a mask alone, which transformers makes for its own attention only.
-    if kinds is None or kinds[module.layer_idx] == "sliding_attention":
-        stated = getattr(config, "sliding_window", None)
-        if stated is not None and stated != window:
-            raise ModelError(
-                f"{type(module).__name__} has a window of {stated} tokens and does not pass it to its attention: it is "
-                "not supported"
-            )
+    if stated not in (None, window) and layer_kinds(config)[module.layer_idx] == "sliding_attention":
+        raise ModelError(
+            f"{type(module).__name__} has a window of {stated} tokens and does not pass it to its attention: it is not "
+            "supported"
+        )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return AttentionSpec(scale, window, given.get("softcap"), given.get("s_aux"))
 

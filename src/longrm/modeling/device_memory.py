@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from longrm.errors import ModelError
+from longrm.modeling.folders import layer_kinds
 from longrm.modeling.sequence_parallel import sequence_group
 from longrm.modeling.shapes import PINNED_PIECE, check_frozen_layers
 
@@ -184,8 +185,8 @@ def pair_cost(model: Any) -> float:
     matrices = [module for module in layers.modules() if isinstance(module, nn.Linear)]
     elements = sum(matrix.in_features * matrix.out_features for matrix in matrices)
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    kinds = getattr(config, "layer_types", None) or ["full_attention"] * len(layers)
-    return float(2 * config.num_attention_heads * size * kinds.count("full_attention") / elements)
+    full = layer_kinds(config).count("full_attention")
+    return float(2 * config.num_attention_heads * size * full / elements)
 
 
 def return_freed_memory() -> None:

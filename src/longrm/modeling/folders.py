@@ -204,6 +204,13 @@ def _not_a_decoder(config: Any) -> str | None:
     return None
 
 
+def layer_kinds(config: Any) -> list[str]:
+    """The kinds of all layers, as transformers names them: without `layer_types` a window is one of every layer."""
+    kinds: list[str] | None = getattr(config, "layer_types", None)
+    windowed = getattr(config, "sliding_window", None) is not None
+    return kinds or ["sliding_attention" if windowed else "full_attention"] * config.num_hidden_layers
+
+
 def unsupported(config: Any) -> Iterator[str]:
     """Yields what a model does that neither a shared prefix nor reading block by block computes exactly."""
     if problem := _not_a_decoder(config):

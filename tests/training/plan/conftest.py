@@ -1,10 +1,18 @@
+from functools import partial
+
 import pytest
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config, Qwen3Config
 
 from longrm.training.settings import TrainingSettings
 from longrm.worlds.words_tokenizer import words_tokenizer
 
-ARCHITECTURES = {"llama": LlamaConfig, "tied": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
+ARCHITECTURES = {
+    "llama": LlamaConfig,
+    "tied": LlamaConfig,
+    "qwen2": Qwen2Config,
+    "qwen3": Qwen3Config,
+    "gemma2": partial(Gemma2Config, sliding_window=100),
+}
 SHAPE = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3, "head_dim": 16}
 HEADS = {"num_attention_heads": 6, "num_key_value_heads": 2}
 

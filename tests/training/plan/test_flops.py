@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import Gemma2Config
 
 from longrm.modeling import attention, shapes
 from longrm.modeling.group_sampling import GroupSampler
@@ -69,22 +68,11 @@ def test_pairs_by_counting_one_by_one(window):
     assert SHAPE.pairs(window) == seen
 
 
-def test_windows_of_some_layers_have_their_own_pairs(tmp_path, bases, recipe):
+def test_windows_of_some_layers_have_their_own_pairs(bases, recipe):
     plain = sizes_of(recipe("sft", model__path=str(bases["llama"])), "language_model")
-    config = Gemma2Config(
-        vocab_size=97,
-        hidden_size=96,
-        intermediate_size=160,
-        num_hidden_layers=3,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        head_dim=16,
-        sliding_window=20,
-    )
-    config.save_pretrained(tmp_path)
-    sizes = sizes_of(recipe("sft", model__path=str(tmp_path)), "language_model")
-    assert (sizes.window, sizes.window_layers, sizes.norms, sizes.biases) == (20, 2, 4, 0)
-    pairs = SHAPE.pairs() + 2 * SHAPE.pairs(20)
+    sizes = sizes_of(recipe("sft", model__path=str(bases["gemma2"])), "language_model")
+    assert (sizes.window, sizes.window_layers, sizes.norms, sizes.biases) == (100, 2, 4, 0)
+    pairs = SHAPE.pairs() + 2 * SHAPE.pairs(100)
     assert forward_flops(sizes, READING).attention == 4 * sizes.queries * pairs
     settings, _ = judging(bases, recipe)
     device = Device(1, None, None)

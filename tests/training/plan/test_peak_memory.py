@@ -42,7 +42,7 @@ def saved_bytes(settings, kind):
 
 @pytest.mark.parametrize("lora", [None, {"rank": 8}])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma2"])
 @pytest.mark.parametrize("frozen", [0, 1, 2])
 def test_what_autograd_keeps(bases, recipe, frozen, architecture, precision, lora):
     model = {"path": str(bases[architecture]), "precision": precision, "frozen_layers": frozen}

@@ -67,7 +67,7 @@ def _sizes_of_config(config: Any, kind: ModelKind, path: str) -> ModelSizes:
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-    from longrm.modeling.folders import check_config, check_trainable
+    from longrm.modeling.folders import check_config, check_trainable, layer_kinds
 
     check_config(config, path)
     check_trainable(config, path)
@@ -76,8 +76,6 @@ def _sizes_of_config(config: Any, kind: ModelKind, path: str) -> ModelSizes:
     with torch.device("meta"):
         model = auto.from_config(config)
     modules = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
-    window = getattr(config, "sliding_window", None)
     sizes = ModelSizes(
         kind=kind,
         layers=config.num_hidden_layers,
@@ -91,8 +89,8 @@ def _sizes_of_config(config: Any, kind: ModelKind, path: str) -> ModelSizes:
         qk_norm={"q_norm", "k_norm"} <= modules,
         norms=sum(name.endswith("_layernorm") and name[:2] not in ("q_", "k_") for name in modules),
         soft_capped=getattr(config, "final_logit_softcapping", None) is not None,
-        window=window,
-        window_layers=0 if window is None else kinds.count("sliding_attention"),
+        window=getattr(config, "sliding_window", None),
+        window_layers=layer_kinds(config).count("sliding_attention"),
         limit=config.max_position_embeddings,
         origin=f"the config of {path}",
     )

@@ -347,7 +347,9 @@ def test_the_first_kernel_that_computes_what_it_should_is_chosen(caplog):
     }
     with caplog.at_level(logging.INFO), torch.inference_mode():  # as where the first thing done is scoring
         assert choose_kernel(HEADS, candidates) is right
-    (line,) = caplog.messages
+        assert choose_kernel(replace(HEADS, window=True, sinks=True), candidates) is right
+    line, windowed = caplog.messages
+    assert "prefix with a window and sinks: four" in windowed
     assert all(reason in line for reason in ("four", "not installed", "no kernel image", "off by"))
 
 

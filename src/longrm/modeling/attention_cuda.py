@@ -276,6 +276,13 @@ class AttentionHeads:
     softcap: bool = False
     sinks: bool = False
 
+    @property
+    def features(self) -> str:
+        """What its layers are more than a softmax of scores, for messages."""
+        named = {"a window": self.window, "a soft cap": self.softcap, "sinks": self.sinks}
+        found = " and ".join(name for name, has in named.items() if has)
+        return f" with {found}" if found else ""
+
     def trial_spec(self) -> AttentionSpec:
         """A layer of this kind, with numbers that matter on a small tree."""
         sinks = torch.linspace(-2.0, 4.0, self.queries, device=self.device) if self.sinks else None
@@ -309,14 +316,14 @@ def choose_kernel(heads: AttentionHeads, candidates: Mapping[str, Candidate]) ->
     for name, candidate in candidates.items():
         attend = _try_candidate(candidate, heads)
         if not isinstance(attend, str):
-            _log.info("attention over a shared prefix: %s%s", name, reasons)
+            _log.info("attention over a shared prefix%s: %s%s", heads.features, name, reasons)
             return attend
         rejected.append(f"{name}: {attend}")
         reasons = f" (not {'; not '.join(rejected)})"
     way = "scaled_dot_product_attention, which copies a prefix's keys and values once per response"
     if not heads.trial_spec().plain:
         way = "scores of all pairs, a part at a time, which is slow"
-    _log.warning("attention over a shared prefix: %s%s", way, reasons)
+    _log.warning("attention over a shared prefix%s: %s%s", heads.features, way, reasons)
     return None
 
 

@@ -154,11 +154,11 @@ def _spec(
     for name, what in _UNSUPPORTED.items():
         if given.get(name) is not None:
             raise ModelError(f"{type(module).__name__} uses {what}, which this attention does not support")
-    window = given.get("sliding_window")
-    config: Any = getattr(module, "config", None)
+    layer: Any = module
+    window, config = given.get("sliding_window"), getattr(layer, "config", None)
     stated = getattr(config, "sliding_window", None)
     # Some layers have their window from a mask alone, which transformers makes for its own attention only.
-    if stated not in (None, window) and layer_kinds(config)[module.layer_idx] == "sliding_attention":
+    if stated not in (None, window) and layer_kinds(config)[layer.layer_idx] == "sliding_attention":
         raise ModelError(
             f"{type(module).__name__} has a window of {stated} tokens and does not pass it to its attention: it is not "
             "supported"

@@ -1,12 +1,14 @@
 """What is read over kept keys and values equals what plain transformers computes of each whole sequence."""
 
 import random
+from functools import partial
 
 import pytest
 import torch
 
 from longrm.errors import ConfigError
-from longrm.modeling import prefix_cache, shared_prefix
+from longrm.modeling import attention, attention_cuda, prefix_cache, shared_prefix
+from longrm.modeling.attention_varlen import AttentionSpec, PlainKernel, varlen_attention
 from longrm.modeling.prefix_cache import BLOCK, PrefixCache, PrefixTable, block_keys
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack
@@ -195,3 +197,30 @@ def test_slots_are_never_given_twice_and_never_lost():
         assert sorted(places) == list(range(20))
         found = table.count(keys)
         assert not any(key in table._slots for key in keys[found:]), "nothing is kept whose beginning is gone"
+
+
+def test_segments_over_a_cache_take_the_chosen_kernel_and_copy_no_prefix(monkeypatch):
+    class Recorded(PlainKernel):
+        def forward(self, query, key, value, bounds, spec):
+            calls.append((len(query), len(key)))
+            return super().forward(query, key, value, bounds, spec)
+
+    calls, before, lengths = [], 40, [3, 1, 5, 2, 4, 6, 7]
+    torch.manual_seed(0)
+    q = torch.randn(1, 4, sum(lengths), 8)
+    k, v = (torch.randn(1, 2, before + sum(lengths), 8) for _ in "kv")
+    spec = AttentionSpec(8**-0.5)
+    copied = attention._per_segment(q, k, v, lengths, spec.scale)
+    torch.testing.assert_close(attention.segment_attention(q, k, v, lengths, spec), copied)
+    assert calls == []
+    # As on a GPU: the kernel that was chosen for packed sequences.
+    chosen = partial(varlen_attention, Recorded())
+    monkeypatch.setattr(attention_cuda, "kernel_for", lambda query, key, spec: chosen)
+    torch.testing.assert_close(attention.segment_attention(q, k, v, lengths, spec), copied)
+    assert calls == [(sum(lengths), sum(lengths)), (sum(lengths), before)]
+    # FlexAttention has masks for packed sequences only.
+    monkeypatch.setattr(
+        attention_cuda, "kernel_for", lambda query, key, spec: attention_cuda.flex_packed_attention
+    )
+    torch.testing.assert_close(attention.segment_attention(q, k, v, lengths, spec), copied)
+    assert len(calls) == 2

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import longrm
+from longrm.reward_models import packed
 from longrm.reward_models.kinds import JudgeSettings
 from longrm.types import Outcome
 
@@ -128,3 +129,15 @@ def test_memory_that_runs_out_while_prompts_are_laid_out_is_the_outcome_of_one_q
     assert "out of memory" in judged[1].detail
     for place in (0, 2):
         assert judged[place].scores == pytest.approx(truth[place], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cuda", 30 * 2**30), ("cpu", 2**30)])
+def test_the_default_size_is_half_of_a_gpus_free_memory(names, monkeypatch, device, expected):
+    model = longrm.load(names["scalar"])
+    budgets = []
+    monkeypatch.setattr(packed, "PrefixCache", lambda models, budget: budgets.append(budget))
+    monkeypatch.setattr(type(model._model), "device", torch.device(device))
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda place: (60 * 2**30, 80 * 2**30))
+    model.keep_prefixes()
+    model.keep_prefixes(123)
+    assert budgets == [expected, 123]

@@ -34,7 +34,7 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
 from longrm.errors import ModelError
-from longrm.modeling.attention_cuda import kernel_for
+from longrm.modeling.attention_cuda import kernel_for, segment_kernel_for
 from longrm.modeling.attention_varlen import (
     AttentionSpec,
     Keys,
@@ -195,7 +195,11 @@ def segment_attention(
     `lengths` are those of the segments. With `only_ends` the output is read at the last token of every segment alone: a
     CPU leaves the others at zero.
     """
-    if q.device.type == "cpu" or not spec.within(k.shape[2]).plain:
+    spec = spec.within(k.shape[2])
+    kernel = segment_kernel_for(q, k, spec)
+    if kernel is not None:
+        return varlen_segments(kernel, q, k, v, lengths, spec)
+    if q.device.type == "cpu" or not spec.plain:
         return varlen_segments(PlainKernel(), q, k, v, lengths, spec, only_ends)
     return _per_segment(q, k, v, lengths, spec.scale)
 

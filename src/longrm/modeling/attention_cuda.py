@@ -34,6 +34,7 @@ from longrm.modeling.attention_varlen import (
     Output,
     Queries,
     SequenceBounds,
+    VarlenKernel,
     varlen_attention,
 )
 from longrm.modeling.device_memory import is_out_of_memory
@@ -302,6 +303,14 @@ def kernel_for(query: Queries, key: Keys, spec: AttentionSpec) -> AttentionFunct
     _, queries, _, size = query.shape
     features = (part is not None for part in (spec.window, spec.softcap, spec.sinks))
     return _chosen(AttentionHeads(query.device, query.dtype, queries, key.shape[1], size, *features))
+
+
+def segment_kernel_for(query: Queries, key: Keys, spec: AttentionSpec) -> VarlenKernel | None:
+    """Returns the varlen kernel that was chosen for a model's heads, which segments over a cache take; None without."""
+    chosen = kernel_for(query, key, spec)
+    is_varlen = isinstance(chosen, partial) and chosen.func is varlen_attention
+    kernel: VarlenKernel | None = chosen.args[0] if is_varlen else None
+    return kernel
 
 
 @lru_cache(maxsize=8)

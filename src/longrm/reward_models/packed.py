@@ -93,11 +93,15 @@ class PackedRewardModel(RewardModel):
         self.limit = reads if settings.max_length is None else min(settings.max_length, reads)
         self._unknown = UnknownTokens(loaded.tokenizer, name)
 
-    def keep_prefixes(self, budget: int) -> None:
+    def keep_prefixes(self, budget: int | None = None) -> None:
         """Caches the keys and values of prompts from now on, in `budget` bytes of memory.
 
+        The default is half of a GPU's free memory, as forward passes need some too, and 1 GiB elsewhere.
         Scores change by rounding only: in fp32 by less than 5e-5 of max(1, their size).
         """
+        if budget is None:
+            device = self._model.device
+            budget = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 2**30
         self.kept = PrefixCache(self._models, budget)
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:

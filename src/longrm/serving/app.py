@@ -57,7 +57,7 @@ def build_app(settings: ServeSettings, load: Callable[[], RewardModel]) -> FastA
 
     def load_with_cache() -> RewardModel:
         model = load()
-        if settings.limits.prefix_cache_bytes and hasattr(model, "choose"):
+        if settings.limits.prefix_cache_bytes != 0 and hasattr(model, "choose"):
             model.keep_prefixes(settings.limits.prefix_cache_bytes)
         return model
 
@@ -150,7 +150,7 @@ def _add_info_routes(app: FastAPI, service: ScoringService, settings: ServeSetti
             "receive_seconds": RECEIVE_SECONDS,
             "seconds": settings.limits.seconds,
             "drain_seconds": limits.DRAIN_SECONDS,
-            "prefix_cache_bytes": settings.limits.prefix_cache_bytes,
+            "prefix_cache_bytes": 0 if cache is None else cache.table.blocks * cache.block_bytes,
         },
         "formats": {name: [route.path for route in routes] for name, routes in WIRE_FORMATS.items()},
     }

@@ -17,12 +17,13 @@ class ServerLimits(Config):
     Attributes:
         waiting: Prompts, each with its responses, that may wait for the model; further requests get 429.
         seconds: Time-out of a request, from its first byte to its answer.
-        prefix_cache_bytes: Memory for the keys and values of prompts that may be sent again; 0 disables the cache.
+        prefix_cache_bytes: Memory for the keys and values of prompts that may be sent again; 0 disables the cache. The
+            default is half of the GPU's free memory, or 1 GiB without a GPU.
     """
 
     waiting: int = Field(4096, ge=1)
     seconds: float = Field(600.0, gt=0)
-    prefix_cache_bytes: int = Field(2**30, ge=0)
+    prefix_cache_bytes: int | None = Field(None, ge=0)
 
 
 class ServeSettings(Config):

@@ -308,8 +308,9 @@ def kernel_for(query: Queries, key: Keys, spec: AttentionSpec) -> AttentionFunct
 def segment_kernel_for(query: Queries, key: Keys, spec: AttentionSpec) -> VarlenKernel | None:
     """Returns the varlen kernel that was chosen for a model's heads, which segments over a cache take; None without."""
     chosen = kernel_for(query, key, spec)
-    is_varlen = isinstance(chosen, partial) and chosen.func is varlen_attention
-    kernel: VarlenKernel | None = chosen.args[0] if is_varlen else None
+    if not isinstance(chosen, partial) or chosen.func is not varlen_attention:
+        return None
+    kernel: VarlenKernel = chosen.args[0]
     return kernel
 
 

@@ -99,7 +99,7 @@ class GroupRewardModel(RewardModel):
             for query, pairs in zip(queries, plans, strict=True)
         ]
 
-    def keep_prefixes(self, budget: int) -> None:
+    def keep_prefixes(self, budget: int | None = None) -> None:
         """See `RewardModel`."""
         self._inner.keep_prefixes(budget)
 

@@ -127,7 +127,7 @@ class RubricRewardModel(RewardModel):
         judgments = iter(self._inner.judge(by_criterion))
         return [_weighted(criteria, [next(judgments) for _ in criteria]) for criteria in rubrics]
 
-    def keep_prefixes(self, budget: int) -> None:
+    def keep_prefixes(self, budget: int | None = None) -> None:
         """See `RewardModel`."""
         self._inner.keep_prefixes(budget)
 

@@ -34,7 +34,7 @@ class RewardModel(ABC):
         """Judges the queries, each about its responses in presented order; batching never changes a verdict."""
 
     def keep_prefixes(self, budget: int | None = None) -> None:  # noqa: B027 - most models have nothing to cache
-        """Caches the shared prefixes of later prompts in `budget` bytes, or half of the GPU, if the model supports it."""
+        """Caches the shared prefixes of later prompts in `budget` bytes of memory, if the model supports it."""
 
     def head_deviation(self, query: Query) -> float | None:
         """The lead of the first of two responses, in standard deviations of the lead under a random scalar head."""

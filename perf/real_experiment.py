@@ -220,20 +220,37 @@ def judged(options: argparse.Namespace, name: str, report: Progress) -> None:
             result["by_length"] = {length: found["pair_accuracy"] for length, found in of_lengths}
             result["boundary"] = summary["boundary"]
         result |= facts
-        print(json.dumps(result), flush=True)
-        if options.results:
-            write_result(options.results, result)
+        write_result(options.results, result)
 
 
-def write_result(file: Path, result: Mapping[str, Any]) -> None:
+def training_result(options: argparse.Namespace, name: str) -> dict[str, Any]:
+    """What training an arm took, in seconds of its steps, and how it was judged meanwhile."""
+    folder = folder_of(options, name, options.seed) / "training"
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    timing = (folder / "timing.jsonl").read_text(encoding="utf-8").splitlines()
+    return {
+        "arm": name,
+        "seed": options.seed,
+        "probe": "training",
+        **{key: summary[key] for key in ("steps", "tokens", "evaluations")},
+        "seconds": round(sum(json.loads(line)["seconds"] for line in timing)),
+        **circumstances(options),
+    }
+
+
+def write_result(file: Path | None, result: dict[str, Any]) -> None:
+    """Prints a result and replaces an earlier one in a file, if one is given."""
+    print(json.dumps(result), flush=True)
+    if file is None:
+        return
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     results = [json.loads(line) for line in lines]
     same = ("arm", "seed", "probe")
     kept = [line for line in results if any(line[key] != result[key] for key in same)]
-    # A run that was resumed has the seconds of its last part only.
-    earlier = (line["cpu_seconds"] for line in results if line not in kept)
-    longest = {**result, "cpu_seconds": max(result["cpu_seconds"], *earlier, 0)}
-    file.write_text("".join(json.dumps(line) + "\n" for line in [*kept, longest]), encoding="utf-8")
+    if "cpu_seconds" in result:  # a run that was resumed has those of its last part only
+        earlier = (line["cpu_seconds"] for line in results if line not in kept)
+        result = {**result, "cpu_seconds": max(result["cpu_seconds"], *earlier, 0)}
+    file.write_text("".join(json.dumps(line) + "\n" for line in [*kept, result]), encoding="utf-8")
 
 
 def main() -> None:
@@ -281,6 +298,7 @@ def main() -> None:
         with progress() as report:
             if arm.recipe is not None:
                 trained(options, options.arm, arm.recipe, report)
+                write_result(options.results, training_result(options, options.arm))
             judged(options, options.arm, report)
     except LongRMError as error:
         raise SystemExit(f"error: {error}") from None

@@ -42,6 +42,9 @@ FINDINGS: Mapping[str, str] = {
     "ties": "comparisons in which all gold ranks are the same",
     "unknown_order": "comparisons without gold ranks",
     "empty_responses": "rows with an empty response",
+    "unknown_roles": "rows with a message of another role than system, developer, user, assistant or tool",
+    "results_without_call": "rows with the result of a tool that was not called before it, or has its result already",
+    "arguments_not_json": "rows with a call of a tool whose arguments are not a JSON object",
     "evidence_not_found": "rows with an answer or evidence that is not in their context",
     "lengths_off": "rows whose stated length is more than twice or less than half of the measured length",
     "rows_not_as_counted": "rows more or fewer than the run's manifest counts",
@@ -247,7 +250,7 @@ def audit(
     group_codes: dict[str, int] = {}
     best_is_first: list[tuple[int, float, float]] = []
     better_is_longer: list[tuple[int, float, float]] = []
-    any_question = False
+    any_question = any_tools = False
     found = FindingCounter({kind: what for kind, what in FINDINGS.items() if kind not in _OF_THE_WHOLE})
 
     for number, row in enumerate(rows, start=1):
@@ -259,6 +262,7 @@ def audit(
         if row.label:
             labels[row.label] += 1
         any_question |= bool(row.question)
+        any_tools |= row.uses_tools
         if row.evidence.pieces:
             evidence[row.group, row.evidence] = None
         if (recount := row.votes) is not None:
@@ -322,6 +326,9 @@ def audit(
     looked_for = {
         "ties": comparisons,
         "unknown_order": comparisons,
+        "unknown_roles": comparisons or bool(kinds["demonstration"]),
+        "results_without_call": any_tools,
+        "arguments_not_json": any_tools,
         "without_contrast": votes is not None,
         "contrast_of_form_only": votes is not None,
         "leaked_contexts": leakage is not None,
@@ -383,6 +390,8 @@ def _row_findings(row: AuditedRow) -> Iterator[tuple[str, str]]:
         yield "without_contrast", row.id
     if row.votes is not None and row.votes.contrast == "format":
         yield "contrast_of_form_only", row.id
+    for kind, problem in row.problems.items():
+        yield kind, f"{row.id}: {problem}"
     if row.evidence.missing:
         yield "evidence_not_found", row.id
 

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
+from longrm.auditing.trajectories import trajectory_problems, uses_tools
 from longrm.benchmarks import BENCHMARKS, BenchmarkSource, Leval, LoadedBenchmark, Probe, leval, load
 from longrm.benchmarks.benchmark import AuditFinding, Auditor
 from longrm.benchmarks.long_rewardbench import TASKS
@@ -61,6 +62,8 @@ class AuditedRow:
     facts: dict[str, Any]  # task, source and stated length, where the row has them
     ranks: tuple[int, ...] = ()  # empty without a gold order
     votes: VoteVerification | None = None  # the votes of the row's judges, counted again
+    uses_tools: bool = False
+    problems: Mapping[str, str] = field(default_factory=dict)  # of its trajectories: by kind, the first one
 
 
 class AuditedRows:
@@ -201,6 +204,7 @@ def of_comparison(row: Comparison) -> AuditedRow:
         facts=_facts(row.metadata),
         ranks=row.ranks or (),
         votes=verify_votes(row),
+        **_trajectories([[*row.prompt, *response] for response in row.responses]),
     )
 
 
@@ -221,7 +225,17 @@ def _of_demonstration(row: Demonstration) -> AuditedRow:
         evidence=_recorded_evidence(row.metadata, row.prompt),
         label=_score_of(row.metadata, completion),
         facts=_facts(row.metadata),
+        **_trajectories([[*row.prompt, *row.completion]]),
     )
+
+
+def _trajectories(conversations: Sequence[Sequence[Message]]) -> dict[str, Any]:
+    """What an audited row says of its prompt with each response: whether they use tools, and their problems."""
+    problems: dict[str, str] = {}
+    for number, messages in enumerate(conversations, start=1):
+        for kind, problem in trajectory_problems(messages):
+            problems.setdefault(kind, f"response {number}, {problem}" if len(conversations) > 1 else problem)
+    return {"uses_tools": any(map(uses_tools, conversations)), "problems": problems}
 
 
 def _of_document(document: Document) -> AuditedRow:

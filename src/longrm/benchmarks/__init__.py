@@ -12,6 +12,7 @@ from longrm.benchmarks.benchmark import (
     OwnTokenizer,
     load_comparison_file,
 )
+from longrm.benchmarks.fc_rewardbench import load_fc_rewardbench
 from longrm.benchmarks.if_rewardbench import load_if_rewardbench
 from longrm.benchmarks.judgebench import load_judgebench
 from longrm.benchmarks.judgelrm import load_judgelrm
@@ -74,6 +75,7 @@ BENCHMARKS: Mapping[str, BenchmarkEntry] = {
     "if-rewardbench": BenchmarkEntry(load_if_rewardbench, rule="if-rewardbench"),
     "long-form-rewardbench": BenchmarkEntry(load_long_form_rewardbench, rule="long-form-rewardbench"),
     "leval": BenchmarkEntry(load_leval),
+    "fc-rewardbench": BenchmarkEntry(load_fc_rewardbench),
     "plan-rewardbench": BenchmarkEntry(load_plan_rewardbench, rule="plan-rewardbench"),
     "squality": BenchmarkEntry(load_squality),
     "tau-bench": BenchmarkEntry(load_tau_bench),

@@ -50,9 +50,9 @@ def command(
 
     Benchmarks: probe (generated worlds), long-rewardbench:PATH, rewardbench:PATH, rewardbench-2:PATH,
     judgebench:PATH, rm-bench:PATH, rmb:PATH, ppe:PATH, judgelrm:PATH, memrewardbench:PATH, if-rewardbench:PATH,
-    long-form-rewardbench:PATH, plan-rewardbench:PATH, leval:PATH, squality:PATH, tau-bench:PATH, and file:PATH for
-    your own preference data. docs/cli.md lists every setting for --set. Processes started by torchrun share the
-    comparisons.
+    long-form-rewardbench:PATH, fc-rewardbench:PATH, plan-rewardbench:PATH, leval:PATH, squality:PATH, tau-bench:PATH,
+    and file:PATH for your own preference data. docs/cli.md lists every setting for --set. Processes started by
+    torchrun share the comparisons.
     """
     from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 

@@ -25,8 +25,8 @@ class JudgedBenchmark(Config):
             `likelihood:MODEL#REFERENCE`, `tokens:MODEL`, `ensemble:mean-rank:MODEL+MODEL`, `baseline:NAME`,
             `compress:MODEL` or `simulated:RATE`.
         bench: `probe`, or NAME:PATH with `long-rewardbench`, `rewardbench`, `rewardbench-2`, `judgebench`, `rm-bench`,
-            `rmb`, `ppe`, `judgelrm`, `memrewardbench`, `if-rewardbench`, `long-form-rewardbench`, `plan-rewardbench`,
-            `squality`, `tau-bench`, `leval` or `file`.
+            `rmb`, `ppe`, `judgelrm`, `memrewardbench`, `if-rewardbench`, `long-form-rewardbench`, `fc-rewardbench`,
+            `plan-rewardbench`, `squality`, `tau-bench`, `leval` or `file`.
         source: How to read a benchmark's files.
         probe: Lengths, depths and tasks of a probe.
         leval: How answers become comparisons in `leval`.

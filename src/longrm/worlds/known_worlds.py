@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from longrm.worlds.prose import tasks
 from longrm.worlds.prose.prose_world import ProseWorld
+from longrm.worlds.prose.tool_calls import tool_call
 from longrm.worlds.sentence_world import (
     PARTNER,
     SentenceWorld,
@@ -36,7 +37,12 @@ WORLDS: Mapping[str, SentenceWorld | ProseWorld] = {
         share=1 / 3,
     ),
     "checklist": ProseWorld(
-        tasks.single_fact, "three facts at once, of which one is wrong", "IF-RewardBench", near=6, parts=3
+        tasks.single_fact,
+        "three facts at once, of which one is wrong",
+        "IF-RewardBench",
+        near=6,
+        parts=3,
+        most_responses=2,
     ),
     "two-hops": ProseWorld(
         tasks.two_hops, "two facts that must be joined", "BABILong, RULER variable tracking"
@@ -51,5 +57,12 @@ WORLDS: Mapping[str, SentenceWorld | ProseWorld] = {
         tasks.instruction, "a rule far back that responses must obey", "IFEval, at a distance"
     ),
     "citation": ProseWorld(tasks.citation, "the number of the entry that says something", "ALCE, LongCite"),
+    "tool-call": ProseWorld(
+        tool_call,
+        "tool calls, of which the wrong ones have one error",
+        "BFCL, FC-RewardBench",
+        near=2,
+        most_responses=2,
+    ),
 }
 """The worlds by name: a new one is one function that draws what it states and asks, and one entry."""

@@ -1,3 +1,4 @@
+import json
 import re
 
 import pytest
@@ -17,7 +18,7 @@ ONE_FACT_ASKED = (
     "citation",
     "many-facts",
 )
-PROSE = (*ONE_FACT_ASKED, "checklist")
+PROSE = (*ONE_FACT_ASKED, "checklist", "tool-call")
 COUNTS = {"two": 2, "three": 3, "four": 4}
 
 
@@ -37,6 +38,8 @@ class ProseView:
 
     def claims(self, response):
         """The sentences of a response; an instruction's line and what obeys it, or a quotation, are one claim."""
+        if self.comparison.metadata["task"] == "tool-call":
+            return [response]
         if self.comparison.metadata["task"] == "instruction":
             return re.findall(r"[^.]+\. [^.]+\.", response)
         return re.findall(r"[^.]+\.", response)
@@ -74,6 +77,41 @@ class ProseView:
             r"The text says something about the (\w+ \w+) in entry (\w+)\.", claim
         ).groups()
         return re.findall(rf"\[(\w+)\]\W+(?:\w+: )?The {subject}", self.context) == [entry]
+
+    def _tool_call(self, claim):
+        return self.call_errors(claim) == []
+
+    def call_errors(self, response):
+        """The types of error of tool calls, by the documentation and the jobs that the context states."""
+        plural, owner = re.fullmatch(r"Question: Book all (\w+) of the (.*), with .*", self.question).groups()
+        job = {"deliveries": "delivery", "pickups": "pickup"}[plural]
+        documented = re.findall(rf"{owner} books (.*?), both called with ([^.]*)\.", self.context)
+        if len(documented) != 1:
+            return ["undocumented"]
+        tools = dict(re.findall(r"(\w+) with (\w+)", documented[0][0]))
+        types = dict(re.findall(r"(\w+) \((\w+)\)", documented[0][1]))
+        jobs = re.findall(rf"{owner} has a {job} of (\d) crates in (\w+)\.", self.context)
+        calls, errors = json.loads(response), []
+        if len(calls) != len(jobs):
+            errors.append("Incorrect number of function calls")
+        for call in calls:
+            given = call["arguments"]
+            if call["name"] != tools[plural]:
+                errors.append("Incorrect function name")
+            errors += ["Missing required parameter" for name in types if name not in given]
+            errors += ["Unexpected parameter" for name in given if name not in types]
+            known = {name: value for name, value in given.items() if name in types}
+            errors += [
+                "Parameter value type error"
+                for name, value in known.items()
+                if type(value) is not {"string": str, "integer": int}[types[name]]
+            ]
+            stated = [{"crates": crates, "city": city} for crates, city in jobs]
+            if len(calls) == 1 and not any(
+                all(str(value) == one[name] for name, value in known.items()) for one in stated
+            ):
+                errors.append("Parameter value error")
+        return errors
 
 
 @pytest.fixture(scope="session")

@@ -53,12 +53,9 @@ class ProseWorld:
         Raises:
             ConfigError: It has too many responses, or an unknown kind of text.
         """
-        if plan.responses != 2 and self.parts > 1:
-            raise ConfigError(f"{plan.world} compares 2 responses, got {plan.responses}")
         if not 2 <= plan.responses <= self.most_responses:
-            raise ConfigError(
-                f"{plan.world} can rank 2 to {self.most_responses} responses, got {plan.responses}"
-            )
+            most = f"2 to {self.most_responses}" if self.most_responses > 2 else "only 2"
+            raise ConfigError(f"{plan.world} can rank {most} responses, got {plan.responses}")
         text_kinds(plan.texts, plan.haystack, plan.haystack_column)
 
     def group(self, plan: WorldPlan, index: int, tokenizer: Tokenizer) -> list[Comparison]:
@@ -177,13 +174,14 @@ class _Scene:
         wrong = point.wrong or others[turn % len(others)]
         ranked = [(1, point.value), (2, wrong)]
         draws.shuffle(ranked)
+        gold = {"answer": [point.value, point.also] if point.also else point.value}
         return _ProseQuestion(
             f"Question: {point.question}",
             tuple(point.answer.format(value) for _, value in ranked),
             tuple(rank for rank, _ in ranked),
             self._facts_of(asked),
             round(self._ends[asked], 4),
-            metadata={"answer": [point.value, point.also] if point.also else point.value},
+            metadata={"subtype": point.error} if point.error else gold,
         )
 
     def _checklist(self, number: int, draws: Draws) -> _ProseQuestion:

@@ -45,6 +45,7 @@ class Point:
         value: The right value.
         wrong: The wrong value; empty to use the right value of another point of the case.
         also: The right value written in another way, which answers the question, too.
+        error: The type of error of the wrong value, if the task has several; then no text of an answer is gold.
     """
 
     facts: tuple[ProseFact, ...]
@@ -53,6 +54,7 @@ class Point:
     value: str
     wrong: str = ""
     also: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

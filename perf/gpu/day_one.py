@@ -1,0 +1,363 @@
+"""Measures what is claimed of GPUs: kernels, steps, memory, serving, generation, exchanges.
+
+    bash perf/gpu/day_one.sh                  # on a machine with GPUs; about an hour
+    bash perf/gpu/day_one.sh --dry --out DIR  # whole on a CPU, with a tiny model and short prompts
+
+Every line goes to FOLDER/day_one.jsonl as soon as it is measured. At the end the table of docs/scale.md and, of devices
+that `longrm plan` knows, utilization.toml are rewritten; with `--out` copies of them in that folder. What fails is a
+line with the error, and the rest goes on; the exit status is then 1.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from arms import Work, arms_of, step, why
+from models import SHAPES, build
+from step import circumstances, ratio_of, whole_of
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from longrm.modeling import attention
+from longrm.modeling.attention_cuda import CANDIDATES, AttentionHeads, sees_of
+from longrm.modeling.attention_varlen import AttentionSpec, PlainKernel, varlen_attention
+from longrm.modeling.device_memory import set_precision
+from longrm.modeling.group_sampling import GroupSampler
+from longrm.modeling.prefix_cache import PrefixCache
+from longrm.modeling.shapes import PackedLayout, TreeShape
+from longrm.modeling.shared_prefix import scores
+
+ROOT = Path(__file__).parents[2]
+PAGE, UTILIZATION = "docs/scale.md", "src/longrm/training/plan/utilization.toml"
+BEGIN, END = "<!-- day one -->", "<!-- end of day one -->"
+NAMES = {"A100": "a100-80gb", "H100": "h100-80gb", "H200": "h200-141gb", "B200": "b200-180gb"}
+LENGTHS = (1_024, 16_384, 130_560)
+SAMPLED = 64  # queries whose attention is written out in fp32 on the CPU
+Line = dict[str, Any]
+
+
+def kernels(options: argparse.Namespace) -> Iterator[Line]:
+    """Every kernel against fp32 on the CPU: outputs and gradients of some queries, with all of their keys."""
+    _, sizes = SHAPES[options.model]
+    heads, keys = sizes["num_attention_heads"] // sizes["num_key_value_heads"], 1
+    of_model = AttentionHeads(torch.device(options.device), torch.bfloat16, heads, keys, sizes["head_dim"])
+    if options.dry:
+        candidates: dict[str, Any] = {"plain": lambda _: partial(varlen_attention, PlainKernel())}
+    else:
+        candidates = dict(CANDIDATES)
+    for length in options.lengths:
+        branches = (max(2, length // 32), 7, 130)
+        layout = PackedLayout((TreeShape(length, branches), TreeShape(41, (3, 5))))
+        generator = torch.Generator().manual_seed(0)
+        states = [
+            torch.randn(1, n, layout.tokens, of_model.size, generator=generator).bfloat16()
+            for n in (heads, keys, keys)
+        ]
+        ends = torch.tensor(
+            [index for last, first, end in layout.branches() for index in (last, first, end - 1)]
+        )
+        rows = torch.cat([ends, torch.randperm(layout.tokens, generator=generator)[:SAMPLED]]).unique()
+        grad = torch.zeros(1, layout.tokens, heads, of_model.size)
+        grad[:, rows] = torch.randn(1, len(rows), heads, of_model.size, generator=generator)
+        spec = AttentionSpec(of_model.size**-0.5)
+        truth = values(
+            partial(written_out, rows), [part.float() for part in states], grad[:, rows], layout, spec
+        )
+        for name, candidate in candidates.items():
+            line: Line = {"part": "kernel", "kernel": name, "tokens": layout.tokens}
+            attend = candidate(of_model)
+            if isinstance(attend, str):
+                yield line | {"failed": attend}
+                continue
+            try:
+                own = [part.to(options.device) for part in states]
+                found = values(attend, own, grad.to(options.device, torch.bfloat16), layout, spec)
+                found[0] = found[0][:, rows.to(options.device)]
+                off = [
+                    float((a.float().cpu() - b).abs().max() / b.abs().max())
+                    for a, b in zip(found, truth, strict=True)
+                ]
+                yield line | dict(zip(("output", "query", "key", "value"), off, strict=True))
+            except Exception as error:
+                yield line | {"failed": why(error)}
+
+
+def values(
+    attend: Callable[..., Tensor],
+    states: Sequence[Tensor],
+    grad: Tensor,
+    layout: PackedLayout,
+    spec: AttentionSpec,
+) -> list[Tensor]:
+    """The output, and the gradients of queries, keys and values."""
+    leaves = [part.clone().requires_grad_() for part in states]
+    output = attend(*leaves, layout, spec)
+    return [output.detach(), *torch.autograd.grad(output, leaves, grad)]
+
+
+def written_out(
+    rows: Tensor, q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, spec: AttentionSpec
+) -> Tensor:
+    """The attention of some queries, by the definition."""
+    tokens = torch.arange(layout.tokens)
+    sees = sees_of(layout, q.device)(tokens, tokens, rows[:, None], tokens)
+    group = q.shape[1] // k.shape[1]
+    k, v = (part.repeat_interleave(group, dim=1) for part in (k, v))
+    weights = (q[:, :, rows] @ k.transpose(-1, -2) * spec.scale).masked_fill(~sees, -torch.inf).softmax(-1)
+    return (weights @ v).transpose(1, 2)
+
+
+def equal_scores(options: argparse.Namespace) -> Iterator[Line]:
+    """Scores over a shared prefix against those of separate sequences, by torch's own causal attention."""
+    for length in options.lengths[1:]:
+        work = Work("scoring", length, options.response, 4)
+        model = build(options.model, "scoring", options.device, layers=2)
+        found = {}
+        for name, arm in arms_of(work, model.config.vocab_size, options.device).items():
+            if name in ("shared", "one causal call"):
+                model.set_attn_implementation(arm.attention)
+                with torch.inference_mode():
+                    found[name] = torch.cat([scores(model, part) for part in arm.parts]).float().cpu()
+        shared, separate = found["shared"], found["one causal call"]
+        off = float((shared - separate).abs().max() / separate.std())
+        yield {"part": "scores", "tokens": length, "largest_difference_over_deviation": off}
+
+
+def steps(options: argparse.Namespace) -> Iterator[Line]:
+    """Step times and peaks: K = 1, 3, 7; the shape 8K with n = 4 that verl published 1.70x for; G = 8 of GRPO."""
+    short = options.lengths[1] // 2
+    works = [Work("lora", options.lengths[1], options.response, 1 + k) for k in (1, 3, 7)]
+    works += [Work("lora", short, options.response, count) for count in (4, 8)]
+    for work in works[:: len(works) - 1] if options.dry else works:
+        line = {
+            "part": "ratio",
+            "prompt": work.prompt,
+            "response": work.response,
+            "responses": work.responses,
+        }
+        yield line | ratio_of(work, options)
+    longest = Work("lora", options.lengths[2], options.response, 4)
+    yield {"part": "whole", "prompt": longest.prompt, "responses": 4} | whole_of(
+        longest, options, True, not options.dry
+    )
+
+
+def lengths_change(options: argparse.Namespace) -> Iterator[Line]:
+    """An optimizer step, then 20 steps of changing lengths: what the allocators reserve and pin."""
+    cuda = options.device == "cuda"
+    model = build(options.model, "lora", options.device, layers=None, offload=cuda, tiled=True)
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(trained, fused=True)
+    draw = torch.Generator().manual_seed(0)
+    seconds = []
+    for _ in range(20):
+        prompt = int(torch.randint(options.lengths[0] // 2, options.lengths[1], (), generator=draw))
+        work = Work("lora", prompt, options.response, 2)
+        (part,) = arms_of(work, model.config.vocab_size, options.device)["shared"].parts
+        begun = time.perf_counter()
+        loss = scores(model, part).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        assert torch.isfinite(loss)  # waits for the device
+        seconds.append(time.perf_counter() - begun)
+    line: Line = {"part": "lengths", "steps": len(seconds), "seconds": sum(seconds)}
+    if cuda:
+        pinned = torch.cuda.memory.host_memory_stats()["allocated_bytes.peak"]
+        reserved, allocated = torch.cuda.max_memory_reserved(), torch.cuda.max_memory_allocated()
+        line |= {"reserved_bytes": reserved, "allocated_bytes": allocated, "pinned_bytes": pinned}
+    yield line
+
+
+def serving(options: argparse.Namespace) -> Iterator[Line]:
+    """Four responses over a prompt that is not cached, and over one that is."""
+    model = build(options.model, "scoring", options.device, layers=None)
+    (tree,) = Work("scoring", options.lengths[1], options.response, 4).trees(model.config.vocab_size)
+    block = PrefixCache([model], 2**22).block_bytes
+    cache = PrefixCache([model], block * (len(tree.prefix) // 16 + 2))
+    line: Line = {"part": "serving", "prompt": len(tree.prefix)}
+    found = []
+    for name in ("cold", "warm"):
+        begun = time.perf_counter()
+        with torch.inference_mode():
+            packed = cache.pack([tree])
+            found.append(scores(model, packed.to(options.device)).tolist())
+        cache.keep(packed)
+        line[f"{name}_seconds"] = time.perf_counter() - begun
+    yield line | {"largest_difference": max(abs(a - b) for a, b in zip(*found, strict=True))}
+
+
+def generation(options: argparse.Namespace) -> Iterator[Line]:
+    """Eight judgments of one prompt, written together."""
+    kind, sizes = SHAPES[options.model]
+    with torch.device(options.device):
+        config = kind(**sizes, max_position_embeddings=2**21)
+        model = AutoModelForCausalLM.from_config(
+            config, attn_implementation=attention.SHARED_PREFIX, dtype=torch.bfloat16
+        ).eval()
+    model.requires_grad_(False)
+    set_precision(model, "bfloat16")
+    prompt = list(Work("", options.lengths[1], 1, 1).trees(sizes["vocab_size"])[0].prefix)
+    sampler, most = GroupSampler(model, ends=()), 4 if options.dry else 128
+    took = []
+    for tokens in (1, most):
+        begun = time.perf_counter()
+        sampler.sample(prompt, range(8), temperature=1.0, top_p=1.0, max_tokens=tokens)
+        took.append(time.perf_counter() - begun)
+    yield {
+        "part": "generation",
+        "prompt": len(prompt),
+        "first": took[0],
+        "tokens_per_second": 8 * most / took[1],
+    }
+
+
+def profile(options: argparse.Namespace) -> Iterator[Line]:
+    """The kernels that take most of a step."""
+    model = build(options.model, "lora", options.device, layers=2)
+    parts = arms_of(
+        Work("lora", options.lengths[1], options.response, 4), model.config.vocab_size, options.device
+    )
+    step(model, parts["shared"].parts, "lora")
+    with torch.profiler.profile() as seen:
+        step(model, parts["shared"].parts, "lora")
+    own = "self_device_time_total" if options.device == "cuda" else "self_cpu_time_total"
+    events = sorted(seen.key_averages(), key=lambda event: -getattr(event, own))
+    total = sum(getattr(event, own) for event in events)
+    yield {"part": "profile"} | {
+        event.key[:60]: round(getattr(event, own) / total, 3) for event in events[:12]
+    }
+
+
+def exchanges(options: argparse.Namespace) -> Iterator[Line]:
+    """The bandwidth of all-to-all exchanges between all devices of the machine."""
+    count = 2 if options.dry else torch.cuda.device_count()
+    if count < 2:
+        yield {"part": "exchange", "failed": "one GPU"}
+        return
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    command += [__file__, "--exchange", *(["--dry"] if options.dry else [])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    yield json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+
+
+def exchange(options: argparse.Namespace) -> None:
+    """One process of `exchanges`."""
+    dist.init_process_group("gloo" if options.dry else "nccl")
+    rank, count = dist.get_rank(), dist.get_world_size()
+    if not options.dry:
+        torch.cuda.set_device(rank)
+    sent = torch.ones(count * (2**10 if options.dry else 2**26), device=options.device)
+    received, repeats = torch.empty_like(sent), 5
+    for turn in range(repeats + 1):
+        if turn == 1:  # the first one makes connections
+            dist.barrier()
+            begun = time.perf_counter()
+        dist.all_to_all_single(received, sent)
+    dist.barrier()
+    each = sent.nbytes * (count - 1) / count * repeats / (time.perf_counter() - begun)
+    if rank == 0:
+        print(json.dumps({"part": "exchange", "devices": count, "bytes_per_second": each}), flush=True)
+    dist.destroy_process_group()
+
+
+PARTS = (kernels, equal_scores, steps, lengths_change, serving, generation, profile, exchanges)
+
+
+def table(lines: Sequence[Line]) -> str:
+    """The lines as a table in Markdown."""
+    around = lines[0]
+    rows = [
+        f"{around['device']}, {around['date']}, torch {around['versions']['torch']}.",
+        "",
+        "| part | measured |",
+        "|---|---|",
+    ]
+    for line in lines[1:]:
+        shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in line.items()}
+        cells = ", ".join(
+            f"{name} {value}"
+            for name, value in shown.items()
+            if not isinstance(value, dict) and name != "part"
+        )
+        rows.append(f"| {line['part']} | {cells} |")
+    return "\n".join(rows)
+
+
+def rewrite(lines: Sequence[Line], root: Path) -> None:
+    """Writes the table into the page, and the measured share of the peak into the planner's."""
+    page = root / PAGE
+    before, _, rest = page.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n{table(lines)}\n{END}{after}")
+    name = next((ours for part, ours in NAMES.items() if part in lines[0]["device"]), None)
+    share = next((line["share_of_peak"] for line in lines if "share_of_peak" in line), None)
+    if name and share:
+        file = root / UTILIZATION
+        known = re.sub(rf"^{name} = .*\n", "", file.read_text(), flags=re.M)
+        file.write_text(f"{known}{name} = {{ FA2 = {share} }}  # measured {lines[0]['date']}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dry", action="store_true", help="on a CPU, with a tiny model")
+    parser.add_argument("--model", choices=list(SHAPES), default="llama-3.1-8b")
+    parser.add_argument("--out", type=Path, help="write lines and copies of the rewritten files here")
+    parser.add_argument("--exchange", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    options.device, options.layers = ("cpu" if options.dry else "cuda"), 2
+    options.lengths, options.response = ((64, 128, 192), 8) if options.dry else (LENGTHS, 512)
+    if options.dry:
+        options.model = "tiny"
+    elif not torch.cuda.is_available():
+        parser.error("torch sees no GPU here: try --dry")
+    if options.exchange:
+        exchange(options)
+        return 0
+    root = options.out or ROOT
+    if options.out:
+        for name in (PAGE, UTILIZATION):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, root / name)
+    elif options.dry:
+        parser.error("--dry needs --out FOLDER, as nothing that it measures is of a GPU")
+    file = root / (
+        "day_one.jsonl" if options.out else f"perf/results/day_one_{datetime.now(UTC).date()}.jsonl"
+    )
+    file.write_text("")
+    lines: list[Line] = []
+
+    def add(line: Line) -> None:
+        lines.append(line)
+        print(json.dumps(line), flush=True)
+        with file.open("a") as out:
+            out.write(json.dumps(line) + "\n")
+
+    add(circumstances(options.device, 2))
+    for part in PARTS:
+        begun = time.perf_counter()
+        try:
+            for line in part(options):
+                add(line)
+        except Exception as error:  # no failure is worth the parts after it
+            add({"part": part.__name__, "failed": why(error)})
+        print(f"{part.__name__}: {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
+    rewrite(lines, root)
+    return int(any("error: " in str(line.get("failed", "")) for line in lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -114,6 +114,20 @@ OTHERS = {
     "qwen3": lambda: transformers.Qwen3Config(
         **SIZES, head_dim=16, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1
     ),
+    "smollm3": lambda: transformers.SmolLM3Config(
+        **SIZES, use_sliding_window=True, sliding_window=WINDOW, no_rope_layers=[1, 0]
+    ),
+    "gemma4": lambda: transformers.Gemma4TextConfig(
+        **SIZES,
+        **MIXED,
+        head_dim=16,
+        global_head_dim=16,
+        num_global_key_value_heads=2,
+        hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=97,
+        num_kv_shared_layers=0,
+        final_logit_softcapping=5.0,
+    ),
     "vaultgemma": lambda: transformers.VaultGemmaConfig(
         **SIZES, **MIXED, head_dim=16, attn_logit_softcapping=2.0, final_logit_softcapping=5.0
     ),

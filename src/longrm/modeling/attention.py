@@ -132,6 +132,9 @@ def continuation_attention(
     query, key = query.to(value.dtype), key.to(value.dtype)
     read, tokens = query.shape[2], key.shape[2]  # R, S
     spec = spec.within(tokens)
+    if read == 1 and spec.window is not None:  # one query sees the last keys, whatever is before them
+        key, value = key[:, :, -spec.window :], value[:, :, -spec.window :]
+        spec = replace(spec, window=None)
     if read in (1, tokens) and spec.plain:
         # torch's `is_causal` aligns the mask to the start, which is right only if all tokens are read.
         return sdpa(query, key, value, spec.scale, is_causal=read > 1).transpose(1, 2), None

@@ -18,6 +18,7 @@ from transformers import (
     LlamaConfig,
     MambaConfig,
     ModernBertConfig,
+    ModernBertDecoderConfig,
     T5Config,
 )
 
@@ -141,6 +142,12 @@ def test_a_model_that_cannot_generate_is_refused_by_capability(config: Any, line
     config.save_pretrained(writing)  # weights are never reached
     with pytest.raises(ModelError, match=line):
         load_language_model(writing)
+
+
+def test_a_language_model_with_a_head_of_several_layers_is_not_packed(writing: Path):
+    ModernBertDecoderConfig(**SMALL, cls_token_id=None, sep_token_id=None).save_pretrained(writing)
+    with pytest.raises(ModelError, match="lm_head"):
+        load_language_model(writing, packed=True)
 
 
 SMALL = {k: v for k, v in SIZES.items() if k not in ("initializer_range", "max_position_embeddings")}

@@ -374,6 +374,13 @@ def _check_modules(model: Any, where: str, *, packed: bool, scores: bool) -> Non
     # How transformers marks models that pass keyword arguments on to a custom attention.
     if packed and not model._supports_attention_backend:
         raise ModelError(f"{where}: its attention cannot be replaced by one for a shared prefix")
+    for name, module in () if scores or not packed else model.named_children():
+        # Log-probabilities are read from the last hidden states by the output embeddings alone.
+        if (
+            module not in (model.base_model, model.get_output_embeddings())
+            and next(module.parameters(), None) is not None
+        ):
+            raise ModelError(f"{where}: its logits are computed by {name}, too: not supported")
     if not packed and "past_key_values" not in signature(model.forward).parameters:
         raise ModelError(f"{where}: it has no cache of keys and values (a state-space model): not supported")
     if scores and not isinstance(getattr(model, "score", None), nn.Linear):

@@ -145,7 +145,7 @@ def test_a_model_that_cannot_generate_is_refused_by_capability(config: Any, line
 
 
 def test_a_language_model_with_a_head_of_several_layers_is_not_packed(writing: Path):
-    ModernBertDecoderConfig(**SMALL, cls_token_id=None, sep_token_id=None).save_pretrained(writing)
+    ModernBertDecoderConfig(**SMALL, cls_token_id=1, sep_token_id=2).save_pretrained(writing)
     with pytest.raises(ModelError, match="lm_head"):
         load_language_model(writing, packed=True)
 

@@ -15,8 +15,9 @@ from longrm.clients import Completion, Request, Writer
 from longrm.clients.remote_settings import ModelName, Remote, ServerUrl
 from longrm.config import OPERATIONAL, Config, IdentifiedBy
 from longrm.errors import RunError
+from longrm.reward_models.protocol import RewardModel
 from longrm.runs.logs import Log
-from longrm.types import Outcome, Trial
+from longrm.types import Outcome, Query, Trial
 
 SPENDING = "spending.jsonl"
 
@@ -199,6 +200,15 @@ class BatchedCalls(Generic[BatchItem, BatchReply]):
                         replies.set_result(own)
         finally:
             self._sending = None
+
+
+def batched_scores(reward_model: RewardModel) -> BatchedCalls[Query, Trial]:
+    """Scores the queries of all inputs in progress together, in a thread."""
+
+    async def judge(queries: list[Query]) -> list[Trial]:
+        return await asyncio.to_thread(reward_model.judge_in_all_orders, queries)
+
+    return BatchedCalls(judge)
 
 
 class ServedModel:

@@ -23,11 +23,12 @@ import pyarrow.parquet as pq
 
 from longrm.clients import Writer
 from longrm.clients.openai import OpenAIClient
-from longrm.clients.remote_settings import split_address
+from longrm.clients.remote_settings import Remote, split_address
 from longrm.data.files import RUN_ROWS, raw_rows
 from longrm.errors import ConfigError, DataError, RunError
 from longrm.jsonl import append_lines, json_line, writable
-from longrm.reward_models.kinds import split_kind
+from longrm.reward_models.kinds import JudgeSettings, load, split_kind
+from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.simulated import ErrorRates
 from longrm.runs.folder import (
     CACHE,
@@ -111,6 +112,12 @@ class SynthesisRun(NamedTuple):
     models: Mapping[str, AsyncModel]  # by role
     spending: Spending
     answers: GoldAnswers
+
+    def load_reward_model(self, name: str, judge: JudgeSettings, remote: Remote) -> RewardModel:
+        """Loads a reward model; paid answers of an endpoint are cached in the folder unless `remote` names a file."""
+        if remote.cache is None:
+            remote = remote.model_copy(update={"cache": str(self.folder.path / CACHE)})
+        return load(name, judge=judge, remote=remote, on_usage=partial(self.spending.pay, name))
 
     def write(
         self,

@@ -4,7 +4,6 @@ The paper's section 6.2: two rollouts per prompt, and training on the better one
 part of the prompt (`ShortContextModel`) is the baseline for a long-context one.
 """
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,6 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from longrm import reward_models
 from longrm.clients.remote_settings import ModelName, Remote
 from longrm.data import read, read_demonstrations
 from longrm.data.fields import group_of, messages_of, name_of, required, to_json_types
@@ -26,7 +24,6 @@ from longrm.reading import reading
 from longrm.reward_models import JudgeSettings, RewardModel
 from longrm.reward_models.trials import points
 from longrm.rng import seed_of
-from longrm.runs.folder import CACHE
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.documents import Document, PolicyPrompt, policy_prompt
 from longrm.synthesis.models import (
@@ -35,6 +32,7 @@ from longrm.synthesis.models import (
     ModelSettings,
     TaskRequest,
     ask,
+    batched_scores,
     check_answered,
     failure_of,
 )
@@ -96,11 +94,7 @@ def synthesize(recipe: DistillRecipe, out: Path, *, progress: Progress = no_prog
     sources = [documents.provenance(find_files(documents.place) if documents.format == "prompts" else None)]
     name = recipe.reward_model
     with open_run("distill", recipe, out, models, sources, {}, name) as run:
-        remote = recipe.remote
-        if remote.cache is None:  # paid answers are not bought again when the run continues
-            remote = remote.model_copy(update={"cache": str(out / CACHE)})
-        pay = partial(run.spending.pay, name)
-        reward_model = reward_models.load(name, judge=recipe.judge, remote=remote, on_usage=pay)
+        reward_model = run.load_reward_model(name, recipe.judge, recipe.remote)
         if recipe.short_context is not None:
             tokenizer = load_tokenizer(recipe.tokenizer)
             reward_model = ShortContextModel(reward_model, tokenizer, recipe.short_context)
@@ -141,15 +135,6 @@ def _kept(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of a row that its demonstration keeps."""
     names = ("task", "source", "length")
     return {name: to_json_types(metadata[name]) for name in names if metadata.get(name) is not None}
-
-
-def batched_scores(reward_model: RewardModel) -> BatchedCalls[Query, Trial]:
-    """Scores the queries of all inputs in progress together, in a thread."""
-
-    async def judge(queries: list[Query]) -> list[Trial]:
-        return await asyncio.to_thread(reward_model.judge_in_all_orders, queries)
-
-    return BatchedCalls(judge)
 
 
 async def make_rows(

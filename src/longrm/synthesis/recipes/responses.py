@@ -1,8 +1,9 @@
-"""`longrm synthesize responses`: models answer questions about perturbed contexts.
+"""`longrm synthesize responses`: models answer questions about perturbed or partial contexts.
 
-The answers are candidates of graded quality (paper, section 2). Every perturbation is a pure function of the view (what
-a model sees of a document), random draws and passages of other documents, and records its name and parameters in
-`View.done`.
+The answers are candidates of graded quality (paper, section 2), or the best and the worst make a pair. With `sampling =
+"bandit"` the writer sees a few chunks, chosen by the rewards of earlier answers. Every perturbation is a pure function
+of the view (what a model sees of a document), random draws and passages of other documents, and records its name and
+parameters in `View.done`.
 """
 
 import asyncio
@@ -11,25 +12,40 @@ import heapq
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from longrm.benchmarks.answer_metrics import answer_metric
+from longrm.clients import Completion
 from longrm.config import Config
 from longrm.data.chunking import approximate_tokens, chunk_spans
+from longrm.data.formats import to_native_row
 from longrm.errors import ConfigError, nearest
 from longrm.reading import is_number
+from longrm.reward_models import RewardModel
+from longrm.reward_models.lexical import index
+from longrm.reward_models.trials import points
 from longrm.rng import Draws
 from longrm.runs.progress import Progress, no_progress
-from longrm.synthesis.documents import Candidate, Document
-from longrm.synthesis.models import AsyncModel, ModelSettings, TaskRequest, ask, failure_of
+from longrm.synthesis.bandit import BanditSettings, ChunkBandit, check_rates_answers, reward_of
+from longrm.synthesis.documents import Candidate, Document, policy_prompt
+from longrm.synthesis.models import (
+    AsyncModel,
+    ModelSettings,
+    TaskRequest,
+    ask,
+    batched_scores,
+    check_answered,
+    failure_of,
+)
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
 from longrm.synthesis.settings import DocumentRecipe
-from longrm.types import as_messages
+from longrm.types import Comparison, Query, as_messages
 
 PASSAGE_SIZE = 200  # approximate tokens of a numbered passage
 POOL_PASSAGES = 2000  # passages of other documents to distract with, held in memory
@@ -77,6 +93,12 @@ class View:
             f"{self.shown}\n\nAnswer the question from the passages alone. Where it asks for sources, cite passages by "
             f"number, such as [2].\n\nQuestion: {self.question}"
         )
+
+    @property
+    def digest(self) -> str:
+        """Identifies the prompt in rows."""
+        prompt = json.dumps(as_messages(self.content, "user"), ensure_ascii=False)
+        return hashlib.sha256(prompt.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def drop_clues(view: View, draws: Draws, foreign: Sequence[str], *, p: float = 0.5) -> View:
@@ -230,13 +252,30 @@ class ResponsesRecipe(DocumentRecipe):
 
     Attributes:
         writers: The models that answer, at least one.
-        plans: Every model answers every question once under each.
+        sampling: "plans": every model answers every question once under each of `plans`. "bandit": it answers
+            `bandit.rounds` times, each time from the chunks that led to good answers before, or that are new.
+        plans: How the context is perturbed.
+        bandit: How chunks are chosen and answers rated.
+        rows: "candidates", all answers, or with the bandit also "pairs": the best and the worst answer of all writers,
+            to the question about the whole context.
         max_tokens: The most tokens of an answer; a longer one is dropped and counted as truncated.
     """
 
     writers: tuple[ModelSettings, ...] = Field(min_length=1)
+    sampling: Literal["plans", "bandit"] = "plans"
     plans: tuple[ResponsePlan, ...] = (ResponsePlan(),)
+    bandit: BanditSettings = BanditSettings()
+    rows: Literal["candidates", "pairs"] = "candidates"
     max_tokens: int = Field(512, ge=1)
+
+    @model_validator(mode="after")
+    def _settings_are_of_the_sampling(self) -> Self:
+        other = "bandit" if self.sampling == "plans" else "plans"
+        if other in self.model_fields_set:
+            raise ValueError(f"`{other}` is only valid with sampling = '{other}'")
+        if self.rows == "pairs" and self.sampling == "plans":
+            raise ValueError("rows = 'pairs' is only valid with sampling = 'bandit', which rates the answers")
+        return self
 
 
 RECIPE = ResponsesRecipe
@@ -247,10 +286,19 @@ def synthesize(recipe: ResponsesRecipe, out: Path, *, progress: Progress = no_pr
     models = {f"writer {number}": writer for number, writer in enumerate(recipe.writers, start=1)}
     example = View((Passage("", 1),), "", exemplars=("",), hints=("",))  # has all words of the prompt
     prompts = {"answering": (str(as_messages(example.content, "user")),)}
-    sources = [recipe.documents.provenance()]
-    with open_run("responses", recipe, out, models, sources, prompts) as run:
-        pool, total = gather_passages(recipe.documents.read(), recipe.seed)
-        make = partial(make_rows, recipe, [*run.models.values()], pool)
+    sources, bandit = [recipe.documents.provenance()], recipe.bandit
+    with open_run("responses", recipe, out, models, sources, prompts, bandit.reward_model or "") as run:
+        writers = [*run.models.values()]
+        if recipe.sampling == "bandit":
+            reward_model = None
+            if bandit.reward_model is not None:
+                reward_model = run.load_reward_model(bandit.reward_model, bandit.judge, bandit.remote)
+                check_rates_answers(reward_model)
+            total = sum(1 for _ in recipe.documents.read())
+            make = partial(make_rows_by_bandit, recipe, writers, rater(reward_model))
+        else:
+            pool, total = gather_passages(recipe.documents.read(), recipe.seed)
+            make = partial(make_rows, recipe, writers, pool)
         return run.write(recipe.documents.read(), make, total=total, progress=progress)
 
 
@@ -297,12 +345,7 @@ async def make_rows(
     context, and their candidates differ only by the model.
     """
     foreign = [text for group, text in pool if group != document.group]
-    whole = View(
-        passages_of(document.text, document.answer),
-        document.question,
-        tuple(document.metadata.get("exemplars") or ()),
-        tuple(document.metadata.get("steps") or ()),
-    )
+    whole = view_of(document, passages_of(document.text, document.answer))
     views = []
     for number, plan in enumerate(recipe.plans):
         draws, view = Draws("perturbation", recipe.seed, document.id, number), whole
@@ -311,15 +354,8 @@ async def make_rows(
         views.append(view)
 
     def request(model: str, number: int) -> TaskRequest:
-        view = views[number]
-        return TaskRequest(
-            as_messages(view.content, "user"),
-            recipe.max_tokens,
-            recipe.plans[number].temperature,
-            _seed(recipe.seed, document.id, number, model),
-            task="answer",
-            parts={"document": document.id, "shown": view.shown, "question": view.question},
-        )
+        seed = _seed(recipe.seed, document.id, number, model)
+        return request_of(recipe, document, views[number], recipe.plans[number].temperature, seed)
 
     numbers = range(len(recipe.plans))
     answered = await asyncio.gather(
@@ -329,19 +365,173 @@ async def make_rows(
     for model, answers in zip(models, answered, strict=True):
         for plan, view, answer in zip(recipe.plans, views, answers, strict=True):
             text = answer.text.strip()
-            reason = failure_of(answer) or ("" if text else "empty")
+            reason = _unusable(answer)
             steps["written", reason or KEPT] += 1
             if reason:
                 continue
-            prompt = json.dumps(as_messages(view.content, "user"), ensure_ascii=False)
             metadata = {
                 "perturbations": list(view.done),
                 "temperature": plan.temperature,
-                "prompt_hash": hashlib.sha256(prompt.encode(errors="surrogatepass")).hexdigest()[:16],
+                "prompt_hash": view.digest,
             }
             candidate = Candidate(document.id, model.name, text, plan.label, metadata=metadata)
             rows.append(candidate.to_row())
     return InputOutcome(document.id, rows, steps)
+
+
+def view_of(document: Document, passages: tuple[Passage, ...]) -> View:
+    """A document's question about some of its passages."""
+    exemplars, steps = (tuple(document.metadata.get(name) or ()) for name in ("exemplars", "steps"))
+    return View(passages, document.question, exemplars, steps)
+
+
+def request_of(
+    recipe: ResponsesRecipe, document: Document, view: View, temperature: float, seed: int
+) -> TaskRequest:
+    """Asks a model to answer from a view."""
+    return TaskRequest(
+        as_messages(view.content, "user"),
+        recipe.max_tokens,
+        temperature,
+        seed,
+        task="answer",
+        parts={"document": document.id, "shown": view.shown, "question": view.question},
+    )
+
+
+def _unusable(answer: Completion) -> str:
+    """Why an answer is no candidate; empty if it is one."""
+    return failure_of(answer) or ("" if answer.text.strip() else "empty")
+
+
+# ---- The bandit ----
+
+Rater = Callable[[Document, str], Awaitable[float | None]]
+"""Scores an answer to a document's question: higher is better, None without a score."""
+
+
+def rater(reward_model: RewardModel | None) -> tuple[Rater, str]:
+    """A rater, and the scale of its scores; without a model it is the document's metric, from 0 to 1."""
+    if reward_model is None:
+        return _rate_by_metric, "share"
+    judge = batched_scores(reward_model)
+
+    async def rate(document: Document, text: str) -> float | None:
+        prompt = policy_prompt(document)
+        responses = (as_messages(text, "assistant"),)
+        query = Query(document.id, prompt.messages, responses, prompt.context, prompt.question)
+        trials = await judge([query])
+        check_answered(reward_model.name, trials)
+        return points(trials[0])[0] if points(trials[0]) else None
+
+    return rate, reward_model.scale
+
+
+async def _rate_by_metric(document: Document, text: str) -> float | None:
+    metric, gold = answer_metric(document.metric or "token_f1"), document.answer
+    best = (
+        metric(gold, gold) if gold.strip() else 0.0
+    )  # less than 1 where metrics are stricter than their range
+    return min(1.0, metric(text, gold) / best) if best else None
+
+
+async def make_rows_by_bandit(
+    recipe: ResponsesRecipe, models: Sequence[AsyncModel], rating: tuple[Rater, str], document: Document
+) -> InputOutcome:
+    """Every model answers round by round from chosen chunks; an answer without a score earns its chunks nothing."""
+    steps, settings, (rate, scale) = Steps(), recipe.bandit, rating
+    if settings.reward_model is None:
+        rateable = await rate(document, document.answer) is not None
+        steps["documents", KEPT if rateable else "no gold answer that a metric can rate by"] += 1
+        if not rateable:
+            return InputOutcome(document.id, (), steps)
+    lexicon = index((document.text,), settings.chunk_size)
+    passages = [
+        Passage(document.text[chunk.start : chunk.end], number)
+        for number, chunk in enumerate(lexicon.chunks, start=1)
+    ]
+    # The authors take the similarity with an answer that a model wrote from the gold one; this takes no request.
+    relevance = lexicon.scores(f"{document.question} {document.answer}")
+    priors = (relevance / (relevance.max(initial=0) or 1)).tolist()
+
+    async def answers_of(model: AsyncModel) -> list[tuple[str, Candidate]]:
+        bandit, scores = ChunkBandit(priors), list[float]()
+        found: list[tuple[str, Candidate]] = []
+        for number in range(settings.rounds):
+            arms = bandit.select(settings.chunks)
+            view = view_of(document, tuple(passages[arm] for arm in arms))
+            seed = _seed(recipe.seed, document.id, "round", number, model.name)
+            (answer,) = await ask(model, request_of(recipe, document, view, settings.temperature, seed))
+            text = answer.text.strip()
+            reason = _unusable(answer)
+            score = None if reason else await rate(document, text)
+            if score is None:
+                reason = reason or "unjudged"
+                bandit.update(arms, 0.0)
+            else:
+                bandit.update(arms, score if scale == "share" else reward_of(score, scores, scale))
+                scores.append(score)
+                if any(text == other.text for _, other in found):
+                    reason = "repeated"
+            metadata = {
+                "round": number + 1,
+                "chunks": [passages[arm].label for arm in arms],
+                "temperature": settings.temperature,
+                "prompt_hash": view.digest,
+            }
+            found.append(
+                (reason, Candidate(document.id, model.name, text, "bandit", score, metadata=metadata))
+            )
+        return found
+
+    candidates = []
+    for found in await asyncio.gather(*map(answers_of, models)):
+        for reason, candidate in found:
+            steps["written", reason or KEPT] += 1
+            if not reason:
+                candidates.append(candidate)
+    if recipe.rows == "candidates":
+        return InputOutcome(document.id, [one.to_row() for one in candidates], steps)
+    pair = best_and_worst_answer(candidates, recipe.seed)
+    steps["pairs", KEPT if pair else "tie" if candidates else "no_answer"] += 1
+    return InputOutcome(document.id, [pair_row(document, *pair)] if pair else (), steps)
+
+
+def best_and_worst_answer(candidates: Sequence[Candidate], seed: int) -> tuple[Candidate, Candidate] | None:
+    """The candidates with the highest and the lowest score, drawn from equal ones; None if all scores are equal."""
+    scores = [one.score or 0.0 for one in candidates]
+    if not scores or max(scores) == min(scores):
+        return None
+    draws = Draws("pair", seed, candidates[0].document)
+    best, worst = (
+        draws.choice([one for one, score in zip(candidates, scores, strict=True) if score == end])
+        for end in (max(scores), min(scores))
+    )
+    return best, worst
+
+
+def pair_row(document: Document, best: Candidate, worst: Candidate) -> dict[str, Any]:
+    """Two answers as a comparison about the whole context."""
+    prompt, pair = policy_prompt(document), (best, worst)
+    metadata = {
+        **prompt.metadata,
+        "models": [one.model for one in pair],
+        "answer_scores": [one.score for one in pair],
+        "chunks": [one.metadata["chunks"] for one in pair],
+    }
+    responses = tuple(as_messages(one.text, "assistant") for one in pair)
+    return to_native_row(
+        Comparison(
+            prompt.id,
+            prompt.group,
+            prompt.messages,
+            responses,
+            (1, 2),
+            metadata,
+            prompt.context,
+            prompt.question,
+        )
+    )
 
 
 def _done(view: View, name: str, parameters: Mapping[str, Any], **changes: Any) -> View:

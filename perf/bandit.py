@@ -11,7 +11,7 @@ import asyncio
 import json
 import statistics
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,17 @@ class Reader:
         return [Completion(Outcome.ANSWERED, self._quote(request)) for request in requests]
 
     def _quote(self, request: TaskRequest) -> str:
-        shown = sentences(request.parts["shown"])
-        found = [{*words_of(sentence)} for sentence in shown]
+        shown, found = _split(request.parts["shown"])
         asked = {*words_of(request.parts["question"])}
         weights = {word: 1 / (1 + sum(word in words for words in found)) for word in sorted(asked)}
         best = sorted(range(len(shown)), key=lambda at: -sum(weights[word] for word in found[at] & asked))
         return shown[Draws("reader", request.seed).choice(best[:3])]
+
+
+@lru_cache(maxsize=256)  # some plans show the same context again
+def _split(text: str) -> tuple[list[str], list[set[str]]]:
+    found = sentences(text)
+    return found, [{*words_of(sentence)} for sentence in found]
 
 
 class Counting:

@@ -45,9 +45,18 @@ _RECIPES = {
         "rows are the comparisons, with the kept criteria as their `rubrics`.",
         "Judge by them: longrm evaluate --model MODEL --bench file:{out}/rows --set judge.rubrics=item --out RUN",
     ),
+    "rationales": RecipeText(
+        "Let a model write the reasons for preferences, each checked without its verdict.",
+        "A model is shown a pair and which response is better, and writes the analysis that leads there. It is kept if "
+        "a checker that reads it without its verdict finds the better response again, in both orders. Pairs without a "
+        "label get one from `labeler`. The rows are judgments to imitate.",
+        _TRAIN_SFT,
+    ),
     "responses": RecipeText(
         "Let models answer questions: candidates of graded quality.",
-        "Models answer questions about documents with perturbed contexts, which gives candidates of graded quality.",
+        "Models answer questions about documents with perturbed contexts, which gives candidates of graded quality. "
+        'With sampling = "bandit" they see the chunks that led to good answers before, and with rows = "pairs" the '
+        "best and the worst answer make a pair.",
         "Judge them: longrm synthesize short-to-long, vote or benchmark, with --set candidates.path={out}",
     ),
     "short-to-long": RecipeText(
@@ -97,8 +106,9 @@ _RECIPES = {
 def command() -> None:
     """Makes data from documents with questions and gold answers; every recipe is a subcommand.
 
-    For texts without questions, start with `questions`; `rubrics` adds criteria to preferences, `embed` puts
-    them into long contexts, and `judge-prompts` makes prompts of them on which a judge is trained.
+    For texts without questions, start with `questions`; `rubrics` adds criteria to preferences, `rationales` the
+    reasons for them, `embed` puts them into long contexts, and `judge-prompts` makes prompts of them on which a judge
+    is trained.
 
     The input is a recipe in TOML, the output a run folder: rows/ has the data for longrm train and evaluate;
     manifest.json has sources, models, prompts, cost, and the counts of every step. The same command continues a

@@ -21,9 +21,21 @@ from longrm.types import Outcome, Query, Trial
 
 SPENDING = "spending.jsonl"
 
-TaskName = Literal["", "judge", "sufficiency", "attribution", "answer", "question", "criteria", "compare"]
+TaskName = Literal[
+    "",
+    "judge",
+    "sufficiency",
+    "attribution",
+    "answer",
+    "question",
+    "criteria",
+    "compare",
+    "rationale",
+    "verify",
+]
 """What a model is asked to do: score a response; say whether passages lead to the gold answer; name the passages that
-it needs; answer a question; write a question; write criteria; compare two responses by one criterion."""
+it needs; answer a question; write a question; write criteria; compare two responses by one criterion; write the reasons
+for a verdict; judge with another judge's analysis."""
 
 BatchItem = TypeVar("BatchItem")
 BatchReply = TypeVar("BatchReply")

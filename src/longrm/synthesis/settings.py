@@ -169,6 +169,16 @@ class WriterRecipe(ModelRecipe):
     writer: ModelSettings
     checker: ModelSettings | None = None
 
+    @model_validator(mode="after")
+    def _checker_knows_the_writer(self) -> Self:
+        checker = "" if self.checker is None else self.checker.model
+        if checker.startswith("simulated:") and not self.writer.model.startswith("simulated:"):
+            raise ValueError(
+                "a simulated checker only knows what a simulated writer wrote: set checker.model to another model, or "
+                "omit the checker"
+            )
+        return self
+
     @property
     def models(self) -> dict[str, ModelSettings]:
         """The models to ask, by role."""

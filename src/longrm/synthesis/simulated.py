@@ -48,6 +48,8 @@ _LAST_WORD = re.compile(r"(\w+)\W*$")
 _GAP = 'Which word ends the sentence that begins "{}"?'
 _GAP_PATTERN = re.compile(re.escape(_GAP).replace(r"\{\}", "(.+)"))
 _SAYS, _OMITS = 'The response says "{}".', 'The response does not say "{}".'
+_CLAIM = 'Response {} says "{}", which response {} does not say.'
+_CLAIM_PATTERN = re.compile(r'Response ([AB]) says "(\w+)", which response [AB] does not say\.')
 _CRITERION = re.compile(r'The response (says|does not say) "(.+)"\.')
 
 
@@ -90,7 +92,8 @@ class SimulatedModel:
       approximate tokens it is at least 3 points off, else with `disagreement` one; with `misformat` it is missing.
     - Answers: the gold answer if the text shown contains its words, except at the error rate; else that to another
       question.
-    - Questions and criteria: see `write_question` and `write_criteria`; it answers and compares by these.
+    - Questions, criteria and rationales: see `write_question`, `write_criteria` and `write_rationale`; it answers,
+      compares and verifies by these.
     - Sufficiency and attribution: looks for the gold answer's words, without error.
 
     Every draw depends only on the name, the seed and the prompt (above temperature 0, on the request's seed too):
@@ -142,6 +145,10 @@ class SimulatedModel:
                 )
             case "compare":
                 return compare_by(parts["criterion"], parts["first"], parts["second"])
+            case "rationale":
+                return write_rationale(parts["first"], parts["second"], parts["letter"], draws, error, rates)
+            case "verify":
+                return verify(parts["analysis"], parts["first"], parts["second"])
             case "judge":
                 return self._judgment(parts, error, draws)
             case "answer":
@@ -232,6 +239,34 @@ def compare_by(criterion: str, first: str, second: str) -> str | None:
     meets = [(match[2] in words_of(response)) is (match[1] == "says") for response in (first, second)]
     letter = "C" if meets[0] == meets[1] else "A" if meets[0] else "B"
     return f"The word was looked up in both.\n\n[[{letter}]]"
+
+
+def write_rationale(
+    first: str, second: str, letter: str, draws: Draws, error: float, rates: ErrorRates
+) -> str:
+    """Names a drawn word that the response with this letter has and the other lacks.
+
+    With probability `error` the claim is false: the word is one that only the other response has. At the misformat rate
+    the verdict is missing.
+    """
+    own, other = ({*words_of(text)} for text in ((first, second) if letter == "A" else (second, first)))
+    sound, faulty = sorted(own - other), sorted(other - own)
+    wrong, readable = draws.fraction() < error, draws.fraction() >= rates.misformat
+    drawn = (faulty if wrong else sound) or sound or faulty
+    if not drawn:
+        return "Nothing tells them apart."
+    claim = _CLAIM.format(letter, draws.choice(drawn), "BA"["AB".index(letter)])
+    return f"{claim}\n\n[[{letter}]]" if readable else claim
+
+
+def verify(analysis: str, first: str, second: str) -> str | None:
+    """The verdict with an analysis of `write_rationale`: its response if the claim holds; None for any other."""
+    match = _CLAIM_PATTERN.fullmatch(analysis.strip())
+    if match is None:
+        return None
+    named, other = (first, second) if match[1] == "A" else (second, first)
+    holds = match[2] in words_of(named) and match[2] not in words_of(other)
+    return f"The word was looked up in both.\n\n[[{match[1] if holds else 'C'}]]"
 
 
 def _true_score(document: Document, response: str) -> int | None:

@@ -5,32 +5,34 @@ A criterion is kept if a judge that uses only this criterion finds the preferenc
 
 import asyncio
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from longrm.column_names import ColumnNames
-from longrm.data import ComparisonRow, read
+from longrm.data import ComparisonRow
 from longrm.data.chunking import words_of
 from longrm.data.files import find_files
 from longrm.data.formats import to_native_row
-from longrm.errors import DataError
 from longrm.judging.answers import answer_of
 from longrm.judging.pairwise import Pairwise
 from longrm.judging.prompts import conversation_text, response_text
-from longrm.reading import located
 from longrm.rng import seed_of
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.domains import free_name, wrapped
 from longrm.synthesis.models import AsyncModel, TaskRequest, ask, failure_of
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
-from longrm.synthesis.settings import SourceSettings, WriterRecipe
-from longrm.types import Comparison, Criterion, Query, as_messages, presented_order, query_of
+from longrm.synthesis.preferences import (
+    PreferenceSettings,
+    best_and_worst,
+    lead_in_both_orders,
+    pair_queries,
+)
+from longrm.synthesis.settings import WriterRecipe
+from longrm.types import Comparison, Criterion, as_messages, presented_order
 
 WRITING = (
     "Above stands what a model was given, and below it two responses to its last turn, of which one was preferred to "
@@ -66,25 +68,6 @@ _POINTING = re.compile(
 )
 
 
-class PreferenceSettings(SourceSettings):
-    """The preferences.
-
-    Attributes:
-        path: A file or folder of comparisons, in any format that longrm reads, with a known gold order.
-        columns: Names of columns in the file, by longrm's names, such as `prompt = "question"`.
-    """
-
-    columns: ColumnNames | None = None
-
-    def read(self) -> Iterator[ComparisonRow]:
-        """Reads the comparisons; raises `DataError` for rows whose responses are judgments."""
-        for row in islice(read(self.place, columns=self.columns), self.limit):
-            if row.comparison.role == "judgment":
-                problem = "its responses are judgments of one response; criteria need responses to a prompt"
-                raise DataError(located(row.place, problem))
-            yield row
-
-
 class RubricsRecipe(WriterRecipe):
     """Settings of `longrm synthesize rubrics`.
 
@@ -95,16 +78,6 @@ class RubricsRecipe(WriterRecipe):
 
     preferences: PreferenceSettings
     most: int = Field(5, ge=1)
-
-    @model_validator(mode="after")
-    def _checker_knows_the_criteria(self) -> Self:
-        checker = "" if self.checker is None else self.checker.model
-        if checker.startswith("simulated:") and not self.writer.model.startswith("simulated:"):
-            raise ValueError(
-                "a simulated checker only knows the criteria of a simulated writer: set checker.model to another "
-                "model, or omit the checker"
-            )
-        return self
 
 
 RECIPE = RubricsRecipe
@@ -173,43 +146,15 @@ async def _check(
         requests.append(
             TaskRequest(messages, recipe.max_tokens, verdict=r"\[\[[ABC]\]\]", task="compare", parts=parts)
         )
-    leads = []  # of the better response, by each reply
-    for query, sign, reply in zip(queries, (1, -1), await ask(checker, *requests), strict=True):
-        if reason := failure_of(reply):
-            return reason
-        verdict = _PAIRWISE.parse(reply.text, query)
-        if verdict is None:
-            return "no_verdict"
-        if verdict.contradicted:
-            return "contradicted"
-        first_points, second_points = verdict.values
-        leads.append(sign * (first_points - second_points))
-    if leads[0] != leads[1]:
-        return "depends_on_order"
-    return "" if leads[0] > 0 else "wrong" if leads[0] < 0 else "tie"
-
-
-def best_and_worst(comparison: Comparison) -> tuple[int, int] | None:
-    """The first of the best responses and the last of the worst; None if all tie. Needs known ranks."""
-    first, *_, last = comparison.best_first()
-    assert comparison.ranks is not None, "checked by best_first"
-    return None if comparison.ranks[first] == comparison.ranks[last] else (first, last)
-
-
-def pair_queries(comparison: Comparison, pair: tuple[int, int], criterion: str) -> list[Query]:
-    """The pair in both orders, first with the better response first."""
-    better, worse = pair
-    orders = ((better, worse), (worse, better))
-    return [
-        replace(query_of(comparison, order, trial), criterion=criterion) for trial, order in enumerate(orders)
-    ]
+    reason, lead = lead_in_both_orders(queries, await ask(checker, *requests))
+    return reason or ("" if lead > 0 else "wrong" if lead < 0 else "tie")
 
 
 def writing_request(
     comparison: Comparison, pair: tuple[int, int], most: int, *, max_tokens: int, seed: int
 ) -> TaskRequest:
     """Asks for criteria that distinguish the better response from the worse; the seed also draws their order."""
-    query, _ = pair_queries(comparison, pair, "")
+    query, _ = pair_queries(comparison, pair)
     better, worse = (response_text(response, query) for response in query.responses)
     given = conversation_text(comparison.prompt, comparison.tools)
     named = {pair[0]: ("preferred", better), pair[1]: ("other", worse)}

@@ -8,16 +8,32 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
+from longrm.data.chunking import words_of
+from longrm.data.criteria import criteria_of, read_rubrics
 from longrm.data.fields import tools_of
-from longrm.errors import DataError, RunError
+from longrm.errors import ConfigError, DataError, RunError
 from longrm.jsonl import json_text
-from longrm.reading import is_text, reading, short
+from longrm.judging.answers import answer_of
+from longrm.reading import is_number, is_text, reading, short
 from longrm.reward_models.kinds import load
 from longrm.reward_models.protocol import RewardModel
-from longrm.reward_models.trials import points
-from longrm.types import Message, Outcome, Query, Response, Tool, are_ratings, as_messages, text_of
+from longrm.reward_models.trials import as_share, points
+from longrm.types import (
+    Criterion,
+    Message,
+    Outcome,
+    Query,
+    Response,
+    Scale,
+    Tool,
+    Trial,
+    are_ratings,
+    as_messages,
+    text_of,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -34,6 +50,7 @@ class _Row:
     prompt: tuple[Message, ...]
     completion: Response
     tools: tuple[Tool, ...]
+    rubrics: tuple[Criterion, ...]
     reward: "Future[_Reward]" = field(default_factory=Future)
 
 
@@ -44,14 +61,38 @@ class RewardFunction:
     once. Several threads may call at once, for trainers that pass one completion per call: completions that arrive
     while the model is busy are scored together when it is free.
 
+    With rubrics, the reward is that of ACE-RL (arXiv 2509.04903, equation 8): the mean of a checklist term and, where a
+    target length is known, a length term, both from 0 to 1.
+
     Attributes:
         model: The reward model.
         unscored: The number of completions so far by outcome, except "answered".
         __name__: The name in the trainer's logs: by default the model's name without folders.
     """
 
-    def __init__(self, model: RewardModel) -> None:
+    def __init__(
+        self, model: RewardModel, rubrics: str | None = None, length: int | Literal["item"] | None = None
+    ) -> None:
+        if rubrics is None and length is not None:
+            raise ConfigError(
+                "length is only valid with rubrics: other scores have no scale in common with it"
+            )
+        if length not in (None, "item") and not (isinstance(length, int) and length > 0):
+            raise ConfigError(f"length must be 'item' or a number of words above 0, got {length!r}")
+        if rubrics is not None and (model.sees_order or model.scale not in ("points", "logit")):
+            raise ConfigError(
+                f"rubrics needs a judge that rates each response on its own, and {model.name} does not: set "
+                "judge.format = 'pointwise'"
+            )
+        if rubrics is not None:
+            # Here, because it imports bm25s, which nothing else here needs.
+            from longrm.reward_models.wrappers import RubricRewardModel
+
+            model = RubricRewardModel(model, "item")
         self.model = model
+        self._from_rows = rubrics == "item"
+        self._rubrics = () if rubrics is None or self._from_rows else read_rubrics(Path(rubrics))
+        self._checklist, self._length = rubrics is not None, length
         self.unscored: Counter[str] = Counter()
         self.__name__ = re.sub(r"[^:#,/]*/+(?=[^:#,/])", "", model.name).rstrip("/")
         self._waiting: list[_Row] = []
@@ -69,8 +110,9 @@ class RewardFunction:
         Args:
             prompts: The prompt of every completion, each text or messages; completions of one group repeat it.
             completions: Each text or messages.
-            columns: Other columns of the trainer. `tools` has the tools of every prompt; `log_metric`, if TRL passes
-                it, receives the share of completions without a score. All others are ignored.
+            columns: Other columns of the trainer. `tools` has the tools of every prompt; `rubrics` and `target_words`
+                the criteria and the length, if these are "item"; `log_metric`, if TRL passes it, receives the share of
+                completions without a score, and with rubrics the mean of each term. All others are ignored.
 
         Returns:
             One number per completion, higher is better. None if there is no score: too long for the model, no verdict,
@@ -88,17 +130,26 @@ class RewardFunction:
             )
         if len(prompts) != len(completions):
             raise DataError(f"{len(prompts)} prompts for {len(completions)} completions")
-        column = columns.get("tools")
-        column = [None] * len(prompts) if column is None else column
-        if not isinstance(column, list | tuple) or len(column) != len(prompts):
-            raise DataError(
-                f"the column 'tools' needs one list for each of {len(prompts)} prompts, got {short(column)}"
-            )
         with reading("the column 'tools'", DataError):
-            tools = [tools_of(given) for given in column]
+            tools = [tools_of(given) for given in _column(columns, "tools", len(prompts))]
+        rubrics = [self._rubrics] * len(prompts)
+        if self._from_rows:
+            if columns.get("rubrics") is None:
+                raise DataError("no column 'rubrics'; make rows by `longrm synthesize rubrics`")
+            with reading("the column 'rubrics'", DataError):
+                given = _column(columns, "rubrics", len(prompts))
+                rubrics = [criteria_of([] if one is None else one, "rubrics") for one in given]
+        targets = [self._length] * len(prompts)
+        if self._length == "item":
+            targets = _column(columns, "target_words", len(prompts))
+            wrong = next(
+                (one for one in targets if one is not None and not (is_number(one) and one > 0)), None
+            )
+            if wrong is not None:
+                raise DataError(f"the column 'target_words' must have numbers above 0, got {short(wrong)}")
         rows = [
-            _Row(_messages(prompt, "user"), _messages(completion, "assistant"), offered)
-            for prompt, completion, offered in zip(prompts, completions, tools, strict=True)
+            _Row(_messages(prompt, "user"), _messages(completion, "assistant"), *of_row)
+            for prompt, completion, *of_row in zip(prompts, completions, tools, rubrics, strict=True)
         ]
         with self._arrival:
             self._waiting += rows
@@ -109,7 +160,22 @@ class RewardFunction:
             self._score(batch)
         rewards = [row.reward.result() for row in rows]
         self._report(rewards, columns.get("log_metric"))
-        return [reward.score for reward in rewards]
+        scores = [reward.score for reward in rewards]
+        if not self._checklist:
+            return scores
+        terms = [
+            None if target is None else length_term(len(words_of(answer_of(text_of(row.completion)))), target)
+            for row, target in zip(rows, targets, strict=True)
+        ]
+        if (log_metric := columns.get("log_metric")) is not None:
+            for name, values in (("checklist", scores), ("length", terms)):
+                known = [value for value in values if value is not None]
+                if known:
+                    log_metric(f"{self.__name__}/{name}", sum(known) / len(known))
+        return [
+            score if score is None or term is None else (score + term) / 2
+            for score, term in zip(scores, terms, strict=True)
+        ]
 
     def _score(self, rows: Sequence[_Row]) -> None:
         """Sets the reward, or the exception, of every row."""
@@ -121,7 +187,8 @@ class RewardFunction:
                     row.reward.set_result(_Reward(Outcome.ERROR, None, detail, judged=False))
                     continue
                 # The key is equal for equal prompts with equal tools.
-                shared = (row.prompt, row.tools) if row.tools else row.prompt
+                criteria = [(one.text, one.weight) for one in row.rubrics]
+                shared = (row.prompt, row.tools, criteria) if row.tools or criteria else row.prompt
                 key = hashlib.sha256(json_text(shared, default=str).encode()).hexdigest()[:16]
                 groups.setdefault(key, []).append(row)
             unscored = self._judge([*groups.items()])
@@ -138,12 +205,20 @@ class RewardFunction:
         if not groups:
             return []
         queries = [
-            Query(name, group[0].prompt, tuple(row.completion for row in group), tools=group[0].tools)
+            Query(
+                name,
+                group[0].prompt,
+                tuple(row.completion for row in group),
+                tools=group[0].tools,
+                rubrics=group[0].rubrics,
+            )
             for name, group in groups
         ]
         alone = []
         for (name, group), trial in zip(groups, self.model.judge_in_all_orders(queries), strict=True):
             scores: Sequence[float | None] = points(trial)
+            if scores and self._checklist:
+                scores = _checklist_terms(trial, group[0].rubrics, self.model.scale)
             rated = not self.model.sees_order and are_ratings(self.model.scale)
             if not scores and len(group) > 1 and rated:
                 alone.append((name, group))
@@ -172,13 +247,60 @@ class RewardFunction:
             )
 
 
-def reward_function(model: str | RewardModel) -> RewardFunction:
+def reward_function(
+    model: str | RewardModel,
+    *,
+    rubrics: str | None = None,
+    length: int | Literal["item"] | None = None,
+) -> RewardFunction:
     """Makes the reward function that TRL takes as `reward_funcs`; for other trainers see `examples/`.
 
     Args:
         model: A name as `longrm.load` takes it, with its errors, or a loaded model.
+        rubrics: Reward by a checklist: "item" uses the column `rubrics` of each row, or a file has the same criteria
+            for all. The model must be a judge; a name is loaded with `judge.format = "pointwise"`.
+        length: Also reward the length: "item" uses the column `target_words` of each row, or a number of words.
+
+    Raises:
+        ConfigError: `length` without `rubrics`, or a model that cannot judge a response by one criterion on its own.
     """
-    return RewardFunction(load(model) if isinstance(model, str) else model)
+    if isinstance(model, str):
+        model = load(model) if rubrics is None else load(model, judge={"format": "pointwise"})
+    return RewardFunction(model, rubrics, length)
+
+
+def length_term(words: int, target: float) -> float:
+    """How close a text is to its target length: 1 at the target, 0 from 4 times and up to a third of it.
+
+    The length score of LongWriter (arXiv 2408.07055), divided by 100.
+    """
+    if not words:
+        return 0.0
+    off = (words / target - 1) / 3 if words > target else (target / words - 1) / 2
+    return max(0.0, 1.0 - off)
+
+
+def _checklist_terms(trial: Trial, rubrics: Sequence[Criterion], scale: Scale) -> list[float]:
+    """The weighted mean over criteria of how far each response meets them, from 0 to 1 without negative weights."""
+    total = sum(abs(criterion.weight) for criterion in rubrics)
+    parts = [criterion.weight / total for criterion in rubrics]
+    # Each criterion's row has its part in the score, on the judge's scale.
+    rows = zip(*trial.criteria, strict=True)
+    return [
+        sum(part * as_share(value / part, scale) for part, value in zip(parts, row, strict=True))
+        for row in rows
+    ]
+
+
+def _column(columns: Mapping[str, Any], name: str, count: int) -> Sequence[Any]:
+    """One value for each prompt; None for each if the column is missing."""
+    column = columns.get(name)
+    column = [None] * count if column is None else column
+    if not isinstance(column, list | tuple) or len(column) != count:
+        raise DataError(
+            f"the column '{name}' needs one value for each of {count} prompts, got {short(column)}"
+        )
+    return column
 
 
 def _messages(value: Any, role: str) -> tuple[Message, ...]:

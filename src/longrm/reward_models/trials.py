@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from longrm.types import Judgment, Outcome, Trial
+from longrm.types import Judgment, Outcome, Scale, Trial
 
 
 def latin_square(order: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -135,3 +135,9 @@ def mean_scores(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
 
 def _mean(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
     return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True))
+
+
+def as_share(score: float, scale: Scale) -> float:
+    """The score of a response on its own, from 0 to 1: points out of 10, or log-odds as a probability."""
+    # The logistic function by tanh, which does not overflow.
+    return score / 10 if scale == "points" else 0.5 + 0.5 * math.tanh(score / 2)

@@ -13,9 +13,10 @@ from typing import Any
 from longrm.benchmarks import leval
 from longrm.benchmarks.answer_metrics import ANSWER_METRICS, choices
 from longrm.benchmarks.benchmark import Auditor
-from longrm.data import read
-from longrm.data.fields import name_of, to_json_types
+from longrm.data import read, read_demonstrations
+from longrm.data.fields import group_of, messages_of, name_of, required, to_json_types
 from longrm.data.files import find_files, is_row_file, raw_rows
+from longrm.data.formats import recognize
 from longrm.errors import ConfigError, DataError, nearest
 from longrm.reading import FieldError, is_number, read_text, reading, short
 from longrm.rng import Draws
@@ -405,6 +406,40 @@ class PolicyPrompt:
         """The prompt up to the end of the context, which must be known."""
         last = self.context[-1]
         return message_text(self.messages[last.message])[: last.end]
+
+
+def read_policy_prompts(path: Path) -> Iterator[PolicyPrompt]:
+    """Reads the prompts of comparisons, of demonstrations, or of rows with only a prompt.
+
+    Raises:
+        DataError: There is nothing to read, or a bad row.
+    """
+    files = find_files(path)
+    first = next(raw_rows(files), None)
+    columns = set(first.value) if first is not None and first.value is not None else set()
+    if columns & {"golden", "completion"} and not columns & {"chosen", "responses", "candidates"}:
+        for row in read_demonstrations(path):
+            one = row.demonstration
+            group = group_of({}, one.prompt, (), None)
+            yield PolicyPrompt(one.id, group, one.prompt, metadata=_kept(one.metadata))
+    elif recognize(columns):
+        for found in read(path):
+            two = found.comparison
+            yield PolicyPrompt(two.id, two.group, two.prompt, two.context, two.question, _kept(two.metadata))
+    else:
+        for raw in raw_rows(files):
+            value = raw.checked()
+            with reading(raw.place, DataError):
+                name, given = required(value, "prompt", "prompt_template", "chat_template")
+                prompt = messages_of(given, name, "user")
+                identity = name_of(value, "id") if value.get("id") is not None else f"row-{raw.number}"
+            yield PolicyPrompt(identity, group_of({}, prompt, (), None), prompt, metadata=_kept(value))
+
+
+def _kept(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a row that its demonstration keeps."""
+    names = ("task", "source", "length")
+    return {name: to_json_types(metadata[name]) for name in names if metadata.get(name) is not None}
 
 
 def policy_prompt(document: Document) -> PolicyPrompt:

@@ -30,12 +30,13 @@ TaskName = Literal[
     "question",
     "criteria",
     "compare",
+    "checklist",
     "rationale",
     "verify",
 ]
 """What a model is asked to do: score a response; say whether passages lead to the gold answer; name the passages that
-it needs; answer a question; write a question; write criteria; compare two responses by one criterion; write the reasons
-for a verdict; judge with another judge's analysis."""
+it needs; answer a question; write a question; write criteria; compare two responses by one criterion; write criteria
+that a prompt demands; write the reasons for a verdict; judge with another judge's analysis."""
 
 BatchItem = TypeVar("BatchItem")
 BatchReply = TypeVar("BatchReply")

@@ -145,6 +145,8 @@ class SimulatedModel:
                 )
             case "compare":
                 return compare_by(parts["criterion"], parts["first"], parts["second"])
+            case "checklist":
+                return write_checklist(parts["prompt"], parts["most"], draws, error, rates)
             case "rationale":
                 return write_rationale(parts["first"], parts["second"], parts["letter"], draws, error, rates)
             case "verify":
@@ -239,6 +241,19 @@ def compare_by(criterion: str, first: str, second: str) -> str | None:
     meets = [(match[2] in words_of(response)) is (match[1] == "says") for response in (first, second)]
     letter = "C" if meets[0] == meets[1] else "A" if meets[0] else "B"
     return f"The word was looked up in both.\n\n[[{letter}]]"
+
+
+def write_checklist(prompt: str, most: int, draws: Draws, error: float, rates: ErrorRates) -> str:
+    """Demands that a response says drawn words of the prompt, in 20 times as many words as the prompt has.
+
+    With probability `error` a criterion is faulty: no word of the prompt. An unreadable reply lacks its labels.
+    """
+    words = sorted({*words_of(prompt)})
+    drawn = [word if draws.fraction() >= error else f"not{word}" for word in draws.order(words)][:most]
+    readable = draws.fraction() >= rates.misformat
+    label = "Criterion: " if readable else ""
+    length = [f"Words: {20 * len(words_of(prompt))}"] if readable else []
+    return "\n".join([*length, *(f"{label}{_SAYS.format(word)}" for word in drawn)])
 
 
 def write_rationale(

@@ -11,10 +11,10 @@ from longrm.clients import Completion
 from longrm.data import read_demonstrations, write, write_rows
 from longrm.errors import DataError, RunError
 from longrm.reward_models import Baseline, RewardModel
-from longrm.synthesis.documents import PolicyPrompt
+from longrm.synthesis.documents import PolicyPrompt, read_policy_prompts
 from longrm.synthesis.pipeline import nested
 from longrm.synthesis.recipes import distill
-from longrm.synthesis.recipes.distill import RECIPE, ShortContextModel, read_policy_prompts, synthesize
+from longrm.synthesis.recipes.distill import RECIPE, ShortContextModel, synthesize
 from longrm.types import Judgment, Outcome, Query, Span, message_text, text_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 

@@ -1,6 +1,7 @@
 """Criteria from preferences: how they are asked for, read and checked, and the recipe as a whole."""
 
 import asyncio
+import json
 import re
 
 import pytest
@@ -8,6 +9,8 @@ from scipy.stats import binomtest
 
 from longrm.clients import Completion
 from longrm.data import ComparisonRow, read, write_rows
+from longrm.errors import ConfigError
+from longrm.synthesis.documents import PolicyPrompt
 from longrm.synthesis.pipeline import nested
 from longrm.synthesis.recipes import rubrics
 from longrm.synthesis.recipes.rubrics import (
@@ -53,7 +56,7 @@ class Scripted:
         return [completion_of(self._one(request.task, request.parts)) for request in requests]
 
     def _one(self, task, parts):
-        if task == "criteria":
+        if task in ("criteria", "checklist"):
             return self._written
         return self._verdicts[parts["criterion"]][0 if parts["first"] == GOOD else 1]
 
@@ -256,3 +259,71 @@ def test_the_check_shows_the_criterion_and_both_orders_and_not_the_gold():
     for content in (one, other):
         assert f"<criterion>\n{KIND}\n</criterion>" in content
         assert "preferred" not in content
+
+
+# ---- From prompts ----
+
+
+def checklist(reply, **settings):
+    given = {"prompts": {"path": "none"}, "writer": {"model": "simulated:0"}}
+    prompt = PolicyPrompt(
+        "p", "g", as_messages("Write a letter to Ann.", "user"), metadata={"task": "letter"}
+    )
+    model = Scripted(reply)
+    one = asyncio.run(rubrics.make_checklist(RECIPE.resolve(None, given | settings), model, prompt))
+    return one.rows, nested(one.steps), model.seen
+
+
+def test_a_prompt_alone_gets_criteria_and_a_length():
+    (row,), steps, (request,) = checklist(f"Hm.\n\n**Words:** 1,200\n{lines(KIND, BRIEF, KIND)}")
+    assert row == {
+        "task": "letter",
+        "id": "p",
+        "group": "g",
+        "prompt": [{"role": "user", "content": "Write a letter to Ann."}],
+        "rubrics": [{"criterion": KIND, "weight": 1.0}, {"criterion": BRIEF, "weight": 1.0}],
+        "target_words": 1200,
+    }
+    assert steps == {
+        "replies": {"kept": 1},
+        "criteria": {"kept": 2, "repeated": 1},
+        "rubrics": {"kept": 1},
+        "lengths": {"kept": 1},
+    }
+    assert message_text(request.messages[0]).startswith('<turn role="user">\nWrite a letter to Ann.\n</turn>')
+    (row,), steps, _ = checklist(f"Words: 0\n{lines(KIND)}")
+    assert "target_words" not in row
+    assert steps["lengths"] == {"no_length": 1}
+    assert checklist("Words: 90")[:2] == ((), {"replies": {"no_criteria": 1}})
+    assert checklist(lines("..."))[1]["rubrics"] == {"no_criterion_left": 1}
+
+
+def test_of_simulated_checklists_the_known_share_is_demanded(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    write_rows(
+        path, [{"prompt": f"Tell of the river, the mill and house {number}."} for number in range(120)]
+    )
+    settings = {"prompts": {"path": str(path)}, "writer": {"model": "simulated:0.25"}, "most": 4}
+    manifest = rubrics.synthesize(RECIPE.resolve(None, settings), tmp_path / "out")
+    assert manifest["counts"]["rows"] == 120
+    found = [
+        json.loads(line)
+        for file in (tmp_path / "out" / "rows").iterdir()
+        for line in file.read_text().splitlines()
+    ]
+    met = [meets(one["criterion"], row["prompt"][0]["content"]) for row in found for one in row["rubrics"]]
+    assert binomtest(sum(met), len(met), 0.75).pvalue > 0.01
+    assert {row["target_words"] for row in found} == {180}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"prompts": {"path": "p"}, "preferences": {"path": "p"}},
+        {"prompts": {"path": "p"}, "checker": {"model": "simulated:0", "name": "other"}},
+    ],
+)
+def test_criteria_come_from_preferences_or_from_prompts(changed):
+    with pytest.raises(ConfigError, match="preferences"):
+        RECIPE.resolve(None, {"writer": {"model": "simulated:0"}} | changed)

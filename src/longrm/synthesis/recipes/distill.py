@@ -4,7 +4,7 @@ The paper's section 6.2: two rollouts per prompt, and training on the better one
 part of the prompt (`ShortContextModel`) is the baseline for a long-context one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,19 +13,14 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from longrm.clients.remote_settings import ModelName, Remote
-from longrm.data import read, read_demonstrations
-from longrm.data.fields import group_of, messages_of, name_of, required, to_json_types
-from longrm.data.files import find_files, raw_rows
-from longrm.data.formats import recognize
+from longrm.data.files import find_files
 from longrm.data.tokenizing import Tokenizer
-from longrm.errors import DataError
 from longrm.judging import fit
-from longrm.reading import reading
 from longrm.reward_models import JudgeSettings, RewardModel
 from longrm.reward_models.trials import points
 from longrm.rng import seed_of
 from longrm.runs.progress import Progress, no_progress
-from longrm.synthesis.documents import Document, PolicyPrompt, policy_prompt
+from longrm.synthesis.documents import Document, PolicyPrompt, policy_prompt, read_policy_prompts
 from longrm.synthesis.models import (
     AsyncModel,
     BatchedCalls,
@@ -101,40 +96,6 @@ def synthesize(recipe: DistillRecipe, out: Path, *, progress: Progress = no_prog
         make = partial(make_rows, recipe, run.models["policy"], reward_model, batched_scores(reward_model))
         total = sum(1 for _ in recipe.read())
         return run.write(recipe.read(), make, total=total, progress=progress)
-
-
-def read_policy_prompts(path: Path) -> Iterator[PolicyPrompt]:
-    """Reads the prompts of comparisons, of demonstrations, or of rows with only a prompt.
-
-    Raises:
-        DataError: There is nothing to read, or a bad row.
-    """
-    files = find_files(path)
-    first = next(raw_rows(files), None)
-    columns = set(first.value) if first is not None and first.value is not None else set()
-    if columns & {"golden", "completion"} and not columns & {"chosen", "responses", "candidates"}:
-        for row in read_demonstrations(path):
-            one = row.demonstration
-            group = group_of({}, one.prompt, (), None)
-            yield PolicyPrompt(one.id, group, one.prompt, metadata=_kept(one.metadata))
-    elif recognize(columns):
-        for found in read(path):
-            two = found.comparison
-            yield PolicyPrompt(two.id, two.group, two.prompt, two.context, two.question, _kept(two.metadata))
-    else:
-        for raw in raw_rows(files):
-            value = raw.checked()
-            with reading(raw.place, DataError):
-                name, given = required(value, "prompt", "prompt_template", "chat_template")
-                prompt = messages_of(given, name, "user")
-                identity = name_of(value, "id") if value.get("id") is not None else f"row-{raw.number}"
-            yield PolicyPrompt(identity, group_of({}, prompt, (), None), prompt, metadata=_kept(value))
-
-
-def _kept(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a row that its demonstration keeps."""
-    names = ("task", "source", "length")
-    return {name: to_json_types(metadata[name]) for name in names if metadata.get(name) is not None}
 
 
 async def make_rows(

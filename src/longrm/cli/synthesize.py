@@ -28,6 +28,10 @@ _TRAIN_PAIRS = (
     "Train on them: longrm train bradley-terry --config paper/skywork-v2/bradley_terry --set data.path={out}/rows "
     "--set model.path=MODEL --out RUN"
 )
+_REWARD_BY_CHECKLIST = (
+    'Reward by them: longrm.reward_function(MODEL, rubrics="item", length="item"), with the columns of the rows; see '
+    "docs/rewards.md"
+)
 _RECIPES = {
     "questions": RecipeText(
         "Let a model write questions about your texts, with answers and evidence.",
@@ -39,10 +43,11 @@ _RECIPES = {
         "--set documents.path={out}/rows --out RUN",
     ),
     "rubrics": RecipeText(
-        "Let a model draft criteria from preferences, each checked separately.",
+        "Let a model draft criteria from preferences, each checked separately, or from prompts.",
         "A model writes criteria by which the chosen response of a comparison is better than the rejected one. A "
         "criterion is kept if a judge that uses only this criterion prefers the chosen response in both orders. The "
-        "rows are the comparisons, with the kept criteria as their `rubrics`.",
+        "rows are the comparisons, with the kept criteria as their `rubrics`. With `prompts` in place of preferences "
+        "it writes what each prompt demands, and the length of a good response, for rewards.",
         "Judge by them: longrm evaluate --model MODEL --bench file:{out}/rows --set judge.rubrics=item --out RUN",
     ),
     "rationales": RecipeText(
@@ -131,6 +136,7 @@ def _subcommand(name: str, recipe: RecipeText) -> click.Command:
             print_json(manifest)
         else:
             next_step = _TRAIN_PAIRS if getattr(settings, "rows", "") == "pairs" else recipe.next_step
+            next_step = _REWARD_BY_CHECKLIST if getattr(settings, "prompts", None) else next_step
             _print(manifest, out, next_step.format(out=out))
         counts = manifest["counts"]
         if not counts["rows"]:

@@ -139,7 +139,7 @@ class RewardFunction:
             with reading("the column 'rubrics'", DataError):
                 given = _column(columns, "rubrics", len(prompts))
                 rubrics = [criteria_of([] if one is None else one, "rubrics") for one in given]
-        targets = [self._length] * len(prompts)
+        targets: Sequence[float | None] = [None if self._length == "item" else self._length] * len(prompts)
         if self._length == "item":
             targets = _column(columns, "target_words", len(prompts))
             wrong = next(
@@ -148,8 +148,10 @@ class RewardFunction:
             if wrong is not None:
                 raise DataError(f"the column 'target_words' must have numbers above 0, got {short(wrong)}")
         rows = [
-            _Row(_messages(prompt, "user"), _messages(completion, "assistant"), *of_row)
-            for prompt, completion, *of_row in zip(prompts, completions, tools, rubrics, strict=True)
+            _Row(_messages(prompt, "user"), _messages(completion, "assistant"), offered, criteria)
+            for prompt, completion, offered, criteria in zip(
+                prompts, completions, tools, rubrics, strict=True
+            )
         ]
         with self._arrival:
             self._waiting += rows

@@ -164,9 +164,9 @@ def train_steps(
 
                     # Checkpoint: by steps, by the clock, at the end, when a signal ends the run, and before an
                     # evaluation, so that a run that is killed in an evaluation resumes with the evaluated weights.
-                    if context.any(terminated.is_set()):
-                        terminated.set()
-                    due = done % settings.checkpoint.every == 0 or done == steps or terminated.is_set()
+                    if context.any(bool(terminated)):
+                        terminated.add(signal.SIGTERM)
+                    due = done % settings.checkpoint.every == 0 or done == steps or bool(terminated)
                     evaluate = evaluations is not None and evaluations.due(done)
                     overdue = context.any(clock() - saved_at >= CHECKPOINT_SECONDS)
                     if due or evaluate or overdue:
@@ -183,22 +183,22 @@ def train_steps(
 
 
 @contextmanager
-def hold_sigterm() -> Iterator[threading.Event]:
+def hold_sigterm() -> Iterator[set[int]]:
     """Keeps SIGTERM, which clusters send before they take a machine, from interrupting a `with` block.
 
-    The event is set when one came. It then takes effect at the end of the block; so it does if the block sets the
-    event, because another process received one.
+    The yielded set then has it, and it takes effect at the end of the block; so it does if the block adds it, because
+    another process received one.
     """
-    terminated = threading.Event()
+    terminated: set[int] = set()  # not an Event, whose lock the block may have when the signal comes
     if threading.current_thread() is not threading.main_thread():  # Python allows handlers in no other one
         yield terminated
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: terminated.set())
+    before = signal.signal(signal.SIGTERM, lambda number, _: terminated.add(number))
     try:
         yield terminated
     finally:
         signal.signal(signal.SIGTERM, before)
-    if terminated.is_set():
+    if terminated:
         signal.raise_signal(signal.SIGTERM)
 
 

@@ -139,6 +139,16 @@ def results(folder: Path) -> Iterator[dict[str, Any]]:
                     "by": kind,
                     "difference": cells,
                 }
+    own, other_prompt = (read_arm(folder, "preferences", probe) for probe in SHORT_PAIRS)
+    if seeds := sorted(own.keys() & other_prompt.keys()):
+        yield {
+            "probe": SHORT_PAIRS[0],
+            "arm": "preferences",
+            "minus": SHORT_PAIRS[1],
+            "seeds": seeds,
+            "by": "all",
+            "difference": {"all": asdict(difference(own, other_prompt, everything)["all"])},
+        }
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ SHORT, LONG = (512,), (512, 1024, 2048, 4096)
 def write_pairs(rmb: Path, model: Path, folder: Path) -> None:
     """Writes `train.jsonl`, `held-out.jsonl` and `other-prompt.jsonl`, unless they exist.
 
-    The last has the held-out pairs, each after the prompt of another one: who judges well here reads responses only.
+    The last has the held-out pairs, each after the prompt of another one: accuracy there comes from responses alone.
     """
     if (folder / "other-prompt.jsonl").exists():
         return

@@ -1,8 +1,8 @@
-"""How busy groups of devices are that share a step of training: the sharing-out of this package, simulated.
+"""Simulates how long groups of devices that read different rows wait for each other in a step.
 
 Rows of recipes/scale/2x8.toml (six lengths) and of lengths spread evenly on a logarithmic scale, 32 a step, 131,072
-tokens a forward pass, Llama-3.1-8B. "before" is what this package did until 2026-11-26: rows shared out by tokens, in
-the order of an epoch. Counted in operations; nothing is computed.
+tokens a forward pass, Llama-3.1-8B. "by tokens" is the baseline: every row goes to the group with the fewest tokens.
+Time is counted in operations.
 
     python perf/dealing.py
 """
@@ -13,9 +13,11 @@ import math
 import random
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from longrm.modeling.shapes import TreeShape
-from longrm.training.batches import deal, duration, operations
+from longrm.training.batches import deal
+from longrm.training.plan.traffic import simulate
 from longrm.training.sampling import Mixture
 
 PAIR_COST = 2 * 4096 / (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)  # Llama-3.1-8B
@@ -34,7 +36,7 @@ def rows(kind: str) -> list[TreeShape]:
 
 
 def by_tokens(shapes: Sequence[TreeShape], groups: int) -> list[list[list[int]]]:
-    """What was done before: every tree to the group with the fewest tokens, packed in this order."""
+    """The baseline: every tree to the group with the fewest tokens, packed in this order."""
     dealt: list[list[list[int]]] = [[] for _ in range(groups)]
     for index, shape in enumerate(shapes):
         least = min(dealt, key=lambda own: sum(shapes[at].tokens for held in own for at in held))
@@ -47,21 +49,17 @@ def by_tokens(shapes: Sequence[TreeShape], groups: int) -> list[list[list[int]]]
     return dealt
 
 
-def efficiency(kind: str, groups: int, *, aligned: bool, alike: int = 1, before: bool = False) -> float:
+def efficiency(
+    kind: str, groups: int, *, aligned: bool, group_size: int = 1, baseline: bool = False
+) -> float:
     """The share of the time in which a group computes."""
     shapes = rows(kind)
-    epoch = Mixture([[shape.prefix + 500 for shape in shapes]], [1.0], 0, alike).epoch(0)
-    busy = taken = 0.0
-    for begin in range(0, len(epoch), PER_STEP):
-        step = sorted(
-            (shapes[row] for _, row in epoch[begin : begin + PER_STEP]), key=lambda shape: -shape.tokens
-        )
-        costs = [operations(shape, PAIR_COST) for shape in step]
-        now = deal(step, groups, BUDGET, PAIR_COST, aligned=aligned)
-        dealt = by_tokens(step, groups) if before else now
-        busy += sum(costs) / groups
-        taken += duration(dealt, costs, aligned=aligned)
-    return busy / taken
+    mixture = Mixture([[shape.longest for shape in shapes]], [1.0], 0, group_size)
+    order = [shapes[row] for _, row in mixture.epoch(0)]
+    dealer = partial(deal, parts=groups, budget=BUDGET, pair_cost=PAIR_COST, aligned=aligned)
+    if baseline:
+        dealer = partial(by_tokens, groups=groups)
+    return simulate(order, PER_STEP, dealer, PAIR_COST, aligned=aligned)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,9 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "rows": kind,
             "groups": groups,
             "aligned": aligned,
-            "before": round(efficiency(kind, groups, aligned=aligned, before=True), 3),
-            "dealt": round(efficiency(kind, groups, aligned=aligned), 3),
-            "alike": round(efficiency(kind, groups, aligned=aligned, alike=groups), 3),
+            "by_tokens": round(efficiency(kind, groups, aligned=aligned, baseline=True), 3),
+            "by_operations": round(efficiency(kind, groups, aligned=aligned), 3),
+            "group_by_length": round(efficiency(kind, groups, aligned=aligned, group_size=groups), 3),
         }
         for kind in ("six", "spread")
         for groups in (2, 8)
@@ -86,10 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(found))
         return 0
-    print("| rows | groups | wait in every round | before | by operations | with data.group_by_length |")
+    print("| rows | groups | waits in every micro-batch | by tokens | by operations | data.group_by_length |")
     print("|---|---|---|---|---|---|")
     for one in found:
-        shares = " | ".join(f"{one[name]:.0%}" for name in ("before", "dealt", "alike"))
+        shares = " | ".join(f"{one[name]:.0%}" for name in ("by_tokens", "by_operations", "group_by_length"))
         print(f"| {one['rows']} | {one['groups']} | {'yes' if one['aligned'] else 'no'} | {shares} |")
     return 0
 

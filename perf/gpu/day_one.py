@@ -1,11 +1,11 @@
-"""Measures what is claimed of GPUs: kernels, steps, memory, serving, generation, exchanges.
+"""Measures what docs/scale.md claims for GPUs: kernels, steps, memory, serving, generation, exchanges.
 
     bash perf/gpu/day_one.sh                  # on a machine with GPUs; about an hour
-    bash perf/gpu/day_one.sh --dry --out DIR  # whole on a CPU, with a tiny model and short prompts
+    bash perf/gpu/day_one.sh --dry --out DIR  # every part on a CPU, with a tiny model and short prompts
 
-Every line goes to FOLDER/day_one.jsonl as soon as it is measured. At the end the table of docs/scale.md and, of devices
-that `longrm plan` knows, utilization.toml are rewritten; with `--out` copies of them in that folder. What fails is a
-line with the error, and the rest goes on; the exit status is then 1.
+Every line is written to day_one.jsonl as soon as it is measured. At the end the table of docs/scale.md is rewritten,
+and utilization.toml if `longrm plan` knows the device; with `--out` copies of them in that folder. A part that fails
+writes a line with the error and does not stop the others; the exit status is then 1.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from arms import Work, arms_of, step, why
 from models import SHAPES, build
-from step import circumstances, ratio_of, whole_of
+from step import Record, circumstances, ratio_of, whole_of
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -123,13 +123,12 @@ def equal_scores(options: argparse.Namespace) -> Iterator[Line]:
     for length in options.lengths[1:]:
         work = Work("scoring", length, options.response, 4)
         model = build(options.model, "scoring", options.device, layers=2)
-        found = {}
-        for name, arm in arms_of(work, model.config.vocab_size, options.device).items():
-            if name in ("shared", "one causal call"):
-                model.set_attn_implementation(arm.attention)
-                with torch.inference_mode():
-                    found[name] = torch.cat([scores(model, part) for part in arm.parts]).float().cpu()
-        shared, separate = found["shared"], found["one causal call"]
+        arms, found = arms_of(work, model.config.vocab_size, options.device), []
+        for name in ("shared", "one causal call"):
+            model.set_attn_implementation(arms[name].attention)
+            with torch.inference_mode():
+                found.append(torch.cat([scores(model, part) for part in arms[name].parts]).float().cpu())
+        shared, separate = found
         off = float((shared - separate).abs().max() / separate.std())
         yield {"part": "scores", "tokens": length, "largest_difference_over_deviation": off}
 
@@ -333,30 +332,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, root / name)
     elif options.dry:
-        parser.error("--dry needs --out FOLDER, as nothing that it measures is of a GPU")
+        parser.error("--dry needs --out FOLDER: its results are not those of a GPU")
     file = root / (
         "day_one.jsonl" if options.out else f"perf/results/day_one_{datetime.now(UTC).date()}.jsonl"
     )
-    file.write_text("")
-    lines: list[Line] = []
-
-    def add(line: Line) -> None:
-        lines.append(line)
-        print(json.dumps(line), flush=True)
-        with file.open("a") as out:
-            out.write(json.dumps(line) + "\n")
-
-    add(circumstances(options.device, 2))
+    record = Record(file)
+    record.add(circumstances(options.device, options.layers))
     for part in PARTS:
         begun = time.perf_counter()
         try:
             for line in part(options):
-                add(line)
-        except Exception as error:  # no failure is worth the parts after it
-            add({"part": part.__name__, "failed": why(error)})
+                record.add(line)
+        except Exception as error:  # the other parts may work
+            record.add({"part": part.__name__, "failed": why(error)})
         print(f"{part.__name__}: {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
-    rewrite(lines, root)
-    return int(any("error: " in str(line.get("failed", "")) for line in lines))
+    rewrite(record.lines, root)
+    return int(any("error: " in line.get("failed", "") for line in record.lines))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a first day with a GPU answers, in one command: bash perf/gpu/day_one.sh. With --dry on a CPU, with a tiny model.
-# All GPUs of the machine are used where several are; PYTHON names the interpreter.
+# Measures what docs/scale.md claims for GPUs, on all GPUs of this machine: bash perf/gpu/day_one.sh
+# --dry --out FOLDER runs every part on a CPU with a tiny model. PYTHON names the interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export PYTHONPATH="$PWD/src:$PWD/perf/gpu${PYTHONPATH:+:$PYTHONPATH}"

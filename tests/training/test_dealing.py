@@ -58,13 +58,13 @@ def test_groups_by_length_read_every_row_once_and_are_alike(lengths, alike, seed
 
 
 def test_groups_of_devices_are_busy():
-    """The table of docs/scale.md; "before" is the sharing-out by tokens, a negative control."""
+    """The table of docs/scale.md; rows that are shared out by tokens are the negative control."""
     spec = importlib.util.spec_from_file_location("dealing", Path(__file__).parents[2] / "perf/dealing.py")
     dealing = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(dealing)
     for rows in ("six", "spread"):
         for aligned in (False, True):
-            assert dealing.efficiency(rows, 8, aligned=aligned, before=True) < 0.84
-            assert dealing.efficiency(rows, 8, aligned=aligned, alike=8) > 0.97
+            assert dealing.efficiency(rows, 8, aligned=aligned, baseline=True) < 0.84
+            assert dealing.efficiency(rows, 8, aligned=aligned, group_size=8) > 0.97
             assert dealing.efficiency(rows, 2, aligned=aligned) > 0.95
     assert dealing.efficiency("six", 8, aligned=False) > 0.91

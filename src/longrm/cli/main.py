@@ -14,8 +14,8 @@ def main() -> NoReturn:
 
     Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted (Ctrl-C), 143 terminated (SIGTERM).
     """
-    # Rows differ in length, which leaves gaps in a GPU's memory unless segments can grow. torch reads this when it is
-    # imported, under its old name, too.
+    # Rows of different lengths fragment a GPU's memory unless segments can grow. torch reads the variable, and its old
+    # name, when it is imported.
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     terminated = False

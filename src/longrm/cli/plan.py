@@ -31,7 +31,7 @@ _DEVICES_HELP = "Number of devices; the recipe's [parallel] decides how they are
     "--host-memory",
     metavar="GIB",
     type=click.FloatRange(min=0, min_open=True),
-    help="CPU memory of every machine, to check whether what is moved there fits.",
+    help="CPU memory of each machine, to check whether offloaded data fits.",
 )
 @SET
 @JSON
@@ -47,7 +47,7 @@ def command(
 
     If the training does not fit on the device, the command lists the settings that make it fit, the cheapest first.
     Sizes are read from the model's config and lengths from the data, or else from the recipe's [plan]. Memory is for
-    one device; what a machine with GPUs needs of CPU memory is compared with --host-memory.
+    one device; --host-memory checks the CPU memory that a machine with GPUs needs.
 
     \b
     longrm plan paper/qwen3-8b/logo-lora --device h100-80gb
@@ -64,7 +64,7 @@ def command(
             settings,
             device,
             devices=devices,
-            host_memory=None if host_memory is None else round(host_memory * GIB),
+            host_memory=None if host_memory is None else host_memory * GIB,
             progress=report,
         )
     if as_json:
@@ -103,11 +103,12 @@ def _host_verdict(plan: "TrainingPlan") -> list[str]:
     """Whether the CPU memory of a machine suffices, if it has GPUs."""
     if not plan.host:
         return []
-    needs = f"CPU memory: {format_bytes(plan.host)} on every machine with {plan.on_machine} of the devices"
+    devices = "1 device" if plan.on_machine == 1 else f"{plan.on_machine} devices"
+    needs = f"a machine with {devices} needs {format_bytes(plan.host)}"
     if plan.host_memory is None:
-        return [f"{needs}; --host-memory compares it"]
+        return [f"CPU memory: {needs}; --host-memory GIB checks it"]
     fits = "fits" if plan.host <= plan.host_memory else "does not fit"
-    return [f"{needs}, {fits} into {format_bytes(plan.host_memory)}"]
+    return [f"CPU memory {fits}: {needs} and has {format_bytes(plan.host_memory)}"]
 
 
 _PARTS = {
@@ -141,7 +142,7 @@ def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
         if rollouts and rollouts.seconds is not None:
             time.append(f"{rollouts.seconds / 3600:,.1f} hours of them for rollouts")
         if plan.traffic:
-            time.append(f"{plan.traffic / 3600:,.1f} hours of them for traffic that operations do not hide")
+            time.append(f"{plan.traffic / 3600:,.1f} hours of them for traffic not hidden by computation")
         if plan.busy < 1:
             time.append(
                 f"groups of devices compute {plan.busy:.0%} of the time, and wait for each other otherwise"
@@ -173,7 +174,8 @@ def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
         ("tokens", tokens),
         *sampling,
         ("operations", operations),
-        *zip(("time", *[""] * len(time)), time, strict=False),
+        ("time", time[0]),
+        *[("", line) for line in time[1:]],
         ("memory", at_peak),
     ]
     for name, meaning in _PARTS.items():

@@ -100,9 +100,8 @@ class Batches:
     part: int = 0  # of several parts of every step, which different processes read, the one of this process
     parts: int = 1
     pair_cost: float = 0.0  # operations of attention for two tokens, over those of all matrices for one
-    aligned: bool = (
-        False  # whether processes wait for each other in every micro-batch: weights or gradients are sharded
-    )
+    # Whether processes wait for each other in every micro-batch: weights or gradients are sharded.
+    aligned: bool = False
 
     def prepare(self, step: int) -> Step:
         """Draws and packs the examples of a step, counted from 0."""
@@ -192,9 +191,9 @@ def deal(
 ) -> list[list[list[int]]]:
     """The micro-batches of every part of a step, as indices of trees, so that all parts finish at about the same time.
 
-    Every tree, the largest first, goes to the part with the least. Shared out by operations, the sums of the parts are
-    most alike: of 128K tokens two thirds are attention's, of 4K a tenth. `aligned` parts wait for the slowest one in
-    every round of micro-batches. Shared out by tokens, they have fewer rounds, which may be faster then.
+    Trees are assigned greedily, the largest first, to the part with the smallest sum. Sums of operations balance the
+    work best: attention takes two thirds of the operations at 128K tokens, and a tenth at 4K. `aligned` parts wait for
+    the slowest one in every round of micro-batches; then sums of tokens, which need fewer rounds, may be faster.
     """
     costs = [operations(shape, pair_cost) for shape in shapes]
 
@@ -221,7 +220,7 @@ def operations(shape: TreeShape, pair_cost: float) -> float:
 
 
 def duration(dealt: Sequence[Sequence[Sequence[int]]], costs: Sequence[float], *, aligned: bool) -> float:
-    """The operations that a step takes as long as: of the slowest part, or of the slowest part in every round."""
+    """Operations of the slowest part of a step; of `aligned` parts, the sum over rounds of the slowest part in each."""
     work = [[sum(costs[index] for index in held) for held in own] for own in dealt]
     return sum(map(max, zip_longest(*work, fillvalue=0.0))) if aligned else max(map(sum, work))
 

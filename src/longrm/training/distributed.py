@@ -42,7 +42,7 @@ class DistributedContext:
         return self.rank == 0
 
     def wait(self) -> None:
-        """Waits until all processes are here; over gloo, where that may take hours."""
+        """Waits until all processes are here, over gloo: its time-out is hours."""
         if self.count > 1:
             dist.barrier()
 
@@ -75,7 +75,7 @@ class DistributedContext:
         """Replaces every gradient by its mean over all processes."""
         if self.count == 1:
             return
-        self.wait()  # the gradients of long contexts may be far apart
+        self.wait()  # before an exchange over NCCL: processes may have contexts of very different lengths
         for parameter in model.parameters():
             # All processes compute the same functions, so a gradient is missing on all of them or on none.
             if parameter.grad is not None:

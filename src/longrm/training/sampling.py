@@ -2,8 +2,7 @@
 
 The rows of a source are sorted into *strata* by length (powers of two). In a series where stratum i has m_i of n rows,
 every beginning of t rows has t m_i / n of its rows, give or take less than one: long rows are neither starved nor
-bunched (Tijdeman 1980, "The chairman assignment problem").
-In groups of rows of similar length, the same holds of the groups.
+bunched (Tijdeman 1980, "The chairman assignment problem"). If rows are grouped by length, this holds for the groups.
 """
 
 import heapq
@@ -17,9 +16,9 @@ from longrm.training.settings import CurriculumSettings
 Row = TypeVar("Row")
 Key = TypeVar("Key", int, tuple[int, int])
 
-_WINDOW = (
-    16  # groups whose rows are sorted by length at once: in fewer they are less alike, in more less mixed
-)
+# Groups whose rows are sorted by length together. With more, the rows of a group differ less, and the order is less
+# random.
+_WINDOW = 16
 
 
 class Mixture:
@@ -27,16 +26,16 @@ class Mixture:
 
     A source is an endless series of passes, each a new order of all its rows, and an epoch continues where the last
     one ended: with weight 1 every row once, with weight 0.5 the half that the last epoch omitted. `lengths` are the
-    tokens of every row, for each source. `alike` rows of similar length follow each other; those that are too few for
-    a group end the epoch.
+    tokens of every row, for each source. Rows of similar length form groups of `group_size`; rows left over are at the
+    end of the epoch.
     """
 
     def __init__(
-        self, lengths: Sequence[Sequence[int]], weights: Sequence[float], seed: int, alike: int = 1
+        self, lengths: Sequence[Sequence[int]], weights: Sequence[float], seed: int, group_size: int = 1
     ) -> None:
         self._lengths = lengths
         self._seed = seed
-        self._alike = alike
+        self._group_size = group_size
         # rows of each source in one epoch, the same number in every epoch
         self._quotas = [
             max(1, round(weight * len(own))) for own, weight in zip(lengths, weights, strict=True)
@@ -55,19 +54,22 @@ class Mixture:
             for row in series[first : first + quota]:
                 strata.setdefault((source, lengths[row].bit_length()), []).append((source, row))
         draws = Draws("epoch", self._seed, number)
-        if self._alike == 1:
+        size = self._group_size
+        if size == 1:
             return _interleave(strata, draws)
         groups: dict[tuple[int, int], list[list[tuple[int, int]]]] = {}
         rest: list[tuple[int, int]] = []
         for stratum, rows in sorted(strata.items()):
-            for begin in range(0, len(rows), _WINDOW * self._alike):
-                window = rows[begin : begin + _WINDOW * self._alike]
+            own = []
+            for begin in range(0, len(rows), _WINDOW * size):
+                window = rows[begin : begin + _WINDOW * size]
                 window.sort(key=lambda row: self._lengths[row[0]][row[1]])
-                whole = len(window) // self._alike * self._alike
-                rest += window[whole:]
-                for at in range(0, whole, self._alike):
-                    groups.setdefault(stratum, []).append(window[at : at + self._alike])
-            draws.shuffle(groups.get(stratum, []))
+                full = len(window) // size * size
+                own += [window[at : at + size] for at in range(0, full, size)]
+                rest += window[full:]
+            if own:
+                draws.shuffle(own)
+                groups[stratum] = own
         return [row for group in _interleave(groups, draws) for row in group] + rest
 
     def _pass(self, source: int, number: int) -> list[int]:

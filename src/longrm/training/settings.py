@@ -165,8 +165,8 @@ class DataSettings(Config):
         max_tokens: Longest row in tokens; the model's context window by default.
         without_contrast: What to do about a row of judgments that all give the same score.
         per_step: Rows per optimizer step.
-        group_by_length: So many rows of similar length follow each other. With as many as there are groups of devices
-            that read different rows, they need equally long; it should divide `per_step`.
+        group_by_length: Rows of similar length that follow each other. Set it to the number of groups of devices that
+            read different rows, so that they take equally long; it should divide `per_step`.
     """
 
     path: str | None = None

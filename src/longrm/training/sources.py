@@ -137,14 +137,14 @@ class FileSource:
         digest: Digest of all files.
     """
 
-    def __init__(self, files: Sequence[_File], *, per_step: int, seed: int, alike: int = 1) -> None:
+    def __init__(self, files: Sequence[_File], *, per_step: int, seed: int, group_size: int = 1) -> None:
         self.counts = {name: sum(file.counts[name] for file in files) for name in files[0].counts}
         self.digest = "-".join(file.tokenized.digest for file in files)
         self._files = files
         # `per_step` counts rows, and comparisons are read whole.
         self._per_step = max(1, per_step // max(len(rows) for file in files for rows in file.kept))
         lengths = [[file.tokenized.longest[rows[0]] for rows in file.kept] for file in files]
-        self._mixture = Mixture(lengths, [file.weight for file in files], seed, alike)
+        self._mixture = Mixture(lengths, [file.weight for file in files], seed, group_size)
         self._epoch = lru_cache(maxsize=2)(self._mixture.epoch)
 
     def batch(self, step: int, length: int | None) -> list[Example]:
@@ -222,7 +222,7 @@ def open_source(
         )
         kept, counts = _rows_to_use(file.path, tokenized, data, limit, reserved)
         files.append(_File(file.path, file.weight, tokenized, kept, counts))
-    return FileSource(files, per_step=data.per_step, seed=seed, alike=data.group_by_length)
+    return FileSource(files, per_step=data.per_step, seed=seed, group_size=data.group_by_length)
 
 
 def _rows_to_use(

@@ -184,12 +184,12 @@ def train_steps(
 
 @contextmanager
 def hold_sigterm() -> Iterator[set[int]]:
-    """Keeps SIGTERM, which clusters send before they take a machine, from interrupting a `with` block.
+    """Holds SIGTERM, which clusters send before they take a machine, until the end of a `with` block.
 
-    The yielded set then has it, and it takes effect at the end of the block; so it does if the block adds it, because
-    another process received one.
+    The signal is recorded in the yielded set and raised again at the end. The block may add it itself, if another
+    process received it.
     """
-    terminated: set[int] = set()  # not an Event, whose lock the block may have when the signal comes
+    terminated: set[int] = set()  # not an Event, whose lock the block may hold when the signal arrives
     if threading.current_thread() is not threading.main_thread():  # Python allows handlers in no other one
         yield terminated
         return

@@ -101,8 +101,8 @@ def test_sigterm_leaves_a_checkpoint_of_the_last_step(torchrun, recipe, tmp_path
         time.sleep(0.1)
     _, second = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
     os.kill(launcher.pid if receiver == "launcher" else int(second), signal.SIGTERM)
-    told, _ = launcher.communicate(timeout=300)
-    assert told.count("longrm: terminated") == 1, told
+    output, _ = launcher.communicate(timeout=300)
+    assert output.count("longrm: terminated") == 1, output
     assert saved_steps(tmp_path / "run") == [len(log.read_text().splitlines())]
 
 

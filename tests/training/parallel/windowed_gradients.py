@@ -41,11 +41,15 @@ CONFIGS = {
 }
 
 
+def token_ids(count: int) -> list[int]:
+    return [3 + (7 * at * at + count) % 90 for at in range(count)]
+
+
 def gradients(place: DistributedContext) -> dict[str, torch.Tensor]:
     """Scores and gradients by every weight, of one micro-batch."""
     found = {}
-    ids = lambda n: [3 + (7 * at * at + n) % 90 for at in range(n)]  # noqa: E731
-    packed = pack([TokenTree(ids(41), [ids(3), ids(17), ids(1)]), TokenTree(ids(9), [ids(5)])])
+    trees = (41, (3, 17, 1)), (9, (5,))
+    packed = pack([TokenTree(token_ids(n), [*map(token_ids, branches)]) for n, branches in trees])
     for family, config in CONFIGS.items():
         torch.manual_seed(0)
         auto: Any = AutoModelForSequenceClassification

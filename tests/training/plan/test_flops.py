@@ -192,7 +192,7 @@ def test_both_orders_read_what_they_share_once(bases, recipe):
         rollout_cost(settings, sizes, reading((PROMPT, rests)), device) for rests in ([10], [10, 10])
     )
     assert (both.judgments, both.tokens) == (2 * JUDGMENTS, 2 * JUDGMENTS * MOST)
-    per_token = 2.0 * sizes.layers * sum(width * output for width, output in sizes.matrices.values())
+    per_token = 2.0 * sizes.layers * sizes.matrix_parameters
     written = JUDGMENTS * (MOST - 1)
     assert both.flops.linear - one.flops.linear == per_token * (10 + written)
 

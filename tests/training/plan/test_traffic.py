@@ -87,3 +87,11 @@ def test_slow_links_between_machines_are_not_hidden(bases, recipe):
     assert 0 < within < between
     assert traffic_seconds(settings, trained, READING, slow, 16)[1] == pytest.approx(50 * between)
     assert busy_share(settings, trained, READING, 1) == 1.0
+
+
+def test_more_lengths_than_simulated_rows(bases, recipe):
+    settings = recipe(model__path=str(bases["llama"]), parallel__zero=3)
+    trained = trained_part(settings.model, sizes_of(settings, "scorer"))
+    trees = {TreeShape(tokens, (5, 5)): 1 for tokens in range(100, 10_100)}
+    many = Workload(1000, len(trees), trees, PackedLayout((TreeShape(10_099, (5, 5)),)), False, "")
+    assert 0 < busy_share(settings, trained, many, 2) < 1

@@ -1,10 +1,7 @@
 """What a training will need before it starts: tokens, steps, FLOPs, memory. This file has the plain types of a plan."""
 
 import os
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
@@ -70,10 +67,15 @@ class ModelSizes:
         }
 
     @property
+    def matrix_parameters(self) -> int:
+        """Parameters of the linear modules of one layer."""
+        return sum(width * output for width, output in self.matrices.values())
+
+    @property
     def layer_parameters(self) -> int:
         """Parameters of one layer."""
         norms = self.norms * self.hidden + 2 * self.head_dim * self.qk_norm
-        return sum(width * output for width, output in self.matrices.values()) + norms + self.biases
+        return self.matrix_parameters + norms + self.biases
 
     @property
     def head_parameters(self) -> int:
@@ -123,50 +125,28 @@ class Device:
     memory: int
     bfloat16: float | None  # peak dense operations per second with bf16 products and fp32 sums, if known
     float32: float | None  # the same in fp32, without tensor cores
-    type: Literal["cpu", "cuda"] = "cuda"
     bandwidth: float | None = None  # bytes per second of its memory, if known
     # Bytes per second in one direction: to CPU memory (PCIe), to a device of the same machine, and of another machine
     # (at 200 Gbit/s for each device, on Hopper and later 400).
     to_host: float | None = None
     to_neighbor: float | None = None
     to_machines: float | None = None
-    # The share of its peak bf16 operations that is reached, by attention kernel, first that of every installation.
-    utilization: Mapping[str, float] = field(default_factory=dict)
+    type: Literal["cpu", "cuda"] = "cuda"
 
-
-_UTILIZATION = tomllib.loads(Path(__file__).with_name("utilization.toml").read_text())
 
 DEVICES = {
-    "cpu": Device(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), None, None, "cpu"),
-    "rtx3090": Device(
-        24 * 10**9, 71e12, 35.6e12, bandwidth=936e9, to_host=25e9, to_neighbor=25e9, to_machines=25e9
-    ),
-    "rtx4090": Device(
-        24 * 10**9, 165.2e12, 82.6e12, bandwidth=1008e9, to_host=25e9, to_neighbor=25e9, to_machines=25e9
-    ),
-    "l4": Device(
-        24 * 10**9, 121e12, 30.3e12, bandwidth=300e9, to_host=25e9, to_neighbor=25e9, to_machines=25e9
-    ),
-    "l40s": Device(
-        48 * 10**9, 362e12, 91.6e12, bandwidth=864e9, to_host=25e9, to_neighbor=25e9, to_machines=25e9
-    ),
-    "a100-40gb": Device(
-        40 * 10**9, 312e12, 19.5e12, bandwidth=1555e9, to_host=25e9, to_neighbor=300e9, to_machines=25e9
-    ),
-    "a100-80gb": Device(
-        80 * 10**9, 312e12, 19.5e12, bandwidth=2039e9, to_host=25e9, to_neighbor=300e9, to_machines=25e9
-    ),
-    "h100-80gb": Device(
-        80 * 10**9, 989e12, 67e12, bandwidth=3350e9, to_host=50e9, to_neighbor=450e9, to_machines=50e9
-    ),
-    "h200-141gb": Device(
-        141 * 10**9, 989e12, 67e12, bandwidth=4800e9, to_host=50e9, to_neighbor=450e9, to_machines=50e9
-    ),
-    "b200-180gb": Device(
-        180 * 10**9, 2250e12, 75e12, bandwidth=8000e9, to_host=50e9, to_neighbor=900e9, to_machines=50e9
-    ),
+    "cpu": Device(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), None, None, type="cpu"),
+    # memory, bfloat16, float32, bandwidth, to_host, to_neighbor, to_machines
+    "rtx3090": Device(24 * 10**9, 71e12, 35.6e12, 936e9, 25e9, 25e9, 25e9),
+    "rtx4090": Device(24 * 10**9, 165.2e12, 82.6e12, 1008e9, 25e9, 25e9, 25e9),
+    "l4": Device(24 * 10**9, 121e12, 30.3e12, 300e9, 25e9, 25e9, 25e9),
+    "l40s": Device(48 * 10**9, 362e12, 91.6e12, 864e9, 25e9, 25e9, 25e9),
+    "a100-40gb": Device(40 * 10**9, 312e12, 19.5e12, 1555e9, 25e9, 300e9, 25e9),
+    "a100-80gb": Device(80 * 10**9, 312e12, 19.5e12, 2039e9, 25e9, 300e9, 25e9),
+    "h100-80gb": Device(80 * 10**9, 989e12, 67e12, 3350e9, 50e9, 450e9, 50e9),
+    "h200-141gb": Device(141 * 10**9, 989e12, 67e12, 4800e9, 50e9, 450e9, 50e9),
+    "b200-180gb": Device(180 * 10**9, 2250e12, 75e12, 8000e9, 50e9, 900e9, 50e9),
 }
-DEVICES = {name: replace(device, utilization=_UTILIZATION.get(name, {})) for name, device in DEVICES.items()}
 """Devices by name; "cpu" is this machine."""
 
 

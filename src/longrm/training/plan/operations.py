@@ -3,9 +3,11 @@
 A multiplication and an addition count as two operations.
 """
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from longrm.modeling.shapes import LOGITS_AT_ONCE, TreeShape, seen_pairs
 from longrm.training.plan import UTILIZATION, Device, ModelSizes
@@ -54,13 +56,12 @@ def forward_flops(sizes: ModelSizes, workload: Workload) -> Flops:
     """Operations of one forward pass over everything that a training reads."""
     trees = workload.trees.items()
     pairs = _in_all_layers(sizes, lambda window: sum(n * tree.pairs(window) for tree, n in trees))
-    matrices = sum(width * output for width, output in sizes.matrices.values())
     if sizes.kind == "scorer":
         outputs = sum(count * len(shape.branches) for shape, count in workload.trees.items())
     else:
         outputs = sizes.vocabulary * workload.response_tokens
     return Flops(
-        linear=2.0 * sizes.layers * matrices * workload.tokens,
+        linear=2.0 * sizes.layers * sizes.matrix_parameters * workload.tokens,
         attention=4.0 * sizes.queries * pairs,  # two products: scores, and weighted values
         head=2.0 * sizes.hidden * outputs,
     )
@@ -101,13 +102,18 @@ def training_flops(
     )
 
 
-def utilization_of(settings: TrainingSettings, device: Device) -> Mapping[str, float]:
-    """The shares of the device's peak that a training is assumed to reach, by attention kernel."""
-    known = device.utilization if settings.model.precision == "bfloat16" else {}
-    return known or {"any kernel": UTILIZATION}
+def utilization_of(settings: TrainingSettings, device: str) -> Mapping[str, float]:
+    """The shares of a device's peak that a training is assumed to reach, by attention kernel.
+
+    The first kernel is the one of every installation.
+    """
+    known: dict[str, dict[str, float]] = {}
+    if settings.model.precision == "bfloat16":
+        known = tomllib.loads(Path(__file__).with_name("utilization.toml").read_text())
+    return known.get(device, {"any kernel": UTILIZATION})
 
 
-def rate_of(settings: TrainingSettings, device: Device, utilization: float = UTILIZATION) -> float | None:
+def rate_of(settings: TrainingSettings, device: Device, utilization: float) -> float | None:
     """Operations per second that a training is assumed to reach; None if the device's peak is unknown."""
     peak = device.bfloat16 if settings.model.precision == "bfloat16" else device.float32
     return None if peak is None else peak * utilization
@@ -130,15 +136,14 @@ def rollout_cost(
     rollouts, trained = settings.rollouts, trained_part(settings.model, sizes)
     assert rollouts is not None, "only GRPO has rollouts"
     count, most = rollouts.num_generations, rollouts.max_tokens
-    of_layer = sum(width * output for width, output in sizes.matrices.values())
-    matrices = sizes.layers * of_layer
+    matrices = sizes.layers * sizes.matrix_parameters
     head = sizes.hidden * sizes.vocabulary
     per_pair = 4.0 * sizes.queries
     element = 2 if settings.model.precision == "bfloat16" else 4
     # Trained weights are fp32: with bf16 products, every step writes and reads a copy. A frozen head is bf16, and every
     # step writes and reads an fp32 copy.
     copied = 8 if element == 2 and not trained.rank else element
-    weight_bytes = of_layer * (trained.layers * copied + trained.frozen_layers * element)
+    weight_bytes = sizes.matrix_parameters * (trained.layers * copied + trained.frozen_layers * element)
     weight_bytes += head * (4 if element == 4 or trained.head else 10)
     rate, bandwidth = rate_of(settings, device, utilization), device.bandwidth
 

@@ -58,7 +58,7 @@ class TrainingPlan:
     switches: tuple[Switch, ...]  # settings to change, in order, until it fits or nothing more helps
     # Tokens that fit, with the responses of the longest row; None if no prompt fits.
     longest_prompt: int | None
-    host_memory: int | None  # bytes of CPU memory of every machine, if known
+    host_memory: float | None  # bytes of CPU memory of every machine, if known
 
     @property
     def seconds(self) -> float | None:
@@ -72,7 +72,7 @@ class TrainingPlan:
 
     @property
     def host(self) -> float:
-        """Bytes of CPU memory that a machine with GPUs needs: of its processes, and what is moved from devices."""
+        """Bytes of CPU memory that a machine with GPUs needs: for its processes, and for offloaded data."""
         return 0.0 if self.offers.type == "cpu" else self.on_machine * (_PROCESS + self.memory.offloaded)
 
     def as_dict(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def plan_training(
     device: str,
     *,
     devices: int = 1,
-    host_memory: int | None = None,
+    host_memory: float | None = None,
     progress: Progress = no_progress,
 ) -> TrainingPlan:
     """Plans a training on devices of one kind in `DEVICES`, with the layout in `[parallel]`.
@@ -132,7 +132,7 @@ def plan_training(
     trained = trained_part(settings.model, sizes)
     workload = workload_of(settings, sizes.limit, progress)
     forward = forward_flops(sizes, workload)
-    flops = training_flops(
+    of_updates = training_flops(
         forward,
         trained,
         workload,
@@ -143,29 +143,32 @@ def plan_training(
     groups = sharding_of(settings.parallel, devices, sizes.heads).groups
     busy = busy_share(settings, trained, workload, groups)
     added, during = traffic_seconds(settings, trained, workload, offers, devices)
-    utilization = utilization_of(settings, offers)
-    of_updates, traffic, rollouts = flops, 0.0, None
+    utilization = utilization_of(settings, device)
+    costs = {}  # of rollouts, by attention kernel
+    if settings.rollouts is not None:
+        costs = {
+            kernel: rollout_cost(settings, sizes, workload, offers, devices, share)
+            for kernel, share in utilization.items()
+        }
+    rollouts = next(iter(costs.values()), None)
+    traffic = 0.0
     seconds_with: dict[str, float] = {}
     for kernel, share in utilization.items():
-        rate = rate_of(settings, offers, share)
-        cost = None
-        if settings.rollouts is not None:
-            cost = rollout_cost(settings, sizes, workload, offers, devices, share)
-            rollouts = rollouts or cost
-            flops = of_updates + rollouts.flops
-        if rate is None or (cost and cost.seconds is None):
+        rate, sampling = rate_of(settings, offers, share), costs[kernel].seconds if costs else 0.0
+        if rate is None or sampling is None:
             continue
         computing = of_updates.total / rate / devices / busy
         moving = added + max(0.0, during - computing)
-        traffic = traffic or moving
-        seconds_with[kernel] = computing + moving + ((cost.seconds or 0.0) if cost else 0.0)
+        if not seconds_with:
+            traffic = moving
+        seconds_with[kernel] = computing + moving + sampling
     return TrainingPlan(
         device=device,
         devices=devices,
         offers=offers,
         sizes=sizes,
         workload=workload,
-        flops=flops,
+        flops=of_updates + rollouts.flops if rollouts else of_updates,
         seconds_with=seconds_with,
         utilization=utilization,
         busy=busy,

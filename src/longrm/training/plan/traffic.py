@@ -1,9 +1,14 @@
-"""Time that devices spend on other work than operations: waiting for each other, and moving data.
+"""Time in which devices do not compute: they wait for each other, or move data.
 
 Copies of activations to CPU memory, the exchange of heads and the update of offloaded weights add to the time.
-Gathering sharded weights and reducing their gradients happens during the operations of other layers: only what takes
-longer than these is added. Counted from the peaks of data sheets, not measured.
+Sharded weights are gathered and their gradients reduced while other layers compute: only the excess over that time is
+added. Computed from the peaks of data sheets, not measured.
 """
+
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
 
 from longrm.modeling.shapes import TreeShape
 from longrm.training.batches import deal, duration, operations
@@ -20,36 +25,49 @@ _UPDATE = 28  # bytes that AdamW reads and writes of every weight: weight, gradi
 
 
 def busy_share(settings: TrainingSettings, trained: TrainedPart, workload: Workload, groups: int) -> float:
-    """The share of the time in which a group of devices computes, and does not wait for others; simulated."""
+    """The share of the time in which a group of devices computes and does not wait for the others; simulated."""
     if groups == 1 or settings.data.world is not None:  # the contexts of a step have one length
         return 1.0
     sizes, per_step = trained.sizes, settings.data.per_step
-    matrices = sizes.layers * sum(width * output for width, output in sizes.matrices.values())
+    matrices = sizes.layers * sizes.matrix_parameters
     pair_cost = 2 * sizes.queries * (sizes.layers - sizes.window_layers) / matrices
-    rows, total = _STEPS * per_step, sum(workload.trees.values())
-    shapes: list[TreeShape] = []
-    for shape, count in workload.trees.items():
-        shapes += [shape] * round(rows * count / total)
-    order = Mixture([[s.tokens for s in shapes]], [1.0], settings.seed, settings.data.group_by_length).epoch(
-        0
+    # Every shape as often as in the data; there may be more shapes than simulated rows.
+    trees, rows = sorted(workload.trees, key=lambda shape: shape.tokens), _STEPS * per_step
+    ends = list(accumulate(workload.trees[shape] for shape in trees))
+    shapes = [trees[bisect(ends, (row + 0.5) / rows * ends[-1])] for row in range(rows)]
+    mixture = Mixture(
+        [[shape.longest for shape in shapes]], [1.0], settings.seed, settings.data.group_by_length
     )
+    aligned, budget = settings.parallel.zero > 1, settings.memory.tokens_per_forward
+    dealer = partial(deal, parts=groups, budget=budget, pair_cost=pair_cost, aligned=aligned)
+    order = [shapes[row] for _, row in mixture.epoch(0)]
+    return simulate(order, per_step, dealer, pair_cost, aligned=aligned)
+
+
+def simulate(
+    rows: Sequence[TreeShape],
+    per_step: int,
+    dealer: Callable[[Sequence[TreeShape]], list[list[list[int]]]],
+    pair_cost: float,
+    *,
+    aligned: bool,
+) -> float:
+    """The share of the time in which a group computes. `dealer` returns the micro-batches of every group, as `deal`."""
     work = taken = 0.0
-    aligned = settings.parallel.zero > 1
-    for begin in range(0, len(order) - per_step + 1, per_step):
-        step = [shapes[row] for _, row in order[begin : begin + per_step]]
-        step.sort(key=lambda shape: -shape.tokens)
-        costs = [operations(shape, pair_cost) for shape in step]
-        dealt = deal(step, groups, settings.memory.tokens_per_forward, pair_cost, aligned=aligned)
-        work += sum(costs) / groups
+    for begin in range(0, len(rows), per_step):
+        trees = sorted(rows[begin : begin + per_step], key=lambda shape: -shape.tokens)
+        costs = [operations(shape, pair_cost) for shape in trees]
+        dealt = dealer(trees)
+        work += sum(costs) / len(dealt)
         taken += duration(dealt, costs, aligned=aligned)
-    return work / taken if taken else 1.0
+    return work / taken
 
 
 def traffic_seconds(
     settings: TrainingSettings, trained: TrainedPart, workload: Workload, device: Device, devices: int
 ) -> tuple[float, float]:
     """Seconds that moving data adds to the operations, and seconds of traffic that happens during them."""
-    if device.type == "cpu" or device.to_host is None or device.to_neighbor is None:
+    if device.to_host is None or device.to_neighbor is None or device.to_machines is None:
         return 0.0, 0.0
     sizes, parallel = trained.sizes, settings.parallel
     grid = sharding_of(parallel, devices, sizes.heads)
@@ -66,7 +84,7 @@ def traffic_seconds(
         share = (parallel.sequence - 1) / parallel.sequence
         added += passes * sizes.layers * tokens * element * width * share / device.to_neighbor
     if devices > 1:
-        link = device.to_neighbor if devices <= PER_MACHINE else device.to_machines or device.to_neighbor
+        link = device.to_neighbor if devices <= PER_MACHINE else device.to_machines
         share, reduced = (devices - 1) / devices, 4 * trained.parameters
         micro_batches = max(
             workload.steps, workload.tokens / grid.groups / settings.memory.tokens_per_forward

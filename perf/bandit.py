@@ -115,7 +115,6 @@ def measure(
     if sampling == "plans":
         settings["plans"] = [plans[number % len(plans)] for number in range(options.rounds)]
     else:
-        settings["sampling"] = "bandit"
         settings["bandit"] = {
             "rounds": options.rounds,
             "chunks": options.chunks,
@@ -126,8 +125,8 @@ def measure(
     pool, _ = responses.gather_passages(documents, options.seed)
     make = (
         partial(responses.make_rows, recipe, [counting], pool)
-        if sampling == "plans"
-        else partial(responses.make_rows_by_bandit, recipe, [counting], rate)
+        if recipe.bandit is None
+        else partial(responses.make_rows_by_bandit, recipe, recipe.bandit, [counting], rate)
     )
 
     async def scores_of(document: Document) -> list[float]:

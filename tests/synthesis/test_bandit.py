@@ -11,7 +11,7 @@ from longrm.data import read, write_rows
 from longrm.data.formats import from_native_row
 from longrm.errors import ConfigError
 from longrm.reward_models import Baseline, RewardModel
-from longrm.synthesis.bandit import ChunkBandit, check_rates_answers, reward_of
+from longrm.synthesis.bandit import ChunkBandit, reward_of
 from longrm.synthesis.documents import Document, candidate_from
 from longrm.synthesis.pipeline import nested
 from longrm.synthesis.recipes import responses
@@ -105,17 +105,15 @@ class FromPassages:
         return completion_of(f"{found}, says {len(self.seen) // 4}")
 
 
-def recipe(**changed):
-    settings = {"documents": {"path": "none"}, "writers": [{"model": "simulated:0"}], "sampling": "bandit"}
-    return RECIPE.resolve(
-        None, settings | {"bandit": {"rounds": 16, "chunks": 2, "chunk_size": 13}} | changed
-    )
+def recipe(bandit=None, **changed):
+    settings = {"documents": {"path": "none"}, "writers": [{"model": "simulated:0"}]}
+    chosen = {"rounds": 16, "chunks": 2, "chunk_size": 13} | (bandit or {})
+    return RECIPE.resolve(None, settings | {"bandit": chosen} | changed)
 
 
 def made(settings, model, reward_model=None, document=DOCUMENT):
-    (one,) = all_outcomes(
-        partial(responses.make_rows_by_bandit, settings, [model], rater(reward_model)), [document]
-    )
+    make = partial(responses.make_rows_by_bandit, settings, settings.bandit, [model], rater(reward_model))
+    (one,) = all_outcomes(make, [document])
     return one.rows, nested(one.steps)
 
 
@@ -147,14 +145,14 @@ def test_chunks_are_chosen_by_rewards_and_rows_have_the_trace():
 
 
 def test_the_best_and_the_worst_answer_make_a_pair_about_the_whole_context():
-    (row,), steps = made(recipe(rows="pairs"), FromPassages())
+    (row,), steps = made(recipe({"rows": "pairs"}), FromPassages())
     one = from_native_row(row, 1)
     good, bad = map(text_of, one.responses)
     assert ("h door" in good, "no idea" in bad, one.ranks) == (True, True, (1, 2))
     assert DOCUMENT.text in text_of(one.prompt)
     assert one.metadata["answer_scores"] == [1.0, 0.0]
     assert steps["pairs"] == {"kept": 1}
-    rows, steps = made(recipe(rows="pairs", bandit={"rounds": 1, "chunk_size": 13}), FromPassages())
+    rows, steps = made(recipe({"rows": "pairs", "rounds": 1, "chunks": 4}), FromPassages())
     assert (rows, steps["pairs"]) == ((), {"tie": 1})
     assert best_and_worst_answer([], 0) is None
 
@@ -163,7 +161,7 @@ def test_without_a_gold_answer_only_a_reward_model_can_rate():
     rows, steps = made(recipe(), FromPassages(), document=Document("d", "Some text.", "Which?", " "))
     assert (rows, steps) == ((), {"documents": {"no gold answer that a metric can rate by": 1}})
     rows, steps = made(
-        recipe(bandit={"reward_model": "baseline:longest", "rounds": 4, "chunk_size": 13}),
+        recipe({"reward_model": "baseline:longest", "rounds": 4, "chunks": 4}),
         FromPassages(),
         Baseline("longest"),
         Document("d", DOCUMENT.text, "Which?", ""),
@@ -178,16 +176,11 @@ class Comparing(RewardModel):
         return [Judgment(Outcome.ERROR, detail="gone") for _ in queries]
 
 
-def test_judges_that_compare_and_settings_of_the_other_sampling_are_refused():
+def test_judges_that_compare_and_plans_are_refused():
     with pytest.raises(ConfigError, match="j compares answers"):
-        check_rates_answers(Comparing())
-    for changed in (
-        {"plans": [{}]},
-        {"sampling": "plans"},
-        {"sampling": "plans", "bandit": {}, "rows": "pairs"},
-    ):
-        with pytest.raises(ConfigError, match="only valid with sampling"):
-            recipe(**changed)
+        rater(Comparing())
+    with pytest.raises(ConfigError, match="either `plans` or `bandit`"):
+        recipe(plans=[{}])
 
 
 def test_a_run_ends_with_the_same_rows_whatever_its_batch(tmp_path):
@@ -199,9 +192,9 @@ def test_a_run_ends_with_the_same_rows_whatever_its_batch(tmp_path):
     found = []
     for batch in (1, 7):
         settings = recipe(
+            {"rows": "pairs"},
             documents={"path": str(tmp_path / "documents.jsonl")},
             writers=[{"model": "simulated:0.3"}],
-            rows="pairs",
             batch=batch,
         )
         responses.synthesize(settings, tmp_path / str(batch))

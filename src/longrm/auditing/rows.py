@@ -230,7 +230,7 @@ def _of_demonstration(row: Demonstration) -> AuditedRow:
 
 
 def _trajectories(conversations: Sequence[Sequence[Message]]) -> dict[str, Any]:
-    """What an audited row says of its prompt with each response: whether they use tools, and their problems."""
+    """The fields of an audited row about its trajectories."""
     problems: dict[str, str] = {}
     for number, messages in enumerate(conversations, start=1):
         for kind, problem in trajectory_problems(messages):

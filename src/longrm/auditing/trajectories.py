@@ -11,15 +11,15 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def uses_tools(messages: Sequence[Message]) -> bool:
-    """Whether there is a call of a tool or a result of one."""
+    """Whether there is a tool call or a tool result."""
     return any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
 
 
 def trajectory_problems(messages: Sequence[Message]) -> Iterator[tuple[str, str]]:
-    """Yields the kind of every problem, and what it is, with the number of the message from 1.
+    """Yields the kind and the description of every problem; messages are numbered from 1.
 
-    A result answers a call before it that has no result yet: the one that its `tool_call_id` names, or any if it names
-    none. A call without a result is no problem: a trajectory may end with one.
+    A result answers an earlier call without a result: the one with its `tool_call_id`, or the first if it has none. A
+    call without a result is not a problem: a trajectory may end with one.
     """
     open_calls: list[Any] = []  # their ids
     for number, message in enumerate(messages, start=1):

@@ -219,6 +219,16 @@ def answer_metric(name: str) -> AnswerMetric:
     raise ConfigError(f"no answer metric '{name}'; {nearest(name, ANSWER_METRICS)}")
 
 
+def share_of_gold(metric: str, gold: str) -> Callable[[str], float] | None:
+    """Scores answers by a metric, in shares of what the gold answer earns; None if that is nothing.
+
+    The gold answer earns less than 1 where a metric is stricter than its range.
+    """
+    score = answer_metric(metric)
+    best = score(gold, gold) if gold.strip() else 0.0
+    return (lambda answer: score(answer, gold) / best) if best else None
+
+
 SOLVED = 0.5
 """From which value of a metric an answer counts as right; most are 0 or 1 for answers that can be checked."""
 

@@ -60,8 +60,8 @@ _RECIPES = {
     "responses": RecipeText(
         "Let models answer questions: candidates of graded quality.",
         "Models answer questions about documents with perturbed contexts, which gives candidates of graded quality. "
-        'With sampling = "bandit" they see the chunks that led to good answers before, and with rows = "pairs" the '
-        "best and the worst answer make a pair.",
+        'With `bandit` they see the chunks that led to good answers before, and with bandit.rows = "pairs" the best '
+        "and the worst answer make a pair.",
         "Judge them: longrm synthesize short-to-long, vote or benchmark, with --set candidates.path={out}",
     ),
     "short-to-long": RecipeText(

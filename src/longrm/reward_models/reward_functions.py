@@ -61,8 +61,8 @@ class RewardFunction:
     once. Several threads may call at once, for trainers that pass one completion per call: completions that arrive
     while the model is busy are scored together when it is free.
 
-    With rubrics, the reward is that of ACE-RL (arXiv 2509.04903, equation 8): the mean of a checklist term and, where a
-    target length is known, a length term, both from 0 to 1.
+    With rubrics, the reward follows ACE-RL (arXiv 2509.04903): the mean of a checklist term and, where a target length
+    is known, a length term, both from 0 to 1. That it is the mean is known from a secondary source only.
 
     Attributes:
         model: The reward model.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from pydantic import Field
 
@@ -26,6 +27,8 @@ class BanditSettings(Config):
         reward_model: Rates the answers: a scalar reward model, a judge with `judge.format = "pointwise"`,
             `likelihood:MODEL` or `baseline:NAME`. By default the document's metric (token F1 if it names none) compares
             them with the gold answer.
+        rows: "candidates", all answers, or "pairs": the best and the worst answer of all writers, to the question about
+            the whole context.
         judge: How the reward model is asked.
         remote: How a reward model behind HTTP is reached.
     """
@@ -35,6 +38,7 @@ class BanditSettings(Config):
     chunk_size: int = Field(1500, ge=8)
     temperature: float = Field(1.0, ge=0)
     reward_model: ModelName | None = None
+    rows: Literal["candidates", "pairs"] = "candidates"
     judge: JudgeSettings = JudgeSettings()
     remote: Remote = Remote()
 
@@ -81,9 +85,11 @@ def check_rates_answers(model: RewardModel) -> None:
 def reward_of(score: float, earlier: Sequence[float], scale: str) -> float:
     """The score of an answer as a reward from 0 to 1.
 
-    Points become shares of 10. Other scores have no common ends, so the reward is the share of the `earlier` scores
-    that this one exceeds, ties counted half; 0.5 for the first one.
+    Points become shares of 10. Scores of other reward models have no common ends, so the reward is the share of the
+    `earlier` scores that this one exceeds, ties counted half; 0.5 for the first one.
     """
+    if scale == "share":
+        return score
     if scale == "points":
         return score / 10
     if not earlier:

@@ -16,6 +16,7 @@ from longrm.clients.remote_settings import ModelName, Remote, ServerUrl
 from longrm.config import OPERATIONAL, Config, IdentifiedBy
 from longrm.errors import RunError
 from longrm.reward_models.protocol import RewardModel
+from longrm.reward_models.trials import points
 from longrm.runs.logs import Log
 from longrm.types import Outcome, Query, Trial
 
@@ -215,13 +216,20 @@ class BatchedCalls(Generic[BatchItem, BatchReply]):
             self._sending = None
 
 
-def batched_scores(reward_model: RewardModel) -> BatchedCalls[Query, Trial]:
-    """Scores the queries of all inputs in progress together, in a thread."""
+def batched_scores(reward_model: RewardModel) -> Callable[[Query], Awaitable[tuple[float, ...]]]:
+    """Scores the queries of all inputs in progress together, in a thread: a number per response, or none."""
 
     async def judge(queries: list[Query]) -> list[Trial]:
         return await asyncio.to_thread(reward_model.judge_in_all_orders, queries)
 
-    return BatchedCalls(judge)
+    calls = BatchedCalls(judge)
+
+    async def score(query: Query) -> tuple[float, ...]:
+        trials = await calls([query])
+        check_answered(reward_model.name, trials)
+        return points(trials[0])
+
+    return score
 
 
 class ServedModel:

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 from pydantic import Field, field_validator
 
 from longrm.benchmarks import long_rewardbench
-from longrm.benchmarks.answer_metrics import answer_metric
+from longrm.benchmarks.answer_metrics import answer_metric, share_of_gold
 from longrm.benchmarks.benchmark import bucket
 from longrm.errors import ConfigError
 from longrm.rng import Draws
@@ -197,13 +197,10 @@ def score_candidates(document: Document) -> tuple[Candidate, ...] | None:
 
     None if the document has no metric, or the gold answer itself earns nothing.
     """
-    if not document.metric:
+    share = share_of_gold(document.metric, document.answer) if document.metric else None
+    if share is None:
         return None
-    metric = answer_metric(document.metric)
-    gold = metric(document.answer, document.answer)
-    if not gold:
-        return None
-    return tuple(replace(one, score=metric(one.text, document.answer) / gold) for one in document.candidates)
+    return tuple(replace(one, score=share(one.text)) for one in document.candidates)
 
 
 def tier_of(score: float) -> int | None:

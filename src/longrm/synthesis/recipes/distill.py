@@ -4,7 +4,7 @@ The paper's section 6.2: two rollouts per prompt, and training on the better one
 part of the prompt (`ShortContextModel`) is the baseline for a long-context one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,23 +17,13 @@ from longrm.data.files import find_files
 from longrm.data.tokenizing import Tokenizer
 from longrm.judging import fit
 from longrm.reward_models import JudgeSettings, RewardModel
-from longrm.reward_models.trials import points
 from longrm.rng import seed_of
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.documents import Document, PolicyPrompt, policy_prompt, read_policy_prompts
-from longrm.synthesis.models import (
-    AsyncModel,
-    BatchedCalls,
-    ModelSettings,
-    TaskRequest,
-    ask,
-    batched_scores,
-    check_answered,
-    failure_of,
-)
+from longrm.synthesis.models import AsyncModel, ModelSettings, TaskRequest, ask, batched_scores, failure_of
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
 from longrm.synthesis.settings import DocumentRecipe
-from longrm.types import Judgment, Outcome, Query, Span, Trial, as_messages, message_text, text_of
+from longrm.types import Judgment, Outcome, Query, Span, as_messages, message_text, text_of
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 
@@ -102,7 +92,7 @@ async def make_rows(
     recipe: DistillRecipe,
     policy: AsyncModel,
     reward_model: RewardModel,
-    score: BatchedCalls[Query, Trial],
+    score: Callable[[Query], Awaitable[tuple[float, ...]]],
     source: Document | PolicyPrompt,
 ) -> InputOutcome:
     """Answers a prompt, scores the answers and keeps the best."""
@@ -135,10 +125,7 @@ async def make_rows(
         return InputOutcome(prompt.id, (), steps)
 
     responses = tuple(as_messages(answer, "assistant") for answer in answers)
-    query = Query(prompt.id, prompt.messages, responses, prompt.context, prompt.question)
-    trials = await score([query])
-    check_answered(reward_model.name, trials)
-    scores = points(trials[0])
+    scores = await score(Query(prompt.id, prompt.messages, responses, prompt.context, prompt.question))
     reason = "unjudged" if not scores else "tie" if scores.count(max(scores)) > 1 else ""
     steps["best", reason or KEPT] += 1
     if reason:

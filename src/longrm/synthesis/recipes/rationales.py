@@ -51,11 +51,11 @@ _PAIRWISE = Pairwise()
 _VERDICT = r"\[\[[ABC]\]\]"
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+")
 _NAME = re.compile(r"\b(responses?|answers?|assistants?) ([AB])\b", re.IGNORECASE)
-# A bare letter cannot be told from the article or from a word of the responses, so it cannot be swapped.
+# A bare letter may be the article or a word of the responses, so it cannot be swapped.
 _BARE = re.compile(
     r"\bB\b|\bA(?=['’]s\b)|\bA (?:is|was|has|does|says|states|gives|names|claims|fails|omits|also|correctly)\b"
 )
-_TOLD = re.compile(
+_MENTIONS_LABEL = re.compile(
     r"\b(?:I|we) (?:am|are|was|were) told\b|\bthe (?:known|given|right|stated|gold) (?:label|verdict|preference)\b",
     re.IGNORECASE,
 )
@@ -125,7 +125,7 @@ async def make_rows(
 
     # The drawn order decides which letter is right: no model learns the label from the place.
     shown = [index for index in presented_order(comparison, recipe.seed) if index in pair]
-    letter = "AB"[shown.index(pair[0])]
+    letter, other = ("A", "B") if shown[0] == pair[0] else ("B", "A")
     query, swapped = pair_queries(comparison, (shown[0], shown[1]))
     seed = seed_of("rationale", recipe.seed, comparison.id)
     (reply,) = await ask(
@@ -137,26 +137,25 @@ async def make_rows(
         return InputOutcome(source.id, (), steps)
 
     analysis = analysis_of(reply.text)
-    analyses = (analysis, with_names_swapped(analysis))
+    judgments = (
+        (query, shown, analysis, letter),
+        (swapped, shown[::-1], with_names_swapped(analysis), other),
+    )
     requests = []
-    for one, text in zip((query, swapped), analyses, strict=True):
-        unread = without_winner(text)
-        tag = free_name("analysis", [unread, *(response_text(response, one) for response in one.responses)])
+    for one, _, text, _ in judgments:
+        claims = without_winner(text)
+        tag = free_name("analysis", [claims, *(response_text(response, one) for response in one.responses)])
         requests.append(
-            _request("verify", recipe, one, f"{wrapped(tag, unread)}\n\n{CHECKING}", analysis=unread)
+            _request("verify", recipe, one, f"{wrapped(tag, claims)}\n\n{CHECKING}", analysis=claims)
         )
     reason, lead = lead_in_both_orders((query, swapped), await ask(checker, *requests))
-    right = 1 if letter == "A" else -1
-    reason = reason or ("" if lead == right else "tie" if not lead else "wrong")
+    reason = reason or ("tie" if not lead else "" if (lead > 0) == (letter == "A") else "wrong")
     steps["check", reason or KEPT] += 1
     if reason:
         return InputOutcome(source.id, (), steps)
     rows = []
-    for one, text, verdict in zip(
-        (query, swapped), analyses, (letter, "BA"["AB".index(letter)]), strict=True
-    ):
+    for one, order, text, verdict in judgments:
         (messages,) = _PAIRWISE.render(one)
-        order = shown if one is query else shown[::-1]
         rows.append(
             {
                 "id": f"{comparison.id}#{'-'.join(map(str, order))}",
@@ -175,7 +174,7 @@ async def make_rows(
 async def _label(
     recipe: RationalesRecipe, labeler: AsyncModel, comparison: Comparison
 ) -> tuple[tuple[int, int] | None, str]:
-    """The better and the worse response by the labeler's verdicts, or why there is no label."""
+    """The chosen and the rejected response by the labeler's verdicts, or why there is no label."""
     queries = pair_queries(comparison, (0, 1))
     requests = [_request("", recipe, query, Pairwise.request) for query in queries]
     reason, lead = lead_in_both_orders(queries, await ask(labeler, *requests))
@@ -211,7 +210,7 @@ def problem_of(reply: str, query: Query, letter: str) -> str:
         return "another_verdict"
     if not without_winner(analysis).strip():
         return "no_analysis"
-    if _TOLD.search(analysis):
+    if _MENTIONS_LABEL.search(analysis):
         return "mentions_the_label"
     return "bare_letters" if _BARE.search(_NAME.sub("", analysis)) else ""
 
@@ -223,7 +222,7 @@ def analysis_of(reply: str) -> str:
 
 
 def without_winner(analysis: str) -> str:
-    """An analysis without the sentences that only state which response wins: they would give the label away."""
+    """An analysis without the sentences that only state which response wins: they would reveal the label."""
     lines = []
     for line in analysis.splitlines():
         kept = [one for one in _SENTENCE.split(line) if not _states_winner(one)]

@@ -1,8 +1,8 @@
 """`longrm synthesize responses`: models answer questions about perturbed or partial contexts.
 
-The answers are candidates of graded quality (paper, section 2), or the best and the worst make a pair. With `sampling =
-"bandit"` the writer sees a few chunks, chosen by the rewards of earlier answers. Every perturbation is a pure function
-of the view (what a model sees of a document), random draws and passages of other documents, and records its name and
+The answers are candidates of graded quality (paper, section 2), or the best and the worst make a pair. With `bandit`
+the writer sees a few chunks, chosen by the rewards of earlier answers. Every perturbation is a pure function of the
+view (what a model sees of a document), random draws and passages of other documents, and records its name and
 parameters in `View.done`.
 """
 
@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from longrm.benchmarks.answer_metrics import answer_metric
+from longrm.benchmarks.answer_metrics import share_of_gold
 from longrm.clients import Completion
 from longrm.config import Config
 from longrm.data.chunking import approximate_tokens, chunk_spans
@@ -29,20 +29,11 @@ from longrm.errors import ConfigError, nearest
 from longrm.reading import is_number
 from longrm.reward_models import RewardModel
 from longrm.reward_models.lexical import index
-from longrm.reward_models.trials import points
 from longrm.rng import Draws
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.bandit import BanditSettings, ChunkBandit, check_rates_answers, reward_of
 from longrm.synthesis.documents import Candidate, Document, policy_prompt
-from longrm.synthesis.models import (
-    AsyncModel,
-    ModelSettings,
-    TaskRequest,
-    ask,
-    batched_scores,
-    check_answered,
-    failure_of,
-)
+from longrm.synthesis.models import AsyncModel, ModelSettings, TaskRequest, ask, batched_scores, failure_of
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
 from longrm.synthesis.settings import DocumentRecipe
 from longrm.types import Comparison, Query, as_messages
@@ -252,29 +243,21 @@ class ResponsesRecipe(DocumentRecipe):
 
     Attributes:
         writers: The models that answer, at least one.
-        sampling: "plans": every model answers every question once under each of `plans`. "bandit": it answers
-            `bandit.rounds` times, each time from the chunks that led to good answers before, or that are new.
-        plans: How the context is perturbed.
-        bandit: How chunks are chosen and answers rated.
-        rows: "candidates", all answers, or with the bandit also "pairs": the best and the worst answer of all writers,
-            to the question about the whole context.
+        plans: Every model answers every question once under each.
+        bandit: In place of plans: it answers `rounds` times, each time from the chunks that led to good answers before,
+            or that are new.
         max_tokens: The most tokens of an answer; a longer one is dropped and counted as truncated.
     """
 
     writers: tuple[ModelSettings, ...] = Field(min_length=1)
-    sampling: Literal["plans", "bandit"] = "plans"
     plans: tuple[ResponsePlan, ...] = (ResponsePlan(),)
-    bandit: BanditSettings = BanditSettings()
-    rows: Literal["candidates", "pairs"] = "candidates"
+    bandit: BanditSettings | None = None
     max_tokens: int = Field(512, ge=1)
 
     @model_validator(mode="after")
-    def _settings_are_of_the_sampling(self) -> Self:
-        other = "bandit" if self.sampling == "plans" else "plans"
-        if other in self.model_fields_set:
-            raise ValueError(f"`{other}` is only valid with sampling = '{other}'")
-        if self.rows == "pairs" and self.sampling == "plans":
-            raise ValueError("rows = 'pairs' is only valid with sampling = 'bandit', which rates the answers")
+    def _has_plans_or_bandit(self) -> Self:
+        if self.bandit is not None and "plans" in self.model_fields_set:
+            raise ValueError("set either `plans` or `bandit`: the bandit does not perturb the context")
         return self
 
 
@@ -287,18 +270,16 @@ def synthesize(recipe: ResponsesRecipe, out: Path, *, progress: Progress = no_pr
     example = View((Passage("", 1),), "", exemplars=("",), hints=("",))  # has all words of the prompt
     prompts = {"answering": (str(as_messages(example.content, "user")),)}
     sources, bandit = [recipe.documents.provenance()], recipe.bandit
-    with open_run("responses", recipe, out, models, sources, prompts, bandit.reward_model or "") as run:
+    name = (bandit and bandit.reward_model) or ""
+    with open_run("responses", recipe, out, models, sources, prompts, name) as run:
         writers = [*run.models.values()]
-        if recipe.sampling == "bandit":
-            reward_model = None
-            if bandit.reward_model is not None:
-                reward_model = run.load_reward_model(bandit.reward_model, bandit.judge, bandit.remote)
-                check_rates_answers(reward_model)
-            total = sum(1 for _ in recipe.documents.read())
-            make = partial(make_rows_by_bandit, recipe, writers, rater(reward_model))
-        else:
+        if bandit is None:
             pool, total = gather_passages(recipe.documents.read(), recipe.seed)
             make = partial(make_rows, recipe, writers, pool)
+        else:
+            reward_model = run.load_reward_model(name, bandit.judge, bandit.remote) if name else None
+            total = sum(1 for _ in recipe.documents.read())
+            make = partial(make_rows_by_bandit, recipe, bandit, writers, rater(reward_model))
         return run.write(recipe.documents.read(), make, total=total, progress=progress)
 
 
@@ -414,32 +395,32 @@ def rater(reward_model: RewardModel | None) -> tuple[Rater, str]:
     """A rater, and the scale of its scores; without a model it is the document's metric, from 0 to 1."""
     if reward_model is None:
         return _rate_by_metric, "share"
-    judge = batched_scores(reward_model)
+    check_rates_answers(reward_model)
+    score = batched_scores(reward_model)
 
     async def rate(document: Document, text: str) -> float | None:
         prompt = policy_prompt(document)
         responses = (as_messages(text, "assistant"),)
-        query = Query(document.id, prompt.messages, responses, prompt.context, prompt.question)
-        trials = await judge([query])
-        check_answered(reward_model.name, trials)
-        return points(trials[0])[0] if points(trials[0]) else None
+        scores = await score(Query(document.id, prompt.messages, responses, prompt.context, prompt.question))
+        return scores[0] if scores else None
 
     return rate, reward_model.scale
 
 
 async def _rate_by_metric(document: Document, text: str) -> float | None:
-    metric, gold = answer_metric(document.metric or "token_f1"), document.answer
-    best = (
-        metric(gold, gold) if gold.strip() else 0.0
-    )  # less than 1 where metrics are stricter than their range
-    return min(1.0, metric(text, gold) / best) if best else None
+    share = share_of_gold(document.metric or "token_f1", document.answer)
+    return None if share is None else min(1.0, share(text))
 
 
 async def make_rows_by_bandit(
-    recipe: ResponsesRecipe, models: Sequence[AsyncModel], rating: tuple[Rater, str], document: Document
+    recipe: ResponsesRecipe,
+    settings: BanditSettings,
+    models: Sequence[AsyncModel],
+    rating: tuple[Rater, str],
+    document: Document,
 ) -> InputOutcome:
     """Every model answers round by round from chosen chunks; an answer without a score earns its chunks nothing."""
-    steps, settings, (rate, scale) = Steps(), recipe.bandit, rating
+    steps, (rate, scale) = Steps(), rating
     if settings.reward_model is None:
         rateable = await rate(document, document.answer) is not None
         steps["documents", KEPT if rateable else "no gold answer that a metric can rate by"] += 1
@@ -454,9 +435,9 @@ async def make_rows_by_bandit(
     relevance = lexicon.scores(f"{document.question} {document.answer}")
     priors = (relevance / (relevance.max(initial=0) or 1)).tolist()
 
-    async def answers_of(model: AsyncModel) -> list[tuple[str, Candidate]]:
-        bandit, scores = ChunkBandit(priors), list[float]()
-        found: list[tuple[str, Candidate]] = []
+    async def answers_of(model: AsyncModel) -> tuple[list[str], list[Candidate]]:
+        bandit, scores, reasons = ChunkBandit(priors), list[float](), list[str]()
+        kept: dict[str, Candidate] = {}  # by text
         for number in range(settings.rounds):
             arms = bandit.select(settings.chunks)
             view = view_of(document, tuple(passages[arm] for arm in arms))
@@ -469,28 +450,27 @@ async def make_rows_by_bandit(
                 reason = reason or "unjudged"
                 bandit.update(arms, 0.0)
             else:
-                bandit.update(arms, score if scale == "share" else reward_of(score, scores, scale))
+                bandit.update(arms, reward_of(score, scores, scale))
                 scores.append(score)
-                if any(text == other.text for _, other in found):
-                    reason = "repeated"
+                reason = "repeated" if text in kept else ""
+            reasons.append(reason or KEPT)
+            if reason:
+                continue
             metadata = {
                 "round": number + 1,
                 "chunks": [passages[arm].label for arm in arms],
                 "temperature": settings.temperature,
                 "prompt_hash": view.digest,
             }
-            found.append(
-                (reason, Candidate(document.id, model.name, text, "bandit", score, metadata=metadata))
-            )
-        return found
+            kept[text] = Candidate(document.id, model.name, text, "bandit", score, metadata=metadata)
+        return reasons, [*kept.values()]
 
-    candidates = []
-    for found in await asyncio.gather(*map(answers_of, models)):
-        for reason, candidate in found:
-            steps["written", reason or KEPT] += 1
-            if not reason:
-                candidates.append(candidate)
-    if recipe.rows == "candidates":
+    candidates: list[Candidate] = []
+    for reasons, kept in await asyncio.gather(*map(answers_of, models)):
+        for reason in reasons:
+            steps["written", reason] += 1
+        candidates += kept
+    if settings.rows == "candidates":
         return InputOutcome(document.id, [one.to_row() for one in candidates], steps)
     pair = best_and_worst_answer(candidates, recipe.seed)
     steps["pairs", KEPT if pair else "tie" if candidates else "no_answer"] += 1
@@ -512,26 +492,18 @@ def best_and_worst_answer(candidates: Sequence[Candidate], seed: int) -> tuple[C
 
 def pair_row(document: Document, best: Candidate, worst: Candidate) -> dict[str, Any]:
     """Two answers as a comparison about the whole context."""
-    prompt, pair = policy_prompt(document), (best, worst)
+    prompt, answers = policy_prompt(document), (best, worst)
+    pair = tuple(as_messages(one.text, "assistant") for one in answers)
     metadata = {
         **prompt.metadata,
-        "models": [one.model for one in pair],
-        "answer_scores": [one.score for one in pair],
-        "chunks": [one.metadata["chunks"] for one in pair],
+        "models": [one.model for one in answers],
+        "answer_scores": [one.score for one in answers],
+        "chunks": [one.metadata["chunks"] for one in answers],
     }
-    responses = tuple(as_messages(one.text, "assistant") for one in pair)
-    return to_native_row(
-        Comparison(
-            prompt.id,
-            prompt.group,
-            prompt.messages,
-            responses,
-            (1, 2),
-            metadata,
-            prompt.context,
-            prompt.question,
-        )
+    comparison = Comparison(
+        prompt.id, prompt.group, prompt.messages, pair, (1, 2), metadata, prompt.context, prompt.question
     )
+    return to_native_row(comparison)
 
 
 def _done(view: View, name: str, parameters: Mapping[str, Any], **changes: Any) -> View:

@@ -119,9 +119,6 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--json", action="store_true", help="for uniformity: it always prints one JSON line per arm"
-    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     for size in options.n:

@@ -23,9 +23,9 @@ PERF = Path(__file__).parents[2] / "perf"
 TINY = "--prompt 64 --response 8 --layers 1 --hidden 32 --heads 2 --kv-heads 2 --intermediate 48 --vocabulary 128"
 
 
-def run(script, *arguments):
+def run(script, *arguments, flags=("--json",)):
     """The JSON lines that a script prints; anything else on stdout fails the test."""
-    command = [sys.executable, str(PERF / script), *map(str, arguments), "--json"]
+    command = [sys.executable, str(PERF / script), *map(str, arguments), *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -99,10 +99,37 @@ def test_judge_kinds(tmp_path):
 
 
 def test_group_rewards():
-    found = run("group_rewards.py", "--n", "3", "--error", "0", "0.2", "--groups", "30")
+    found = run("group_rewards.py", "--n", "3", "--error", "0", "0.2", "--groups", "30", flags=())
     assert [line["verdicts"] for line in found] == [6, 4] * 4
     assert found[0]["kendall"] == found[0]["best_first"] == [1.0, 0.0]
     assert found[2]["kendall_tau_a"][0] < found[2]["kendall_tau_a_expected"] + 0.3
+
+
+def test_bandit(put, tmp_path):
+    text = " ".join(f"Clerk {number} has key {number * number}." for number in range(60))
+    asked = {"instructions": ["What has clerk 31?"], "outputs": ["key 961"], "evaluation": "f1"}
+    for task in ("natural_question", "financial_qa", "legal_contract_qa"):
+        put(f"data/{task}.jsonl", {"input": f"{task}. {text}", **asked})
+        line = {"query": "What has clerk 31?", "gt": "key 961", "m_pred": "none"}
+        put(f"predictions/m/{task}.pred.jsonl", line)
+    sizes = ["--questions", 3, "--rounds", 3, "--chunks", 1, "--chunk-size", 40]
+    found = run("bandit.py", tmp_path, *sizes, "--writer", "simulated:0", flags=())
+    plans, by_chance, bandit = found
+    assert [line["sampling"] for line in found] == ["plans", "random chunks", "bandit"]
+    assert max(by_chance["prompt_tokens_per_request"], bandit["prompt_tokens_per_request"]) < 100
+    assert plans["prompt_tokens_per_request"] > 200
+    assert plans["best"][0] == bandit["best"][0] == 1 > by_chance["best"][0]
+
+
+def test_rationales():
+    flags = ["--n", 60, "--errors", 0, 0.5, "--false-claims", 0]
+    found = run("rationales.py", *flags, flags=())
+    assert [(line["labels"], line["errors"]) for line in found] == [
+        (labels, errors) for labels in ("given", "model") for errors in (0, 0.5)
+    ]
+    assert [line["kept_expected"] for line in found] == [0.8, 0.25, 1, 0.125]
+    assert all(abs(line["kept"] - line["kept_expected"]) < 0.25 for line in found)
+    assert found[0]["precision_kept"] == found[2]["kept"] == found[2]["precision_kept"] == 1
 
 
 def test_serve():

@@ -135,7 +135,8 @@ def _subcommand(name: str, recipe: RecipeText) -> click.Command:
         if as_json:
             print_json(manifest)
         else:
-            next_step = _TRAIN_PAIRS if getattr(settings, "rows", "") == "pairs" else recipe.next_step
+            of_rows = getattr(settings, "bandit", None) or settings
+            next_step = _TRAIN_PAIRS if getattr(of_rows, "rows", "") == "pairs" else recipe.next_step
             next_step = _REWARD_BY_CHECKLIST if getattr(settings, "prompts", None) else next_step
             _print(manifest, out, next_step.format(out=out))
         counts = manifest["counts"]

@@ -115,6 +115,7 @@ def measure(
     if sampling == "plans":
         settings["plans"] = [plans[number % len(plans)] for number in range(options.rounds)]
     else:
+        settings["sampling"] = "bandit"
         settings["bandit"] = {
             "rounds": options.rounds,
             "chunks": options.chunks,
@@ -125,7 +126,7 @@ def measure(
     pool, _ = responses.gather_passages(documents, options.seed)
     make = (
         partial(responses.make_rows, recipe, [counting], pool)
-        if recipe.bandit is None
+        if recipe.sampling == "plans"
         else partial(responses.make_rows_by_bandit, recipe, recipe.bandit, [counting], rate)
     )
 

@@ -108,7 +108,7 @@ class FromPassages:
 def recipe(bandit=None, **changed):
     settings = {"documents": {"path": "none"}, "writers": [{"model": "simulated:0"}]}
     chosen = {"rounds": 16, "chunks": 2, "chunk_size": 13} | (bandit or {})
-    return RECIPE.resolve(None, settings | {"bandit": chosen} | changed)
+    return RECIPE.resolve(None, settings | {"sampling": "bandit", "bandit": chosen} | changed)
 
 
 def made(settings, model, reward_model=None, document=DOCUMENT):
@@ -179,7 +179,7 @@ class Comparing(RewardModel):
 def test_judges_that_compare_and_plans_are_refused():
     with pytest.raises(ConfigError, match="j compares answers"):
         rater(Comparing())
-    with pytest.raises(ConfigError, match="either `plans` or `bandit`"):
+    with pytest.raises(ConfigError, match="`plans` is only valid with sampling = 'plans'"):
         recipe(plans=[{}])
 
 

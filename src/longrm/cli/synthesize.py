@@ -60,8 +60,8 @@ _RECIPES = {
     "responses": RecipeText(
         "Let models answer questions: candidates of graded quality.",
         "Models answer questions about documents with perturbed contexts, which gives candidates of graded quality. "
-        'With `bandit` they see the chunks that led to good answers before, and with bandit.rows = "pairs" the best '
-        "and the worst answer make a pair.",
+        'With sampling = "bandit" they see the chunks that led to good answers before, and with bandit.rows = "pairs" '
+        "the best and the worst answer make a pair.",
         "Judge them: longrm synthesize short-to-long, vote or benchmark, with --set candidates.path={out}",
     ),
     "short-to-long": RecipeText(
@@ -135,7 +135,7 @@ def _subcommand(name: str, recipe: RecipeText) -> click.Command:
         if as_json:
             print_json(manifest)
         else:
-            of_rows = getattr(settings, "bandit", None) or settings
+            of_rows = getattr(settings, "bandit", settings)
             next_step = _TRAIN_PAIRS if getattr(of_rows, "rows", "") == "pairs" else recipe.next_step
             next_step = _REWARD_BY_CHECKLIST if getattr(settings, "prompts", None) else next_step
             _print(manifest, out, next_step.format(out=out))

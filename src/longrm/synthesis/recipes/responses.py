@@ -1,9 +1,9 @@
 """`longrm synthesize responses`: models answer questions about perturbed or partial contexts.
 
-The answers are candidates of graded quality (paper, section 2), or the best and the worst make a pair. With `bandit`
-the writer sees a few chunks, chosen by the rewards of earlier answers. Every perturbation is a pure function of the
-view (what a model sees of a document), random draws and passages of other documents, and records its name and
-parameters in `View.done`.
+The answers are candidates of graded quality (paper, section 2), or the best and the worst make a pair. With
+sampling = "bandit" the writer sees a few chunks, chosen by the rewards of earlier answers. Every perturbation is a pure
+function of the view (what a model sees of a document), random draws and passages of other documents, and records its
+name and parameters in `View.done`.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -243,21 +243,22 @@ class ResponsesRecipe(DocumentRecipe):
 
     Attributes:
         writers: The models that answer, at least one.
-        plans: Every model answers every question once under each.
-        bandit: In place of plans: it answers `rounds` times, each time from the chunks that led to good answers before,
-            or that are new.
+        sampling: "plans" perturbs the context; with "bandit", writers see the chunks that led to good answers before.
+        plans: With sampling = "plans": every model answers every question once under each.
+        bandit: The settings of sampling = "bandit".
         max_tokens: The most tokens of an answer; a longer one is dropped and counted as truncated.
     """
 
     writers: tuple[ModelSettings, ...] = Field(min_length=1)
+    sampling: Literal["plans", "bandit"] = "plans"
     plans: tuple[ResponsePlan, ...] = (ResponsePlan(),)
-    bandit: BanditSettings | None = None
+    bandit: BanditSettings = BanditSettings()
     max_tokens: int = Field(512, ge=1)
 
     @model_validator(mode="after")
-    def _has_plans_or_bandit(self) -> Self:
-        if self.bandit is not None and "plans" in self.model_fields_set:
-            raise ValueError("set either `plans` or `bandit`: the bandit does not perturb the context")
+    def _only_its_own_settings(self) -> Self:
+        for name in {"plans", "bandit"} & self.model_fields_set - {self.sampling}:
+            raise ValueError(f"`{name}` is only valid with sampling = '{name}'")
         return self
 
 
@@ -270,10 +271,10 @@ def synthesize(recipe: ResponsesRecipe, out: Path, *, progress: Progress = no_pr
     example = View((Passage("", 1),), "", exemplars=("",), hints=("",))  # has all words of the prompt
     prompts = {"answering": (str(as_messages(example.content, "user")),)}
     sources, bandit = [recipe.documents.provenance()], recipe.bandit
-    name = (bandit and bandit.reward_model) or ""
+    name = bandit.reward_model or ""
     with open_run("responses", recipe, out, models, sources, prompts, name) as run:
         writers = [*run.models.values()]
-        if bandit is None:
+        if recipe.sampling == "plans":
             pool, total = gather_passages(recipe.documents.read(), recipe.seed)
             make = partial(make_rows, recipe, writers, pool)
         else:

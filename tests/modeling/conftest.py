@@ -17,6 +17,7 @@ from transformers import (
     GptOssConfig,
     LlamaConfig,
     MistralConfig,
+    PreTrainedConfig,
     Qwen2Config,
     Qwen3Config,
 )
@@ -86,9 +87,9 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).abs().max())
 
 
-def make_pair(family: str, kind: str) -> tuple[Any, Any]:
+def make_pair(family: str | PreTrainedConfig, kind: str) -> tuple[Any, Any]:
     """One model under stock attention (SDPA if it has that) and its twin, with equal weights, under ours."""
-    config = FAMILIES[family]()
+    config = FAMILIES[family]() if isinstance(family, str) else family
     config.num_labels = 1
     auto: Any = {"scores": AutoModelForSequenceClassification, "logprobs": AutoModelForCausalLM}[kind]
     torch.manual_seed(0)

@@ -60,7 +60,7 @@ def test_inputs_in_pieces_of_host_memory_change_no_gradient(monkeypatch: pytest.
     results = []
     for offload in (False, True):
         model = make_pair("llama", "scores")[1].train()
-        with monkeypatch.context() as during:  # what it does of a model on a GPU
+        with monkeypatch.context() as during:  # as for a model on a GPU
             during.setattr(type(model), "device", torch.device("cuda"))
             checkpoint_activations(model, offload=offload)
         differently_weighted(scores(model, pack([TREE]))).backward()

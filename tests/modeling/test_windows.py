@@ -1,6 +1,5 @@
 """Windows, soft caps, sinks and scales over a shared prefix are those of transformers on separate sequences."""
 
-import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -9,16 +8,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import AutoModelForCausalLM
 
 from longrm.errors import ModelError
 from longrm.modeling import attention, shared_prefix
-from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.attention_varlen import AttentionSpec, varlen_attention
 from longrm.modeling.shapes import TreeShape
 from longrm.modeling.shared_prefix import pack
 
-from .conftest import MIXED, SIZES, WINDOW, WINDOWED, make_pair
+from .conftest import MIXED, SCORERS, SIZES, WINDOW, WINDOWED, make_pair
 from .test_attention_kernels import WrittenOut
 from .test_equality import TOLERANCE, deviation, make_trees, separate, shared, values_and_gradients
 
@@ -29,12 +26,12 @@ SHAPES = [
 ]
 
 
-def kinds_of(family: str) -> list[str]:
-    return ["logprobs"] if family == "cohere2" else ["logprobs", "scores"]
-
-
 @pytest.mark.parametrize(
-    ("family", "kind"), [(family, kind) for family in WINDOWED for kind in kinds_of(family)]
+    ("family", "kind"),
+    [
+        *((family, "logprobs") for family in WINDOWED),
+        *((family, "scores") for family in WINDOWED if family in SCORERS),
+    ],
 )
 def test_one_to_seven_responses_equal_separate_sequences(
     family: str, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -49,6 +46,15 @@ def test_one_to_seven_responses_equal_separate_sequences(
     monkeypatch.setattr(attention, "kernel_for", lambda query, key, spec: attend)
     by_kernel = values_and_gradients(ours, shared(ours, kind, pack(trees)))
     assert deviation(by_kernel, truth) < TOLERANCE
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_window_hides_the_first_token_from_the_one_after_the_window(beyond: int):
+    """Without a token beyond the window, the faster attention without windows is used."""
+    stock, ours = make_pair("mistral, windows", "scores")
+    trees = make_trees([TreeShape(WINDOW - 5, (5 + beyond, 1))])
+    truth = values_and_gradients(stock, separate(stock, "scores", trees))
+    assert deviation(values_and_gradients(ours, shared(ours, "scores", pack(trees))), truth) < TOLERANCE
 
 
 CHANGES: dict[str, Callable[[AttentionSpec], dict[str, Any]]] = {
@@ -93,8 +99,8 @@ def test_faults_are_a_hundred_times_beyond_the_tolerance(
         ("granite", "logits_scaling", 1.0),
     ],
 )
-def test_without_what_is_done_to_logits_they_are_far_off(family: str, name: str, neutral: Any):
-    stock, ours = pair_of(OTHERS[family]) if family in OTHERS else make_pair(family, "logprobs")
+def test_logits_without_their_scale_or_soft_cap_are_far_off(family: str, name: str, neutral: Any):
+    stock, ours = make_pair((WINDOWED | OTHERS)[family](), "logprobs")
     trees = make_trees([TreeShape(20, (5, 4))])
     setattr(ours.config, name, neutral)
     with torch.no_grad():
@@ -135,17 +141,9 @@ OTHERS = {
 """Further families with the same features."""
 
 
-def pair_of(make_config: Callable[[], Any]) -> tuple[Any, Any]:
-    torch.manual_seed(0)
-    stock = AutoModelForCausalLM.from_config(make_config())
-    ours = AutoModelForCausalLM.from_config(copy.deepcopy(make_config()), attn_implementation=SHARED_PREFIX)
-    ours.load_state_dict(stock.state_dict())
-    return stock, ours
-
-
 @pytest.mark.parametrize("family", OTHERS)
 def test_further_families_equal_separate_sequences(family: str):
-    stock, ours = pair_of(OTHERS[family])
+    stock, ours = make_pair(OTHERS[family](), "logprobs")
     trees = make_trees([TreeShape(WINDOW + 37, (5, 1, 40)), TreeShape(WINDOW - 11, (9, 26))])
     truth = values_and_gradients(stock, separate(stock, "logprobs", trees))
     found = values_and_gradients(ours, shared(ours, "logprobs", pack(trees)))
@@ -164,6 +162,6 @@ def test_a_window_that_a_model_does_not_pass_on_is_refused():
         moe_intermediate_size=16,
         shared_expert_intermediate_size=16,
     )
-    _, ours = pair_of(lambda: config)
+    _, ours = make_pair(config, "logprobs")
     with pytest.raises(ModelError, match="window of 24 tokens"):
         shared_prefix.hidden_states(ours, pack(make_trees([TreeShape(5, (2,))])))

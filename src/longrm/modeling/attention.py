@@ -9,14 +9,14 @@ ways compute that, and none builds a mask over pairs of prefix tokens, so memory
 | CUDA | the same by a varlen flash kernel, or FlexAttention (`attention_cuda` chooses) |
 | any other | one `scaled_dot_product_attention` per branch, over a copy of the prefix's keys and its own |
 
-Where a layer has a window, a soft cap or sinks, which that function lacks, any other device has the way of CPUs.
+That function has no windows, soft caps or sinks: layers with these are computed on any other device as on a CPU.
 
 Two names are registered with transformers. `longrm_shared_prefix` reads packed sequences without a cache.
 `longrm_continuation` reads one sequence block by block, over transformers' cache, for generation.
 
 Transformers passes to an attention function whatever a model's architecture needs: windows, soft caps, sinks. Ignoring
-one would be silently wrong, so what is not computed here is refused at the call, and mostly earlier (`loading`). What a
-layer computes is read there, too (`AttentionSpec`), not from configs, some of which state what their layers do not do.
+one would be silently wrong, so what is not computed here is refused at the call, and mostly earlier (`loading`). The
+call also decides what a layer computes (`AttentionSpec`): some configs state features that their layers do not have.
 
 Shapes: S tokens of the packed sequence or of a tree, R tokens read now, H query heads, G key heads, D head size.
 """
@@ -135,11 +135,11 @@ def continuation_attention(
     if read == 1 and spec.window is not None:  # one query sees the last keys, whatever is before them
         key, value = key[:, :, -spec.window :], value[:, :, -spec.window :]
         spec = replace(spec, window=None)
-    if read in (1, tokens) and spec.plain:
+    if spec.plain and read in (1, tokens):
         # torch's `is_causal` aligns the mask to the start, which is right only if all tokens are read.
         return sdpa(query, key, value, spec.scale, is_causal=read > 1).transpose(1, 2), None
-    if spec.plain and query.device.type != "cpu":  # where torch would turn the mask into a dense one, [R, S]
-        mask = causal_lower_right(read, tokens)
+    if spec.plain and query.device.type != "cpu":
+        mask = causal_lower_right(read, tokens)  # on a CPU torch would make it a dense mask, [R, S]
         return sdpa(query, key, value, spec.scale, attn_mask=mask).transpose(1, 2), None
     return segment_attention(query, key, value, [read], spec), None
 
@@ -151,7 +151,7 @@ AttentionInterface.register(CONTINUATION, continuation_attention)
 def _spec(
     module: nn.Module, query: Queries, dropout: float, scaling: float | None, given: Mapping[str, Any]
 ) -> AttentionSpec:
-    """What a layer computes, from the arguments of the call; what is not computed here is refused."""
+    """Reads from the arguments of a call what the layer computes; refuses what is not supported here."""
     if dropout:
         raise ModelError("this attention does not support dropout: set attention_dropout to 0")
     for name, what in _UNSUPPORTED.items():
@@ -160,11 +160,10 @@ def _spec(
     layer: Any = module
     window, config = given.get("sliding_window"), getattr(layer, "config", None)
     stated = getattr(config, "sliding_window", None)
-    # Some layers have their window from a mask alone, which transformers makes for its own attention only.
+    # Some layers get their window from a mask alone, which transformers makes for its own attention only.
     if stated not in (None, window) and layer_kinds(config)[layer.layer_idx] == "sliding_attention":
         raise ModelError(
-            f"{type(module).__name__} has a window of {stated} tokens and does not pass it to its attention: it is not "
-            "supported"
+            f"{type(module).__name__} does not pass its window of {stated} tokens to its attention: not supported"
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return AttentionSpec(scale, window, given.get("softcap"), given.get("s_aux"))
@@ -198,7 +197,7 @@ def segment_attention(
     `lengths` are those of the segments. With `only_ends` the output is read at the last token of every segment alone: a
     CPU leaves the others at zero.
     """
-    spec = spec.within(k.shape[2])
+    spec = spec.within(k.shape[2] - sum(lengths) + max(lengths))
     kernel = segment_kernel_for(q, k, spec)
     if kernel is not None:
         return varlen_segments(kernel, q, k, v, lengths, spec)

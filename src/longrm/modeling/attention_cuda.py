@@ -2,9 +2,9 @@
 
 In order of preference: torch's varlen flash kernel (that of the package flash-attn), and FlexAttention with a block
 mask made from the layout. If none works, `attention` falls back to `scaled_dot_product_attention`, which copies a
-prefix's keys and values once per branch, or writes out the scores of windows, soft caps and sinks. A candidate must be
-available and agree, forward and backward, with attention that is written out, for heads as the model has them. One log
-line names the chosen kernel and why those before it were not taken.
+prefix's keys and values once per branch, or, for windows, soft caps and sinks, writes out the scores. A candidate must
+be available and agree, forward and backward, with attention that is written out, for heads as the model has them. One
+log line names the chosen kernel and why those before it were not taken.
 
 Kernels of the Hugging Face Hub are no candidates: they are programs that the first attention would download and run,
 and torch ships the same flash kernel.
@@ -170,7 +170,7 @@ def block_mask(layout: PackedLayout, device: torch.device, window: int | None = 
 def sees_of(layout: PackedLayout, device: torch.device, window: int | None = None) -> Sees:
     """Returns the mask function: a query sees keys up to itself, in its own segment or in the prefix of its tree.
 
-    With a window, only so many of them, counted back from itself.
+    With a window, it sees only the last `window` of them.
     """
     _, fork, *first = (torch.from_numpy(part).to(device) for part in _seen(layout, window))
     first_own, first_in_prefix = first
@@ -215,8 +215,8 @@ def blocks_of(
 def _seen(layout: PackedLayout, window: int | None) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """Returns for every token the first of its segment, one past its tree's prefix, and the first keys that it sees.
 
-    These are the first in its segment, and the first in the prefix; a token whose window shows nothing of the prefix
-    has a number beyond all tokens there.
+    These are the first in its segment, and the first in the prefix: a number beyond all tokens if its window does not
+    reach the prefix.
     """
     own, root, fork = _segments(layout)
     if window is None:
@@ -279,13 +279,13 @@ class AttentionHeads:
 
     @property
     def features(self) -> str:
-        """What its layers are more than a softmax of scores, for messages."""
+        """What its layers have besides a softmax of scores, for messages."""
         named = {"a window": self.window, "a soft cap": self.softcap, "sinks": self.sinks}
         found = " and ".join(name for name, has in named.items() if has)
         return f" with {found}" if found else ""
 
     def trial_spec(self) -> AttentionSpec:
-        """A layer of this kind, with numbers that matter on a small tree."""
+        """The spec of such a layer, with values that make a difference on a small tree."""
         sinks = torch.linspace(-2.0, 4.0, self.queries, device=self.device) if self.sinks else None
         return AttentionSpec(
             self.size**-0.5, 40 if self.window else None, 2.0 if self.softcap else None, sinks
@@ -306,7 +306,7 @@ def kernel_for(query: Queries, key: Keys, spec: AttentionSpec) -> AttentionFunct
 
 
 def segment_kernel_for(query: Queries, key: Keys, spec: AttentionSpec) -> VarlenKernel | None:
-    """Returns the varlen kernel that was chosen for a model's heads, which segments over a cache take; None without."""
+    """Returns the kernel for segments over a cache: the chosen one if that is a varlen kernel, else None."""
     chosen = kernel_for(query, key, spec)
     if not isinstance(chosen, partial) or chosen.func is not varlen_attention:
         return None
@@ -331,7 +331,7 @@ def choose_kernel(heads: AttentionHeads, candidates: Mapping[str, Candidate]) ->
         rejected.append(f"{name}: {attend}")
         reasons = f" (not {'; not '.join(rejected)})"
     way = "scaled_dot_product_attention, which copies a prefix's keys and values once per response"
-    if not heads.trial_spec().plain:
+    if heads.features:
         way = "scores of all pairs, a part at a time, which is slow"
     _log.warning("attention over a shared prefix%s: %s%s", heads.features, way, reasons)
     return None

@@ -262,7 +262,7 @@ def token_attention(row: AttentionRow, k: int) -> TokenAttention:
     """Returns FR, IG and attention mass of every token, means over heads.
 
     FR is the share of heads with the token among their top k; of equal weights the earlier tokens come first. A token
-    before a head's window has no weight, and is none of them.
+    before a head's window has no weight and is not counted.
     """
     top = row.weights.sort(dim=-1, descending=True, stable=True).indices[..., :k]
     chosen = torch.zeros_like(row.weights).scatter(-1, top, 1.0) * (row.weights > 0)

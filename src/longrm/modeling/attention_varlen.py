@@ -18,12 +18,12 @@ as flash attention merges blocks (Dao et al. 2022) and ring attention merges dev
 attention's backward recomputes P = exp(s - lse) and dS = P * (dO v^T - rowsum(dO * O)). Given the output and lse of the
 *whole* softmax, a call on some of the keys returns exactly their part of the whole gradient; parts are added.
 
-**A window.** Where a layer sees the last w tokens only, one call is enough: a branch is a sequence whose keys are the
-last w - 1 tokens of its prefix, copied for it, and its own. Causality and window count from the last key, as in
-flash-attn since 2.1: query i of R sees keys i + U - R - w + 1 to i + U - R of U.
+**A window.** Where a layer sees the last w tokens only, one call is enough: the keys of a branch are its own and the
+last w - 1 tokens of its prefix, which are copied for it. Causality and window count from the last key, as in flash-attn
+since 2.1: query i of R sees keys i + U - R - w + 1 to i + U - R of U.
 
-**A sink** (gpt-oss) is one more score per head whose value is zero. It enters the merged softmax once, as one more
-half with lse = the sink and o = 0; the backward pass of the kernels needs only the lse that includes it.
+**A sink** (gpt-oss) is one more score per head, with the value zero. It is merged once, as a part with lse = the sink
+and o = 0; the backward pass of the kernels needs only the lse that includes it.
 
 Shapes: S tokens of the packed sequence, N branch tokens and P prefix tokens of trees that fork, T query tokens of a
 call, U key tokens, H query heads, G key heads, D head size, B sequences of equal length.
@@ -58,7 +58,7 @@ Rows = Int[Tensor, " rows"] | slice
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionSpec:
-    """What the attention of a layer computes, as transformers passes it on; which branch sees which is not part of it.
+    """What the attention of a layer computes, as transformers passes it; which token sees which branch is the layout's.
 
     Attributes:
         scale: Scores are `scale` times the product of query and key.
@@ -78,13 +78,13 @@ class AttentionSpec:
         return self.window is None and self.softcap is None and self.sinks is None
 
     def within(self, tokens: int) -> "AttentionSpec":
-        """The same for sequences of at most this many tokens: without a window that shows all of them."""
+        """The same for sequences of at most this many tokens, without a window if that shows all of them."""
         return self if self.window is None or self.window < tokens else replace(self, window=None)
 
     def softmax(
         self, scores: Float[Tensor, "G H/G *R K"], sees: Bool[Tensor, "R K"] | None = None
     ) -> Float[Tensor, "G H/G *R K"]:
-        """The softmax of scaled scores that are all in memory; `sees` applies the window, if any."""
+        """The softmax of a layer's scaled scores; `sees` is the mask, window included."""
         if self.softcap is not None:
             scores = self.softcap * torch.tanh(scores / self.softcap)
         if sees is not None:
@@ -120,7 +120,7 @@ class SequenceBounds:
 class Calls:
     """The calls for a layout."""
 
-    own: SequenceBounds  # the first call: every sequence on itself, and within a window on its prefix, too
+    own: SequenceBounds  # the first call: every sequence on itself, and with a window also on the end of its prefix
     keys: Sequence[range]  # the keys of the first call among all tokens
     # The second call: branches on prefixes that several branches continue; None if there is no such prefix.
     on_prefix: SequenceBounds | None
@@ -145,7 +145,7 @@ class VarlenKernel(Protocol):
     def forward(
         self, query: FlatQueries, key: FlatKeys, value: FlatKeys, bounds: SequenceBounds, spec: AttentionSpec
     ) -> tuple[FlatQueries, LogSumExps]:
-        """Returns the output and the log-sum-exp of every query's scores, by scale and soft cap of `spec` alone."""
+        """Returns the output and the log-sum-exp of every query's scores: `spec` gives scale and soft cap only."""
 
     def backward(
         self, grad: FlatQueries, attended: Attended, bounds: SequenceBounds, spec: AttentionSpec
@@ -169,7 +169,7 @@ def varlen_attention(
     """
     # The cached plan may serve training later, where tensors made in inference mode are refused.
     with torch.inference_mode(False):
-        calls = plan_calls(layout, query.device, only_ends, spec.within(layout.longest).window)
+        calls = plan_calls(layout, query.device, only_ends, spec.window)
     return _attend(kernel, query, key, value, calls, spec)
 
 
@@ -188,8 +188,7 @@ def varlen_segments(
     """
     with torch.inference_mode(False):
         before = key.shape[2] - sum(lengths)
-        window = spec.within(before + max(lengths)).window
-        calls = _plan_segments(before, tuple(lengths), query.device, only_ends, window)
+        calls = _plan_segments(before, tuple(lengths), query.device, only_ends, spec.window)
     return _attend(kernel, query, key, value, calls, spec)
 
 
@@ -352,7 +351,7 @@ def _taken(states: FlatKeys, places: Sequence[range]) -> FlatKeys:
 
 
 def _put_back(part: FlatKeys, places: Sequence[range], tokens: int) -> FlatKeys:
-    """The gradient by all keys from that by those taken: slice by slice, so that equal runs add in equal order."""
+    """The gradient of all keys from that of those taken; in slices, as `index_add_` has no fixed order on CUDA."""
     if len(part) == tokens and len(places) == 1:
         return part
     total = part.new_zeros(tokens, *part.shape[1:])
@@ -369,7 +368,7 @@ _SCORES_AT_ONCE = 2**24
 
 
 def _without_autocast(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Scores are written out in fp32, also where autocast would make their products bf16."""
+    """Keeps written-out scores in fp32 where autocast would compute their products in bf16."""
 
     @wraps(compute)
     def computed(self: Any, states: Tensor, *rest: Any) -> Any:
@@ -380,7 +379,7 @@ def _without_autocast(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class PlainKernel:
-    """A kernel for every layer and device: the flash kernel of CPUs where it can be, else scores written out in parts.
+    """A kernel for every layer and device: the flash kernel of CPUs where that works, else scores written out in parts.
 
     The flash kernel is that of `scaled_dot_product_attention`; called directly it returns log-sum-exps, too. It takes
     batches, so sequences of equal lengths are computed as one, and a mask, with which a window is computed in blocks of
@@ -522,10 +521,10 @@ def _sees(q: Tensor, k: Tensor, bounds: SequenceBounds) -> Bool[Tensor, "R K"]:
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)
 def _batches(bounds: SequenceBounds, heads: int) -> tuple[tuple[int, Rows, Rows], ...]:
-    """Sequences of equal lengths together: how many, and where their queries and keys are.
+    """Groups sequences of equal lengths: how many, and where their queries and keys are.
 
-    Sequences within a window are cut into blocks of queries with the keys that these see, and where scores are written
-    out (`heads` is their number then), all are.
+    Sequences with a window are cut into blocks of queries with the keys that these see. All are if scores are written
+    out; `heads` is 0 if they are not.
     """
     alike: dict[tuple[int, int], list[tuple[range, range]]] = defaultdict(list)
     queries, keys = (starmap(range, pairwise(ends.tolist())) for ends in (bounds.queries, bounds.keys))

@@ -129,11 +129,12 @@ _OnHost = tuple[torch.Size, torch.dtype, torch.device, list[Tensor]]
 def _to_host(kept: Tensor) -> _OnHost:
     """Copies a tensor to pinned memory, in pieces of one size.
 
-    torch rounds pinned memory up to a power of two, and keeps it for tensors of the same rounded size only: whole
-    tensors of many lengths would take up to four times their bytes. Pieces fit every tensor.
+    torch rounds pinned memory up to a power of two, and reuses it for the same rounded size only: whole tensors of many
+    lengths would take up to four times their bytes. Pieces fit every tensor.
     """
-    parts = torch.split(kept.contiguous().flatten().view(torch.uint8), PINNED_PIECE) if kept.numel() else ()
-    pieces = [_pinned_piece()[: len(part)].copy_(part, non_blocking=True) for part in parts]
+    parts = torch.split(kept.contiguous().flatten().view(torch.uint8), PINNED_PIECE)
+    # A checkpoint also saves an empty tensor, which needs no piece.
+    pieces = [_pinned_piece()[: len(part)].copy_(part, non_blocking=True) for part in parts if len(part)]
     return kept.shape, kept.dtype, kept.device, pieces
 
 
@@ -179,7 +180,7 @@ def _in_tiles(
 def pair_cost(model: Any) -> float:
     """Returns the operations of attention for a pair of tokens, over those of the layers' matrices for one token.
 
-    Layers with a window are counted as if they had no attention: there, pairs are as many as tokens.
+    Layers with a window are counted without attention: their pairs grow with the tokens, not with the square.
     """
     layers, config = model.base_model.layers, model.config
     matrices = [module for module in layers.modules() if isinstance(module, nn.Linear)]

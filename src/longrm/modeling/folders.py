@@ -205,7 +205,7 @@ def _not_a_decoder(config: Any) -> str | None:
 
 
 def layer_kinds(config: Any) -> list[str]:
-    """The kinds of all layers, as transformers names them: without `layer_types` a window is one of every layer."""
+    """The kinds of all layers, as transformers names them; without `layer_types`, all have the window, if any."""
     kinds: list[str] | None = getattr(config, "layer_types", None)
     windowed = getattr(config, "sliding_window", None) is not None
     return kinds or ["sliding_attention" if windowed else "full_attention"] * config.num_hidden_layers

@@ -190,7 +190,7 @@ class _OwnKeys:
             value[0].transpose(0, 1),
         )
         keys, values = self._prompt[layer]  # [G, P, D]
-        # All new tokens have one position, so that their window begins at one place.
+        # All new tokens have the same position, and so the same window.
         first = 0 if spec.window is None else max(0, self.position + 1 - spec.window)
         keys, values = keys[:, first:], values[:, first:]
         first_own = max(0, first - self._begin)

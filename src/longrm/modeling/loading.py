@@ -225,7 +225,7 @@ def _new_llama(auto: Any, shape: ModelShape, tokenizer: Tokenizer, seed: int) ->
 def rescale_rope(model: TransformersModel, theta: float) -> None:
     """Sets the base of the rotary frequencies, in config and model: a larger one stretches positions.
 
-    Where layers with a window have frequencies of their own, these stay: no distance in a window is new to them.
+    Layers with a window keep frequencies of their own, if they have any: no distance within a window is new to them.
     """
     if not theta > 1:
         raise ValueError(f"rope theta must be above 1, got {theta}")
@@ -235,8 +235,7 @@ def rescale_rope(model: TransformersModel, theta: float) -> None:
         changed = {"full_attention": {**rope["full_attention"], **changed}}
     model.config.rope_parameters = {**rope, **changed}
     base.config.rope_parameters = model.config.rope_parameters
-    # recomputes its frequencies
-    base.rotary_emb = type(base.rotary_emb)(config=base.config).to(model.device)
+    base.rotary_emb = type(base.rotary_emb)(config=base.config).to(model.device)  # with new frequencies
 
 
 def resolve_device(device: torch.device | str) -> torch.device | str:
@@ -374,13 +373,12 @@ def _check_modules(model: Any, where: str, *, packed: bool, scores: bool) -> Non
     # How transformers marks models that pass keyword arguments on to a custom attention.
     if packed and not model._supports_attention_backend:
         raise ModelError(f"{where}: its attention cannot be replaced by one for a shared prefix")
-    for name, module in () if scores or not packed else model.named_children():
-        # Log-probabilities are read from the last hidden states by the output embeddings alone.
-        if (
-            module not in (model.base_model, model.get_output_embeddings())
-            and next(module.parameters(), None) is not None
-        ):
-            raise ModelError(f"{where}: its logits are computed by {name}, too: not supported")
+    if packed and not scores:
+        # Log-probabilities are computed from the last hidden states by the output embeddings alone.
+        used = (model.base_model, model.get_output_embeddings())
+        for name, module in model.named_children():
+            if module not in used and any(True for _ in module.parameters()):
+                raise ModelError(f"{where}: its logits are computed by {name}, too: not supported")
     if not packed and "past_key_values" not in signature(model.forward).parameters:
         raise ModelError(f"{where}: it has no cache of keys and values (a state-space model): not supported")
     if scores and not isinstance(getattr(model, "score", None), nn.Linear):

@@ -148,7 +148,7 @@ class LocalWriter(Writer):
         return logits
 
     def _new_cache(self) -> DynamicCache:
-        # With the config, layers with a window drop what is before it, and then cannot go back to a shared beginning.
+        # With the config, layers with a window drop earlier tokens, and the cache cannot be cropped to a shared prefix.
         return DynamicCache(config=None if self._in_blocks else self._model.config)
 
     def _forward(self, ids: list[int]) -> Float[Tensor, " V"]:

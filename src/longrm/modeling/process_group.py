@@ -27,7 +27,7 @@ large model. A process that died is noticed otherwise: its connections break, an
 
 _NCCL_TIMEOUT = datetime.timedelta(minutes=30)
 """The same over NCCL, which does not notice a process that died on another machine: its kernels would keep the GPUs
-waiting. Processes that may be far apart meet over gloo before they use NCCL (`DistributedContext.wait`)."""
+waiting. Processes that may be hours apart wait for each other over gloo first (`DistributedContext.wait`)."""
 
 _RENDEZVOUS_TIMEOUT = datetime.timedelta(minutes=10)
 """How long processes look for each other at the start, when none of them is busy."""
@@ -103,7 +103,7 @@ def join(backend: str = "gloo") -> Iterator[LaunchedProcesses]:
 
 
 def set_timeouts() -> None:
-    """Sets the time-outs of every group that this process is in, which torch makes with other ones."""
+    """Sets the time-outs of every group that this process is in; torch and libraries create groups with their own."""
     for group in _world.pg_map:
         for device in group._device_types:
             backend = group._get_backend(device)

@@ -22,7 +22,7 @@ SHORTEST = 1024
 """The least tokens of a feed-forward tile; fewer would leave a GPU idle."""
 
 PINNED_PIECE = 2**26
-"""Bytes of a piece of the CPU memory to which activations are moved."""
+"""Bytes of one piece of pinned CPU memory for offloaded activations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,11 @@ class TokenTree:
 
 
 def seen_pairs(before: int, tokens: int, window: int | None) -> int:
-    """Pairs of consecutive tokens, with so many before them, and what each sees, itself included."""
-    within = (
-        tokens if window is None else min(tokens, max(0, window - before))
-    )  # those that see all before them
-    return within * before + within * (within + 1) // 2 + (tokens - within) * (window or 0)
+    """Pairs of a token and one that it sees, itself included, among `tokens` that follow on `before` others."""
+    if window is None:
+        window = before + tokens
+    full = min(tokens, max(0, window - before))  # tokens that see all before them
+    return full * before + full * (full + 1) // 2 + (tokens - full) * window
 
 
 @dataclass(frozen=True, slots=True)

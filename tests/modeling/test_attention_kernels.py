@@ -1,6 +1,7 @@
 """The kernels of a GPU, as far as a CPU can tell: bounds, two softmaxes put together, the choice."""
 
 import logging
+import weakref
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -323,6 +324,35 @@ def test_a_model_with_a_kernel_computes_what_separate_sequences_do(family, monke
     assert apart(again, found) < 1e-6
 
 
+class Remembering(WrittenOut):
+    """Knows what it has returned, and what of it exists still."""
+
+    def __init__(self):
+        super().__init__()
+        self.returned = []
+
+    def forward(self, *arguments):
+        results = super().forward(*arguments)
+        self.returned += [weakref.ref(part.untyped_storage()) for part in results]
+        return results
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("family", SCORERS)
+def test_attention_that_checkpoints_keep_is_computed_once(family, keep, monkeypatch):
+    _, ours = make_pair(family, "scores")
+    trees = make_trees()
+    kernel = Remembering()
+    monkeypatch.setattr(attention, "kernel_for", lambda *_: partial(varlen_attention, kernel))
+    truth = values_and_gradients(ours, shared(ours, "scores", pack(trees)))
+    calls = len(kernel.keys)
+    checkpoint_activations(ours.train(), offload=False, keep_attention=keep)
+    found = values_and_gradients(ours, shared(ours, "scores", pack(trees)))
+    assert apart(found, truth) < 1e-6
+    assert len(kernel.keys) == calls * (2 if keep else 3)
+    assert not any(part() for part in kernel.returned)  # nothing outlives its backward pass
+
+
 def test_keys_of_one_prefix_are_copied_for_no_branch():
     kernel = WrittenOut()
     key = torch.randn(1, 2, 694, 16)
@@ -370,12 +400,13 @@ def tried_late(monkeypatch):
 
 
 @pytest.mark.usefixtures("tried_late")
+@pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("family", CONFIGS)
-def test_a_kernel_may_be_tried_within_a_checkpointed_layer(family, caplog):
+def test_a_kernel_may_be_tried_within_a_checkpointed_layer(family, keep, caplog):
     stock, ours = make_pair(family, "scores")
     trees = make_trees()
     truth = values_and_gradients(stock, separate(stock, "scores", trees))
-    checkpoint_activations(ours.train(), offload=False)
+    checkpoint_activations(ours.train(), offload=False, keep_attention=keep)
     with caplog.at_level(logging.INFO, "longrm"):  # the first that is computed is training
         found = values_and_gradients(ours, shared(ours, "scores", pack(trees)))
     assert caplog.messages == ["attention over a shared prefix: right"]

@@ -84,7 +84,11 @@ def _verdict(plan: "TrainingPlan") -> list[str]:
     if plan.devices > 1:
         needs = f"each of {plan.devices} devices needs {needed} and has {room} ({plan.device})"
     if plan.memory.total <= plan.offers.memory:
-        return [f"Fits: {needs}", *_host_verdict(plan)]
+        lines = [f"Fits: {needs}"]
+        if plan.faster is not None:
+            needs = format_bytes(plan.faster.total)
+            lines.append(f"Faster, and fits too: --set {plan.faster.setting}  {needs} ({plan.faster.price})")
+        return [*lines, *_host_verdict(plan)]
     lines = [f"Does not fit: {needs}"]
     switches = plan.switches
     if switches and switches[-1].total <= plan.offers.memory:

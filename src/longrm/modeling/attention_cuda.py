@@ -35,6 +35,7 @@ from longrm.modeling.attention_varlen import (
     Queries,
     SequenceBounds,
     VarlenKernel,
+    using_results,
     varlen_attention,
 )
 from longrm.modeling.device_memory import is_out_of_memory
@@ -381,10 +382,10 @@ def _values_and_gradients(
     spec: AttentionSpec,
 ) -> list[Tensor]:
     # A model's first attention may run in inference mode, under autocast or inside a checkpoint. The trial must not: a
-    # checkpoint's hooks would see the tensors that it saves, and compute the layer again.
+    # checkpoint's hooks would see the tensors that it saves, and compute the layer again; its results may be kept.
     own_backward = torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved)
     plain = torch.autocast(grad.device.type, enabled=False)
-    with torch.inference_mode(False), torch.enable_grad(), plain, own_backward:
+    with torch.inference_mode(False), torch.enable_grad(), plain, own_backward, using_results(None):
         sinks = () if spec.sinks is None else (spec.sinks,)
         leaves = [state.clone().requires_grad_() for state in (*states, *sinks)]
         query, key, value, *own_sinks = leaves

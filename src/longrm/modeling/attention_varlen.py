@@ -30,7 +30,9 @@ call, U key tokens, H query heads, G key heads, D head size, B sequences of equa
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
 from itertools import accumulate, pairwise, starmap
@@ -54,6 +56,11 @@ LogSumExps = Float[Tensor, "H T"]
 
 Rows = Int[Tensor, " rows"] | slice
 """Indices of tokens; a slice where they are contiguous, which copies nothing."""
+
+
+Results = list[tuple[FlatQueries, LogSumExps]] | Iterator[tuple[FlatQueries, LogSumExps]] | None
+
+_results: ContextVar[Results] = ContextVar("results", default=None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -290,6 +297,26 @@ def _attend(
     return zeros.index_copy(1, calls.ends, output[None])
 
 
+@contextmanager
+def using_results(results: Results) -> Iterator[None]:
+    """Within this context, attention adds its results to a list or takes them from an iterator; None ends that."""
+    token = _results.set(results)
+    try:
+        yield
+    finally:
+        _results.reset(token)
+
+
+def keep_results() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """The `context_fn` of `torch.utils.checkpoint` for layers whose attention is computed once.
+
+    Returns the context of the forward pass, where outputs and log-sum-exps are kept, and that of the second one, which
+    takes them in the same order instead of calling kernels.
+    """
+    results: list[tuple[FlatQueries, LogSumExps]] = []
+    return using_results(results), using_results(iter(results))
+
+
 class _Calls(torch.autograd.Function):
     """The calls, their merge and its gradient; see the module."""
 
@@ -304,19 +331,14 @@ class _Calls(torch.autograd.Function):
         calls: Calls,
         spec: AttentionSpec,
     ) -> FlatQueries:
-        own_key, own_value = _taken(key, calls.keys), _taken(value, calls.keys)
-        output, lse = kernel.forward(query, own_key, own_value, calls.own, spec)
-        if calls.on_prefix is not None:
-            rows, seen = calls.branches, calls.prefixes
-            on_prefix, prefix_lse = kernel.forward(query[rows], key[seen], value[seen], calls.on_prefix, spec)
-            own_lse = lse[:, rows]  # [H, N]
-            share = torch.sigmoid(prefix_lse - own_lse).T.unsqueeze(-1)  # [N, H, 1]
-            output[rows] = (share * on_prefix + (1 - share) * output[rows]).to(output.dtype)
-            lse[:, rows] = torch.logaddexp(own_lse, prefix_lse)
-        if sinks is not None:
-            sink = sinks.to(lse.dtype)[:, None]
-            output = (output * torch.sigmoid(lse - sink).T.unsqueeze(-1)).to(output.dtype)
-            lse = torch.logaddexp(lse, sink)
+        results = _results.get()
+        if isinstance(results, Iterator):
+            output, lse = next(results)
+            output = output.detach()  # what is returned here gets a graph, which would outlive its layer
+        else:
+            output, lse = _merged(query, key, value, sinks, kernel, calls, spec)
+            if results is not None and any(ctx.needs_input_grad):
+                results.append((output.detach(), lse))
         ctx.save_for_backward(query, key, value, output, lse, *(() if sinks is None else (sinks,)))
         ctx.kernel, ctx.calls, ctx.spec = kernel, calls, spec
         return output
@@ -343,6 +365,32 @@ class _Calls(torch.autograd.Function):
             products = (grad.to(lse.dtype) * output).sum(-1).T
             of_sinks = -(share * products).sum(1).to(sinks[0].dtype)
         return of_query, of_key, of_value, of_sinks, None, None, None
+
+
+def _merged(
+    query: FlatQueries,
+    key: FlatKeys,
+    value: FlatKeys,
+    sinks: Float[Tensor, " H"] | None,
+    kernel: VarlenKernel,
+    calls: Calls,
+    spec: AttentionSpec,
+) -> tuple[FlatQueries, LogSumExps]:
+    """The output and the log-sum-exp of all calls."""
+    own_key, own_value = _taken(key, calls.keys), _taken(value, calls.keys)
+    output, lse = kernel.forward(query, own_key, own_value, calls.own, spec)
+    if calls.on_prefix is not None:
+        rows, seen = calls.branches, calls.prefixes
+        on_prefix, prefix_lse = kernel.forward(query[rows], key[seen], value[seen], calls.on_prefix, spec)
+        own_lse = lse[:, rows]  # [H, N]
+        share = torch.sigmoid(prefix_lse - own_lse).T.unsqueeze(-1)  # [N, H, 1]
+        output[rows] = (share * on_prefix + (1 - share) * output[rows]).to(output.dtype)
+        lse[:, rows] = torch.logaddexp(own_lse, prefix_lse)
+    if sinks is not None:
+        sink = sinks.to(lse.dtype)[:, None]
+        output = (output * torch.sigmoid(lse - sink).T.unsqueeze(-1)).to(output.dtype)
+        lse = torch.logaddexp(lse, sink)
+    return output, lse
 
 
 def _taken(states: FlatKeys, places: Sequence[range]) -> FlatKeys:

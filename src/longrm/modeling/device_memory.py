@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from longrm.errors import ModelError
+from longrm.modeling.attention_varlen import keep_results
 from longrm.modeling.folders import layer_kinds
 from longrm.modeling.sequence_parallel import sequence_group
 from longrm.modeling.shapes import PINNED_PIECE, check_frozen_layers
@@ -98,14 +99,16 @@ def concerns_one_query(error: BaseException, model: Any) -> bool:
     return sequence_group(model) is None and not sharded and is_out_of_memory(error)
 
 
-def checkpoint_activations(model: Any, *, offload: bool) -> None:
+def checkpoint_activations(model: Any, *, offload: bool, keep_attention: bool = False) -> None:
     """Stores only the input of every layer, with `offload` in the CPU's memory, and computes the layer again backward.
 
-    Transformers does so in training mode only.
+    With `keep_attention` the output of attention is stored on the device, too, and not computed again where a flash
+    kernel computes it. Transformers does all this in training mode only.
     """
     # transformers before 5.23 has the older name only.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-    enable()
+    kept = {"context_fn": keep_results} if keep_attention else {}
+    enable({"use_reentrant": False, **kept})
     if offload and model.device.type == "cpu":
         _log.info("memory.activation_offloading has no effect: the model is on the CPU")
     elif offload:

@@ -70,7 +70,9 @@ def initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | Langu
     freeze_layers(model.model, start.frozen_layers)
     set_precision(model.model, start.precision)
     if memory.gradient_checkpointing:
-        checkpoint_activations(model.model, offload=memory.activation_offloading)
+        checkpoint_activations(
+            model.model, offload=memory.activation_offloading, keep_attention=memory.keep_attention
+        )
     if memory.tiled_mlp:
         tile_feed_forward(model.model, tile_length(model.model.config.hidden_size))
     if start.compile:

@@ -349,19 +349,22 @@ class MemorySettings(Config):
         tokens_per_forward: Tokens per micro-batch; a longer row is one alone. Questions about one context share it only
             if they fit into one micro-batch.
         gradient_checkpointing: Keep only the input of every layer, and recompute the layer in the backward pass.
-        activation_offloading: Move what gradient checkpointing keeps to CPU memory.
+        activation_offloading: Move the layers' inputs, which gradient checkpointing keeps, to CPU memory.
+        keep_attention: Keep the output of attention on the device, too, so that it is not recomputed.
         tiled_mlp: Compute feed-forward layers tile by tile, and again in the backward pass.
     """
 
     tokens_per_forward: int = Field(16_384, ge=1)
     gradient_checkpointing: bool = False
     activation_offloading: bool = False
+    keep_attention: bool = False
     tiled_mlp: bool = False
 
     @model_validator(mode="after")
     def _fits(self) -> "MemorySettings":
-        if self.activation_offloading and not self.gradient_checkpointing:
-            raise ValueError("memory.activation_offloading needs memory.gradient_checkpointing = true")
+        for name in ("activation_offloading", "keep_attention"):
+            if getattr(self, name) and not self.gradient_checkpointing:
+                raise ValueError(f"memory.{name} needs memory.gradient_checkpointing = true")
         return self
 
 

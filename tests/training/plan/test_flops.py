@@ -126,8 +126,10 @@ def test_attention_of_frozen_layers_has_no_backward_pass(bases, recipe, frozen, 
     forward = forward_flops(sizes, READING)
     part = TrainedPart(sizes, rank, frozen)
     of_layer = forward.attention / 3
-    for checkpointing, again in ((False, 0), (True, 1)):
-        flops = training_flops(forward, part, READING, checkpointing=checkpointing, reference=False)
+    for checkpointing, keep, again in ((False, False, 0), (True, False, 1), (True, True, 0)):
+        flops = training_flops(
+            forward, part, READING, checkpointing=checkpointing, reference=False, keep_attention=keep
+        )
         assert flops.attention == pytest.approx(of_layer * (3 + (3 - frozen) * (2 + again)))
 
 

@@ -95,16 +95,17 @@ def allocated_at_most(settings):
     return max(accumulate(sizes))
 
 
-@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize(("tiled", "keep"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize(
     ("precision", "lora"), [("float32", None), ("bfloat16", None), ("bfloat16", {"rank": 8})]
 )
 @pytest.mark.parametrize("frozen", [0, 1])
-def test_the_peak_is_what_torch_allocates(bases, recipe, monkeypatch, frozen, precision, lora, tiled):
+def test_the_peak_is_what_torch_allocates(bases, recipe, monkeypatch, frozen, precision, lora, tiled, keep):
     monkeypatch.setattr(shapes, "SHORTEST", 96)
     model = {"path": str(bases["llama"]), "precision": precision, "frozen_layers": frozen}
     model |= {"lora": lora} if lora else {}
-    settings = recipe(model=model, memory={"gradient_checkpointing": True, "tiled_mlp": tiled})
+    memory = {"gradient_checkpointing": True, "tiled_mlp": tiled, "keep_attention": keep}
+    settings = recipe(model=model, memory=memory)
     shape = TreeShape(1500, (40, 40))
     long = Workload(1, 1, {shape: 1}, PackedLayout((shape,)), False, "")
     moments = moments_of(settings, sizes_of(settings, "scorer"), long, "cpu")

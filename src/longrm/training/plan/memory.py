@@ -179,7 +179,7 @@ def moments_of(
         """What is kept of this many layers whose backward pass is still to come."""
         if checkpointing:
             # With offload, one input is in use and the next one is on its way to the device.
-            return (min(2, layers) if offload else layers) * layer.input
+            return (min(2, layers) if offload else layers) * layer.input + layers * layer.attended
         return (
             layers * layer.kept
             - (layer.not_in_last if layers == trained.layers else 0.0)
@@ -202,7 +202,7 @@ def moments_of(
         without_gradient = number == 1 and not trained.embeddings  # of its input
         working = layer.working_in_first if without_gradient else layer.working
         if checkpointing:
-            working += layer.recomputed
+            working += layer.recomputed - layer.attended
             if without_gradient and layer.stream < _FP32:  # else its norm would share the input
                 working -= layer.not_in_first
         return working
@@ -282,6 +282,7 @@ class _LayerMemory:
     tokens: int  # S, or a device's share of them
     stream: int  # bytes of an element of the residual stream
     input: float  # the layer's input, which is what checkpointing keeps
+    attended: float  # the output of attention and its log-sum-exps, if checkpointing keeps them
     norm: float  # what one norm keeps
     kept: float  # what autograd keeps
     not_in_last: float  # what it does not keep of the last layer
@@ -362,6 +363,7 @@ def _layer_memory(
         tokens=tokens,
         stream=stream,
         input=layer_input,
+        attended=float(tokens * (b * sizes.queries + _FP32 * sizes.heads) * settings.memory.keep_attention),
         norm=norm,
         kept=float(kept),
         not_in_last=not_in_last,

@@ -75,14 +75,15 @@ def training_flops(
     checkpointing: bool,
     reference: bool,
     tiled: bool = False,
+    keep_attention: bool = False,
 ) -> Flops:
     """Operations of a training: forward, backward, what is recomputed, and a reference model's forward pass.
 
     A backward pass takes as much as a forward pass for the gradients of inputs, and as much again for those of weights;
     frozen weights have none, and frozen layers below the first trained one no backward pass at all. A checkpointed
     layer is recomputed up to its last product, of which nothing is kept except by adapters. With `tiled`, feed-forward
-    layers are computed once more. A reference model reads one epoch. The input of the lowest adapters needs no
-    gradient, which is counted.
+    layers are computed once more; with `keep_attention`, attention is not. A reference model reads one epoch. The input
+    of the lowest adapters needs no gradient, which is counted.
     """
     sizes, again, reference_epochs = trained.sizes, int(checkpointing), int(reference) / workload.epochs
     targets = workload.targets if sizes.kind == "language_model" else 0
@@ -97,7 +98,7 @@ def training_flops(
         + per_token * 3 * width * output * tiled
         - not_recomputed
         + per_token * trained.adapter_parameters * (3 + again),
-        attention=forward.attention * (1 + share * (2 + again) + reference_epochs),
+        attention=forward.attention * (1 + share * (2 + again - keep_attention) + reference_epochs),
         head=forward.head * (2 + trained.head + chunked + reference_epochs),
     )
 

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from longrm.modeling.shapes import PackedLayout, TreeShape
@@ -30,10 +31,10 @@ _WORTHWHILE = 0.99  # a setting is suggested if it leaves at most this share of 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A setting that saves memory."""
+    """A setting that changes memory."""
 
     setting: str  # in the form that `--set` takes
-    price: str  # its cost, in words
+    price: str  # what it costs or saves, in words
     total: float  # bytes at the peak with this and all settings before it
 
 
@@ -56,6 +57,7 @@ class TrainingPlan:
     rollouts: RolloutCost | None  # None without GRPO
     memory: PeakMemory  # the peak on one device
     switches: tuple[Switch, ...]  # settings to change, in order, until it fits or nothing more helps
+    faster: Switch | None  # a setting that takes more memory and less time, if it fits
     # Tokens that fit, with the responses of the longest row; None if no prompt fits.
     longest_prompt: int | None
     host_memory: float | None  # bytes of CPU memory of every machine, if known
@@ -111,6 +113,7 @@ class TrainingPlan:
             "longest_prompt_that_fits": self.longest_prompt,
             "model_reads": sizes.limit,
             "switches": [asdict(switch) for switch in self.switches],
+            "faster": None if self.faster is None else asdict(self.faster),
         }
 
 
@@ -132,7 +135,8 @@ def plan_training(
     trained = trained_part(settings.model, sizes)
     workload = workload_of(settings, sizes.limit, progress)
     forward = forward_flops(sizes, workload)
-    of_updates = training_flops(
+    count = partial(
+        training_flops,
         forward,
         trained,
         workload,
@@ -140,6 +144,8 @@ def plan_training(
         reference=settings.loss.loss.needs_reference,
         tiled=settings.memory.tiled_mlp,
     )
+    of_updates = count(keep_attention=settings.memory.keep_attention)
+    saved = 1 - count(keep_attention=True).total / of_updates.total
     groups = sharding_of(settings.parallel, devices, sizes.heads).groups
     busy = busy_share(settings, trained, workload, groups)
     added, during = traffic_seconds(settings, trained, workload, offers, devices)
@@ -176,6 +182,7 @@ def plan_training(
         rollouts=rollouts,
         memory=peak_memory(settings, sizes, workload, offers.type, devices),
         switches=tuple(suggest(settings, sizes, workload, offers, devices)),
+        faster=_faster(settings, sizes, workload, offers, devices, saved),
         longest_prompt=longest_prompt(settings, sizes, workload, offers, devices),
         host_memory=host_memory,
     )
@@ -224,6 +231,25 @@ def suggest(
             switches.append(Switch(f"{group}.{key}={shown}", price, less))
             settings, workload, total = changed, read, less
     return switches
+
+
+def _faster(
+    settings: TrainingSettings,
+    sizes: ModelSizes,
+    workload: Workload,
+    device: Device,
+    devices: int,
+    saved: float,
+) -> Switch | None:
+    """The outputs of attention, kept instead of recomputed, if there is room for them; `saved` is of all operations."""
+    if saved < 1 - _WORTHWHILE or not settings.memory.gradient_checkpointing:
+        return None
+    memory = settings.memory.model_copy(update={"keep_attention": True})
+    changed = settings.model_copy(update={"memory": memory})
+    total = peak_memory(changed, sizes, workload, device.type, devices).total
+    if total > device.memory:
+        return None
+    return Switch("memory.keep_attention=true", f"{saved:.0%} fewer operations", total)
 
 
 def _savings(

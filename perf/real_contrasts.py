@@ -39,6 +39,7 @@ CONTRASTS = (
     ("likelihood-long-more", "likelihood-control-more"),
     ("likelihood-long-more", "likelihood-long"),
     ("likelihood-control-more", "likelihood-control"),
+    ("preferences-mlp", "preferences"),
     *((arm, LONGEST) for arm in ("preferences", "preferences-long", "preferences-control")),
 )
 RESAMPLES = 10_000

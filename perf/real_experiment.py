@@ -48,6 +48,7 @@ class Arm:
         model: How the model is named to `longrm evaluate`, with its folder in place of {}.
         recipe: What is trained, if anything is.
         start: The arm whose model training starts from; none starts from the pretrained one.
+        settings: Changes of the recipe.
         same_seed: Start from the model of the same seed; without it, all seeds start from that of seed 0.
         judge: How the model is asked.
         probes: What it is judged on.
@@ -56,6 +57,7 @@ class Arm:
     model: str
     recipe: str | None = None
     start: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
     same_seed: bool = False
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     probes: tuple[str, ...] = ("trained", "other_texts", "other_tasks")
@@ -73,6 +75,7 @@ ARMS: Mapping[str, Arm] = {
     ),
     "likelihood-long-more": Arm("likelihood:{}", "likelihood_long", "likelihood-long", same_seed=True),
     "preferences": Arm("{}", "preferences", probes=PREFERENCES),
+    "preferences-mlp": Arm("{}", "preferences", settings={"model.head": "mlp"}, probes=SHORT_PAIRS),
     "preferences-control": Arm("{}", "preferences_control", "preferences", probes=("held-out", "inbox")),
     "preferences-long": Arm("{}", "preferences_long", "preferences", probes=("held-out", "inbox")),
     "scalar-short": Arm("{}", "scalar_short"),
@@ -150,6 +153,7 @@ def trained(options: argparse.Namespace, name: str, recipe: str, report: Progres
         "model.path": str(begins),
         "model.precision": precision(),
         "seed": options.seed,
+        **ARMS[name].settings,
     }
     if name.startswith("preferences"):
         changes["data.path"] = str(preference_data(options, name, report))
@@ -170,7 +174,7 @@ def preference_data(options: argparse.Namespace, name: str, report: Progress) ->
     """Writes the rows that an arm learns from, unless they exist."""
     folder = Path(options.out) / "data"
     write_pairs(options.rmb, options.model, folder)
-    if name == "preferences":
+    if ARMS[name].start is None:
         return folder / "train.jsonl"
     lengths = SHORT if name == "preferences-control" else LONG
     return write_inboxes(folder, "train", options.model, lengths, 640 // len(lengths), options.seed, report)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from longrm.benchmarks import Probe, ProbeCell
+from longrm.modeling.folders import has_mlp_head
 from longrm.runs.logs import GOLD, JUDGMENTS, Log
 from longrm.runs.records import GoldRecord, JudgmentRecord
 from longrm.types import Outcome
@@ -106,7 +107,7 @@ def test_preferences_are_split_by_conversation_and_embedded(script, model, tmp_p
     rmb, out = tmp_path / "rmb" / "Pairwise_set", tmp_path / "out"
     rmb.mkdir(parents=True)
     (rmb / "Room.json").write_text(json.dumps(rows))
-    for arm in ("preferences", "preferences-long", "preferences-control"):
+    for arm in ("preferences", "preferences-mlp", "preferences-long", "preferences-control"):
         flags = ["--model", model, "--out", out, "--rmb", rmb.parent, "--threads", "1", "--contexts", "1"]
         monkeypatch.setattr(sys, "argv", ["real_experiment.py", arm, *map(str, flags)])
         script.main()
@@ -124,6 +125,8 @@ def test_preferences_are_split_by_conversation_and_embedded(script, model, tmp_p
         assert other[name]["responses"] == row["responses"]
         assert other[name]["prompt"] != row["prompt"]
     assert list((out / "preferences-0/training/evaluations").iterdir()), "judged in training, too"
+    assert has_mlp_head(out / "preferences-mlp-0/training/model")
+    assert not has_mlp_head(out / "preferences-0/training/model")
     for arm, probe, task in (
         ("preferences-long", "inbox", "preference"),
         ("preferences", "relevance", "relevance"),

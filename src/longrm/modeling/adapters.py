@@ -19,10 +19,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from longrm.errors import ModelError, first_line
-from longrm.modeling.folders import ADAPTER, ADAPTER_HEAD, ADAPTER_WEIGHTS
+from longrm.modeling.folders import ADAPTER, ADAPTER_PREFIX, ADAPTER_WEIGHTS, HEAD_PREFIX
 from longrm.modeling.shared_prefix import TransformersModel
 
-_PREFIX = "base_model.model."  # of PEFT's names of weights
 _NAME = "default"  # PEFT's name of the one adapter of a model
 
 
@@ -94,10 +93,10 @@ def write_adapter(model: TransformersModel, folder: Path) -> None:
     config = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
     config["target_modules"].sort()  # PEFT has a set, which every process writes in another order
     (folder / ADAPTER).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    weights = {_PREFIX + name: tensor for name, tensor in _weights(model).items()}
+    weights = _weights(model)
     if head is not None:
-        weights[ADAPTER_HEAD] = head.weight
-    stored = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
+        weights |= {HEAD_PREFIX + name: weight for name, weight in head.named_parameters()}
+    stored = {ADAPTER_PREFIX + name: tensor.detach().contiguous() for name, tensor in weights.items()}
     save_file(stored, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
 
 
@@ -106,11 +105,11 @@ def read_adapter(model: TransformersModel, folder: Path, where: str) -> None:
     try:
         config = PeftConfig.from_pretrained(str(folder))
         weights = load_file(folder / ADAPTER_WEIGHTS)
-        weights.pop(ADAPTER_HEAD, None)
         config.modules_to_save = None
         inject_adapter_in_model(config, model)
         cast_adapter_dtype(model, _NAME)
-        stored = {name.removeprefix(_PREFIX): tensor for name, tensor in weights.items()}
+        stored = {name.removeprefix(ADAPTER_PREFIX): tensor for name, tensor in weights.items()}
+        stored = {name: tensor for name, tensor in stored.items() if not name.startswith(HEAD_PREFIX)}
         report: Any = set_peft_model_state_dict(model, stored)
     except Exception as error:  # PEFT raises errors of many types for values of the wrong kind
         raise ModelError(f"{where}: its adapter cannot be applied: {first_line(error)}") from None

@@ -16,13 +16,19 @@ from longrm import hub
 from longrm.errors import ModelError
 from longrm.reading import read_json, reading
 
-HEAD = "score.weight"
-"""The name of a scalar head among the weights of a sequence classifier."""
+HEAD_PREFIX = "score."
+"""Begins the names of a scalar head's weights in a sequence classifier."""
+
+HEAD, HEAD_OUT = "score.weight", "score.out.weight"
+"""The names of a scalar head's weight, and of the second layer of an MLP head, whose first layer is `HEAD`."""
 
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """The files of a low-rank adapter, as PEFT writes them."""
 
-ADAPTER_HEAD = f"base_model.model.{HEAD}"
+ADAPTER_PREFIX = "base_model.model."
+"""Begins the names of all weights of an adapter."""
+
+ADAPTER_HEAD = ADAPTER_PREFIX + HEAD
 """The name of a scalar head among the weights of an adapter."""
 
 _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "README.md"]  # what is downloaded from the Hub
@@ -141,6 +147,12 @@ def has_head(parts: ModelFolders) -> bool:
         if task == "SEQ_CLS" or ADAPTER_HEAD in tensor_shapes(parts.adapter / ADAPTER_WEIGHTS):
             return True
     return any(HEAD in tensor_shapes(shard) for shard in weight_files(parts.base))
+
+
+def has_mlp_head(folder: Path) -> bool:
+    """Whether the weights in a folder, if there are any, are of a model or an adapter with an MLP head."""
+    shards = folder.glob("*model*.safetensors")
+    return any(name.endswith(HEAD_OUT) for shard in shards for name in tensor_shapes(shard))
 
 
 def positions_of(source: str | Path) -> int | None:

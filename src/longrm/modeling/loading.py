@@ -25,9 +25,10 @@ from longrm.errors import ConfigError, ModelError, first_line, nearest
 from longrm.modeling.attention import CONTINUATION, SHARED_PREFIX
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.folders import (
-    ADAPTER_HEAD,
+    ADAPTER_PREFIX,
     ADAPTER_WEIGHTS,
     HEAD,
+    HEAD_OUT,
     ModelFolders,
     check_config,
     check_decoder,
@@ -37,7 +38,8 @@ from longrm.modeling.folders import (
     unsupported,
     weight_files,
 )
-from longrm.modeling.shapes import ModelShape
+from longrm.modeling.heads import MLPHead, draw_head
+from longrm.modeling.shapes import HeadForm, ModelShape
 from longrm.modeling.shared_prefix import TransformersModel
 from longrm.reading import reading
 
@@ -82,6 +84,7 @@ def load_scorer(
     *,
     dtype: torch.dtype | str = "auto",
     device: torch.device | str = "auto",
+    head: HeadForm | None = None,
     head_seed: int | None = None,
     keep_padding: bool = False,
     weights: Mapping[str, float] | None = None,
@@ -93,6 +96,8 @@ def load_scorer(
             `owner/name` or `owner/name@revision`.
         dtype: The dtype of the model's body; "auto" keeps the checkpoint's.
         device: Where the model goes; "auto" takes a GPU if torch sees one, else the CPU.
+        head: The form of the head, by default the checkpoint's, or linear for a new one; a checkpoint with another head
+            is refused.
         head_seed: Draws a new scalar head from this seed if the checkpoint has none, to start training from a language
             model; None refuses such a checkpoint: its scores would be noise.
         keep_padding: With a new head, keep the padding id of the config, for adapters, which are used with the config
@@ -108,30 +113,36 @@ def load_scorer(
     parts = find_model_folders(source)
     config = read_config(parts.base, where)
     check_config(config, where)
-    head = _read_tensor(weight_files(parts.base), HEAD)
+    stored = _read_head(weight_files(parts.base))
     if parts.adapter:
-        trained = _read_tensor([parts.adapter / ADAPTER_WEIGHTS], ADAPTER_HEAD)
-        head = head if trained is None else trained
-    if head is not None:
-        head = weighted_head(head, config, weights, where)
+        stored = _read_head([parts.adapter / ADAPTER_WEIGHTS], ADAPTER_PREFIX) or stored
+    if stored:
+        form: HeadForm = "mlp" if HEAD_OUT in stored else "linear"
+        if head not in (None, form):
+            raise ModelError(f'{where}: its head is "{form}", not "{head}"; omit model.head to train it')
+        last = HEAD_OUT if form == "mlp" else HEAD
+        stored[last] = weighted_head(stored[last], config, weights, where)
     elif head_seed is None:
         raise ModelError(f"{where}: no scalar head ({HEAD}): train one, or give head_seed to start one")
     tokenizer = Tokenizer.load(parts.tokenizer)
     config.num_labels = 1
-    if head is None and not keep_padding:
+    if not stored and not keep_padding:
         _choose_padding(config, tokenizer)
     model = _read_model(AutoModelForSequenceClassification, parts.base, config, dtype, where, packed=True)
     _complete(model, tokenizer, parts, where)
     model.set_attn_implementation(SHARED_PREFIX)
+    if stored and form == "mlp":
+        model.score = MLPHead(model.config.hidden_size)
     # The head was read apart from the model, whose lower dtype would have rounded it.
     model.score.float()
-    with torch.no_grad():
-        if head is not None:
-            model.score.weight.copy_(head)
-        else:
-            assert head_seed is not None
-            generator = torch.Generator().manual_seed(head_seed)
-            nn.init.normal_(model.score.weight, std=model.config.initializer_range, generator=generator)
+    if not stored:
+        assert head_seed is not None
+        draw_head(model, head or "linear", head_seed)
+    for name, tensor in stored.items():
+        weight = model.get_parameter(name)
+        if weight.shape != tensor.shape:
+            raise ModelError(f"{where}: the shape of {name} differs from its config")
+        weight.data.copy_(tensor)
     return Scorer(_placed(model, device, where), tokenizer, parts.origin)
 
 
@@ -187,9 +198,12 @@ def generation_mode(language_model: LanguageModel) -> Iterator[LanguageModel]:
         model.train(training)
 
 
-def new_scorer(shape: ModelShape, tokenizer: Tokenizer, *, seed: int) -> Scorer:
+def new_scorer(shape: ModelShape, tokenizer: Tokenizer, *, seed: int, head: HeadForm | None = None) -> Scorer:
     """Makes a random small Llama with a scalar head, in fp32; the same seed gives the same weights."""
-    return Scorer(_new_llama(AutoModelForSequenceClassification, shape, tokenizer, seed), tokenizer)
+    model = _new_llama(AutoModelForSequenceClassification, shape, tokenizer, seed)
+    if head == "mlp":
+        draw_head(model, head, seed)
+    return Scorer(model, tokenizer)
 
 
 def new_language_model(shape: ModelShape, tokenizer: Tokenizer, *, seed: int) -> LanguageModel:
@@ -291,17 +305,18 @@ def weighted_head(
     return (factors @ head.double())[None].float()
 
 
-def _read_tensor(shards: Sequence[Path], name: str) -> torch.Tensor | None:
+def _read_head(shards: Sequence[Path], prefix: str = "") -> dict[str, torch.Tensor]:
+    """Returns the weights of a scalar head by their names in a sequence classifier; none if there is no head."""
+    head = {}
     for shard in shards:
         with reading(shard, ModelError), safe_open(shard, framework="pt") as stored:
-            if name in stored.keys():  # noqa: SIM118 (not a mapping)
-                head: torch.Tensor = stored.get_tensor(name)
-                if head.dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+            for name in {HEAD, HEAD_OUT} & {key.removeprefix(prefix) for key in stored.keys()}:  # noqa: SIM118 (not a mapping)
+                head[name] = stored.get_tensor(prefix + name)
+                if head[name].dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
                     raise ModelError(
-                        f"{shard}: the head {name} is quantized ({head.dtype}): save it in 16 bits or more"
+                        f"{shard}: the head {name} is quantized ({head[name].dtype}): save it in 16 bits or more"
                     )
-                return head
-    return None
+    return head
 
 
 def _read_model(
@@ -332,7 +347,9 @@ def _read_model(
     other = {name for name, *_ in report["mismatched_keys"]} - {HEAD}
     if other:
         raise ModelError(f"{where}: the shape of {min(other)} differs from its config")
-    unexpected = sorted(report["unexpected_keys"])  # extra layers, or the scales of quantized weights
+    unexpected = sorted(
+        {*report["unexpected_keys"]} - {HEAD_OUT}
+    )  # extra layers, or the scales of quantized weights
     shapes: dict[str, list[int]] = {}
     for shard in weight_files(folder) if unexpected else ():
         shapes |= tensor_shapes(shard)

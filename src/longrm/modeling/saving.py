@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError, RunError
 from longrm.modeling.device_memory import precision_of
-from longrm.modeling.folders import ADAPTER, HEAD, check_trainable, find_model_folders, kind_of
+from longrm.modeling.folders import ADAPTER, HEAD_PREFIX, check_trainable, find_model_folders, kind_of
 from longrm.modeling.loading import (
     LanguageModel,
     LoadedModel,
@@ -28,7 +28,7 @@ _RECORDED = ("*.safetensors", "*.safetensors.index.json", "config.json", "tokeni
 
 
 def save(model: LoadedModel, folder: str | Path) -> None:
-    """Writes a folder that transformers' own auto classes load, with plain attention.
+    """Writes a folder that transformers' own auto classes load, with plain attention, unless its head is an `MLPHead`.
 
     A model that trained in bf16 is written in bf16, its scalar head in fp32. For a model with adapters, the adapters
     are written for PEFT, and the head. What is already there is replaced, and only by something complete.
@@ -114,7 +114,8 @@ def _bf16_weights(model: TransformersModel) -> dict[str, torch.Tensor]:
     for name, tensor in model.state_dict().items():
         address = tensor.data_ptr()
         if address not in converted:
-            converted[address] = tensor.to("cpu", torch.float32 if name == HEAD else torch.bfloat16)
+            exact = name.startswith(HEAD_PREFIX)
+            converted[address] = tensor.to("cpu", torch.float32 if exact else torch.bfloat16)
         weights[name] = converted[address]
     return weights
 

@@ -7,12 +7,15 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from longrm.errors import ModelError
 
 if TYPE_CHECKING:  # the help of `longrm train` reads settings that use this module, and loads no tokenizer
     from longrm.data.joining import Encoded
+
+HeadForm = Literal["linear", "mlp"]
+"""A scalar head of one linear layer, or of two with SiLU in between."""
 
 LOGITS_AT_ONCE = 2**26
 """Elements of fp32 logits that are computed at once (256 MiB): 2,000 tokens of a vocabulary of 32K. Their gradient

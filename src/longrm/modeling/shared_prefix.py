@@ -34,6 +34,7 @@ from torch.utils.checkpoint import checkpoint
 from longrm.errors import DataError
 from longrm.modeling.attention_varlen import AttentionSpec, Keys, Output, Queries
 from longrm.modeling.device_memory import autocast_body
+from longrm.modeling.heads import MLPHead, last_layer
 from longrm.modeling.sequence_parallel import gather_parts, gather_rows, own_part, own_share, sequence_group
 from longrm.modeling.shapes import LOGITS_AT_ONCE, PackedLayout, TokenTree, TreeShape
 
@@ -124,19 +125,24 @@ def hidden_states(model: TransformersModel, packed: Packed, only_ends: bool = Fa
 
 def scores(model: TransformersModel, packed: Packed) -> Float[Tensor, " branches"]:
     """Returns one fp32 score per branch, in the order in which the branches were packed."""
-    return _linear(scored_states(model, packed), model.score).squeeze(-1)
+    return _linear(scored_states(model, packed), last_layer(model.score)).squeeze(-1)
 
 
 def branch_scores(model: TransformersModel, hidden: Hidden, packed: Packed) -> Float[Tensor, " branches"]:
     """Returns what `scores` does, from the sequence's `hidden_states`."""
     rows = _rows(model, hidden, packed.scored_tokens(model.config.pad_token_id))
-    return _linear(rows, model.score).squeeze(-1)
+    return _linear(_head_inputs(model, rows), last_layer(model.score)).squeeze(-1)
 
 
 def scored_states(model: TransformersModel, packed: Packed) -> Float[Tensor, "branches C"]:
-    """Returns the hidden states that `scores` are computed from."""
+    """Returns the states of which `scores` are linear functions: hidden states, or those inside an MLP head."""
     scored = packed.scored_tokens(model.config.pad_token_id)
-    return _rows(model, hidden_states(model, packed, only_ends=_at_ends(scored, packed)), scored)
+    rows = _rows(model, hidden_states(model, packed, only_ends=_at_ends(scored, packed)), scored)
+    return _head_inputs(model, rows)
+
+
+def _head_inputs(model: TransformersModel, states: Float[Tensor, "N C"]) -> Float[Tensor, "N C"]:
+    return functional.silu(_linear(states, model.score)) if isinstance(model.score, MLPHead) else states
 
 
 def _at_ends(scored: Int[Tensor, " branches"], packed: Packed) -> bool:

@@ -20,6 +20,7 @@ from longrm.data.tokenizing import Tokenizer, UnknownTokens
 from longrm.errors import ConfigError, DataError, ModelError
 from longrm.judging import TOKEN_FORMATS, Policy, fit, format_for, load_formats, too_long
 from longrm.modeling.device_memory import concerns_one_query
+from longrm.modeling.heads import last_layer
 from longrm.modeling.loading import LanguageModel, LoadedModel, Scorer, load_scorer
 from longrm.modeling.prefix_cache import BLOCK, PrefixCache, block_keys
 from longrm.modeling.shapes import TokenTree, build_trees, within_budget
@@ -291,14 +292,15 @@ class DiscriminativeRewardModel(PackedRewardModel):
         """The lead of the first of two responses, in standard deviations of the lead under a random head.
 
         With a head w of the same norm in a random direction, the lead has mean 0 and standard deviation
-        |w| |h1 - h2| / sqrt(d), where h1 and h2 are the d-dimensional hidden states that the scores are read from. None
-        if the query cannot be read, or the two states are equal.
+        |w| |h1 - h2| / sqrt(d), where h1 and h2 are the d-dimensional hidden states that the scores are read from. For
+        an MLP head, w is its second layer and h its input. None if the query cannot be read, or the two states are
+        equal.
         """
         opened = self.open(query)
         if isinstance(opened, Judgment):
             return None
         states = scored_states(self._model, pack(build_trees(opened.items)).to(self._model.device)).float()
-        weight, difference = self._model.score.weight[0].float(), states[0] - states[1]
+        weight, difference = last_layer(self._model.score).weight[0].float(), states[0] - states[1]
         deviation = float(weight.norm() * difference.norm()) / math.sqrt(len(weight))
         return float(weight @ difference) / deviation if deviation else None
 

@@ -41,8 +41,11 @@ def initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | Langu
     start, memory = settings.model, settings.memory
     if start.new is not None:
         shape, tokenizer = start.new.shape(start.rope_theta), load_tokenizer(start.new.tokenizer)
-        new = new_scorer if kind == "scorer" else new_language_model
-        model: Scorer | LanguageModel = new(shape, tokenizer, seed=settings.seed)
+        model: Scorer | LanguageModel
+        if kind == "scorer":
+            model = new_scorer(shape, tokenizer, seed=settings.seed, head=start.head)
+        else:
+            model = new_language_model(shape, tokenizer, seed=settings.seed)
         if start.new.structured:
             structure(model.model, seed=settings.seed)
         model.model.to(resolve_device("auto"))
@@ -90,7 +93,9 @@ def _load(path: str, start: ModelSettings, kind: ModelKind, seed: int) -> Scorer
     if kind == "scorer":
         if kind_of(path) == "generative":
             _logger.info("%s has no scalar head; a new one is initialized with seed %d", path, seed)
-        return load_scorer(path, dtype=dtype, head_seed=seed, keep_padding=start.lora is not None)
+        return load_scorer(
+            path, dtype=dtype, head=start.head, head_seed=seed, keep_padding=start.lora is not None
+        )
     model = load_language_model(path, dtype=dtype, packed=True)
     check_savable(model.model, path)
     return model

@@ -23,7 +23,7 @@ from longrm.data.tokenizing import Tokenizer, scored_at
 from longrm.errors import ModelError, RunError
 from longrm.evaluation.metrics import PAIR_ACCURACY
 from longrm.evaluation.run import Run
-from longrm.modeling.folders import ADAPTER, ADAPTER_WEIGHTS, weight_files
+from longrm.modeling.folders import ADAPTER, ADAPTER_WEIGHTS, has_mlp_head, weight_files
 from longrm.runs.folder import (
     CONFIG,
     FILES,
@@ -170,6 +170,7 @@ def card_text(folder: Path, context: CardContext, *, place: str = ".") -> str:
         rounded=settings.model.precision == "bfloat16" and not adapter,
         toml=to_toml(published).strip(),
         versions=", ".join([f"Python {platform.python_version()}", *versions]),
+        mlp=has_mlp_head(folder),
         **_reading_context(folder),
     )
 

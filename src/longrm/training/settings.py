@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from longrm.column_names import ColumnNames
 from longrm.config import OPERATIONAL, Config
 from longrm.errors import ConfigError, nearest
-from longrm.modeling.shapes import ModelShape
+from longrm.modeling.shapes import HeadForm, ModelShape
 from longrm.training.losses import LOSSES, Loss
 from longrm.training.plan import Assumptions
 
@@ -76,6 +76,8 @@ class ModelSettings(Config):
         path: A folder or Hub id (OWNER/NAME@REVISION) of a reward model, or of a language model, which gets a new
             scalar head if the objective needs one.
         new: A small random model instead.
+        head: The form of a new scalar head, linear by default: "mlp" has two layers with SiLU in between (BaseReward,
+            arXiv 2509.16127). A model that has a head keeps it.
         rope_theta: Set the base of the rotary frequencies before training, to extend the context window.
         lora: Train adapters instead of all weights.
         frozen_layers: The lowest layers, and the embeddings, that are not trained: what they compute of a prompt needs
@@ -87,6 +89,7 @@ class ModelSettings(Config):
 
     path: str | None = None
     new: NewModelSettings | None = None
+    head: HeadForm | None = None
     rope_theta: float | None = Field(None, gt=1.0)
     lora: LoraSettings | None = None
     frozen_layers: int = Field(0, ge=0)
@@ -508,6 +511,8 @@ class TrainingSettings(Config):
                 raise ValueError('data.world.template is only supported with objective = "grpo"')
         elif self.curriculum is not None:
             raise ValueError("curriculum is only valid with data.world")
+        if self.model.head is not None and self.objective != "bradley_terry":
+            raise ValueError('model.head is only valid with objective = "bradley_terry"')
         if self.rollouts is not None and self.objective != "grpo":
             raise ValueError('rollouts is only valid with objective = "grpo"')
         if self.rollouts is not None and (self.parallel.zero or self.parallel.sequence > 1):

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from longrm.modeling import attention, shapes
 from longrm.modeling.group_sampling import GroupSampler
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
-from longrm.modeling.shared_prefix import pack, response_logprobs
+from longrm.modeling.shared_prefix import branch_scores, hidden_states, pack, response_logprobs
 from longrm.training.initial_model import initial_model
 from longrm.training.plan import Device
 from longrm.training.plan.operations import forward_flops, rollout_cost, training_flops
@@ -36,6 +36,17 @@ def test_a_forward_pass_without_attention(bases, recipe):
     sizes = sizes_of(settings, "language_model")
     flops = forward_flops(sizes, READING)
     assert flops.linear + flops.head == counted(settings)
+
+
+@pytest.mark.parametrize("head", ["linear", "mlp"])
+def test_the_head_of_a_scorer_reads_one_token_of_a_response(bases, recipe, head):
+    settings = recipe(model={"path": str(bases["llama"]), "head": head})
+    model = initial_model(settings, "scorer").model
+    packed = pack([TokenTree([5] * SHAPE.prefix, [[6] * length for length in SHAPE.branches])])
+    hidden = hidden_states(model, packed)
+    with FlopCounterMode(display=False) as counter:
+        branch_scores(model, hidden, packed)
+    assert forward_flops(sizes_of(settings, "scorer"), READING).head == counter.get_total_flops()
 
 
 def written_out_whole(q, k, v, layout, spec, _):

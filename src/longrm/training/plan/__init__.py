@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
+from longrm.modeling.shapes import HeadForm
+
 GIB = 2**30
 
 UTILIZATION = 0.4
@@ -40,6 +42,7 @@ class ModelSizes:
     soft_capped: bool = False  # the logits of a language model
     limit: int | None = None  # the context window in tokens, if known
     kind: Literal["scorer", "language_model"] = "language_model"
+    head: HeadForm = "linear"  # of a scorer
     origin: str = "[plan.model], because the model is not on this machine"
 
     @property
@@ -81,7 +84,7 @@ class ModelSizes:
     def head_parameters(self) -> int:
         """Parameters of the head that it shares with nothing else."""
         if self.kind == "scorer":
-            return self.hidden
+            return self.hidden * (1 + self.hidden * (self.head == "mlp"))
         return 0 if self.tied else self.vocabulary * self.hidden
 
     @property

@@ -207,7 +207,7 @@ def moments_of(
                 working -= layer.not_in_first
         return working
 
-    last = embedding if trained.head and sizes.kind != "scorer" else sizes.hidden
+    last = sizes.head_parameters if sizes.kind == "scorer" else embedding if trained.head else sizes.hidden
     first = last + trained.layers * trained.layer_parameters
     rotation = layer.tokens * 2 * layer.stream * sizes.head_dim  # cosines and sines, which the layers share
     # What the last norm keeps, and the states from which tokens are predicted.

@@ -57,13 +57,14 @@ def forward_flops(sizes: ModelSizes, workload: Workload) -> Flops:
     trees = workload.trees.items()
     pairs = _in_all_layers(sizes, lambda window: sum(n * tree.pairs(window) for tree, n in trees))
     if sizes.kind == "scorer":
-        outputs = sum(count * len(shape.branches) for shape, count in workload.trees.items())
+        responses = sum(count * len(shape.branches) for shape, count in workload.trees.items())
+        head = sizes.head_parameters * responses
     else:
-        outputs = sizes.vocabulary * workload.response_tokens
+        head = sizes.hidden * sizes.vocabulary * workload.response_tokens
     return Flops(
         linear=2.0 * sizes.layers * sizes.matrix_parameters * workload.tokens,
         attention=4.0 * sizes.queries * pairs,  # two products: scores, and weighted values
-        head=2.0 * sizes.hidden * outputs,
+        head=2.0 * head,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from longrm import hub
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, ModelError, first_line
+from longrm.modeling.folders import has_mlp_head
 from longrm.modeling.shapes import PackedLayout, TreeShape, build_trees, check_frozen_layers
 from longrm.runs.progress import Progress
 from longrm.training.batches import Batches, Example, ExampleSource
@@ -24,7 +25,13 @@ _UNLIMITED = 2**62
 
 
 def sizes_of(settings: TrainingSettings, kind: ModelKind) -> ModelSizes:
-    """The sizes of the model that a recipe starts from, from its config alone: no weight is read."""
+    """The sizes of the model that a recipe starts from, from its config and the names of its weights."""
+    sizes, path = _sizes_of(settings, kind), settings.model.path
+    stored = path is not None and has_mlp_head(Path(path).expanduser())
+    return replace(sizes, head=settings.model.head or ("mlp" if stored else sizes.head))
+
+
+def _sizes_of(settings: TrainingSettings, kind: ModelKind) -> ModelSizes:
     new, path = settings.model.new, settings.model.path
     if new is not None:
         shape = new.shape()

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -30,7 +31,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from longrm.modeling import attention
-from longrm.modeling.attention_cuda import CANDIDATES, AttentionHeads, sees_of
+from longrm.modeling.attention_cuda import CANDIDATES, AttentionHeads, written_out
 from longrm.modeling.attention_varlen import AttentionSpec, PlainKernel, varlen_attention
 from longrm.modeling.device_memory import set_precision
 from longrm.modeling.group_sampling import GroupSampler
@@ -41,7 +42,13 @@ from longrm.modeling.shared_prefix import scores
 ROOT = Path(__file__).parents[2]
 PAGE, UTILIZATION = "docs/scale.md", "src/longrm/training/plan/utilization.toml"
 BEGIN, END = "<!-- day one -->", "<!-- end of day one -->"
-NAMES = {"A100": "a100-80gb", "H100": "h100-80gb", "H200": "h200-141gb", "B200": "b200-180gb"}
+NAMES = {
+    "40GB": "a100-40gb",
+    "A100": "a100-80gb",
+    "H100": "h100-80gb",
+    "H200": "h200-141gb",
+    "B200": "b200-180gb",
+}
 LENGTHS = (1_024, 16_384, 130_560)
 SAMPLED = 64  # queries whose attention is written out in fp32 on the CPU
 Line = dict[str, Any]
@@ -104,18 +111,6 @@ def values(
     leaves = [part.clone().requires_grad_() for part in states]
     output = attend(*leaves, layout, spec)
     return [output.detach(), *torch.autograd.grad(output, leaves, grad)]
-
-
-def written_out(
-    rows: Tensor, q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, spec: AttentionSpec
-) -> Tensor:
-    """The attention of some queries, by the definition."""
-    tokens = torch.arange(layout.tokens)
-    sees = sees_of(layout, q.device)(tokens, tokens, rows[:, None], tokens)
-    group = q.shape[1] // k.shape[1]
-    k, v = (part.repeat_interleave(group, dim=1) for part in (k, v))
-    weights = (q[:, :, rows] @ k.transpose(-1, -2) * spec.scale).masked_fill(~sees, -torch.inf).softmax(-1)
-    return (weights @ v).transpose(1, 2)
 
 
 def equal_scores(options: argparse.Namespace) -> Iterator[Line]:
@@ -301,11 +296,15 @@ def rewrite(lines: Sequence[Line], root: Path) -> None:
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n{table(lines)}\n{END}{after}")
     name = next((ours for part, ours in NAMES.items() if part in lines[0]["device"]), None)
-    share = next((line["share_of_peak"] for line in lines if "share_of_peak" in line), None)
-    if name and share:
+    whole = next((line for line in lines if "share_of_peak" in line), None)
+    if name and whole:
         file = root / UTILIZATION
-        known = re.sub(rf"^{name} = .*\n", "", file.read_text(), flags=re.M)
-        file.write_text(f"{known}{name} = {{ FA2 = {share} }}  # measured {lines[0]['date']}\n")
+        known = file.read_text()
+        shares = tomllib.loads(known).get(name, {}) | {whole["kernel"]: whole["share_of_peak"]}
+        values = ", ".join(f"{kernel} = {share}" for kernel, share in shares.items())
+        others = re.sub(rf"^{name} = .*\n", "", known, flags=re.M)
+        measured = f"{whole['kernel']} measured {lines[0]['date']}"
+        file.write_text(f"{others}{name} = {{ {values} }}  # {measured}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

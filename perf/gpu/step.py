@@ -28,6 +28,7 @@ import psutil
 import torch
 from arms import OUT_OF_MEMORY, SEPARATE, Measured, Work, arms_of, measure, why
 from models import SHAPES, build, operations, pinned
+from torch.nn.attention import current_flash_attention_impl
 
 PEAKS = {
     "GB200": 2500e12,
@@ -193,6 +194,7 @@ def whole_of(work: Work, options: argparse.Namespace, tiled: bool, offload: bool
         "operations_per_second": count / seconds,
         "peak_bytes": found.peak,
         "growth_bytes": found.growth,
+        "kernel": current_flash_attention_impl() or "FA2",
     } | ({"share_of_peak": round(count / seconds / peak, 3)} if peak else {})
 
 

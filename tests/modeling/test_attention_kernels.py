@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.nn.attention import _registry
 
 from longrm.modeling import attention, attention_cuda, attention_varlen
 from longrm.modeling.attention_cuda import (
@@ -25,6 +26,7 @@ from longrm.modeling.attention_varlen import (
     Attended,
     AttentionSpec,
     PlainKernel,
+    SequenceBounds,
     plan_calls,
     varlen_attention,
 )
@@ -362,6 +364,15 @@ def test_keys_of_one_prefix_are_copied_for_no_branch():
     assert len(before) == 501
 
 
+FOUR_THOUSAND = attention_cuda.LONG
+
+
+@pytest.fixture(autouse=True)
+def short_trials(monkeypatch):
+    """The long trial takes seconds where scores are written out."""
+    monkeypatch.setattr(attention_cuda, "LONG", ONE_TOKEN)
+
+
 def fails(*_):
     raise RuntimeError("no kernel image is available\nfor this device")
 
@@ -489,8 +500,94 @@ def test_the_window_of_torch_s_kernel_is_that_of_flash_attention(monkeypatch):
 def test_a_soft_cap_has_no_flash_kernel_of_torch(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     half = replace(HEADS, dtype=torch.bfloat16)
-    assert not isinstance(attention_cuda._torch_flash(replace(half, window=True, sinks=True)), str)
-    assert "soft cap" in attention_cuda._torch_flash(replace(half, softcap=True))
+    flash = CANDIDATES["the varlen kernel of torch"]
+    assert not isinstance(flash(replace(half, window=True, sinks=True)), str)
+    assert "soft cap" in flash(replace(half, softcap=True))
+
+
+@pytest.fixture
+def flash_of_torch(monkeypatch):
+    """Stands in for a GPU with torch's flash kernel, and returns what installs one that replaces it."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(attention_cuda, "find_spec", lambda name: name == "flash_attn_interface" or None)
+
+    def install(kernel):
+        library = torch.library.Library("aten", "IMPL", "CPU")
+
+        def bounds(begins, key_begins, longest, longest_keys, dropout, causal, left=None):
+            window = None if left in (None, -1) else left + 1
+            return SequenceBounds(begins, key_begins, longest, longest_keys, causal, window)
+
+        def forward(q, k, v, *rest, scale=None, window_size_left=None, **_):
+            output, lse = kernel.forward(
+                q.float(), k.float(), v.float(), bounds(*rest[:6], window_size_left), AttentionSpec(scale)
+            )
+            nothing = q.new_empty(0)
+            return output.to(q.dtype), lse, nothing, nothing, nothing
+
+        def backward(grad, q, k, v, output, lse, *rest, scale=None, window_size_left=None, **_):
+            known = Attended(*(part.float() for part in (q, k, v, output, lse)))
+            of_call = bounds(*rest[:6], window_size_left)
+            return tuple(
+                part.to(q.dtype)
+                for part in kernel.backward(grad.float(), known, of_call, AttentionSpec(scale))
+            )
+
+        library.impl("_flash_attention_forward", forward, "CPU")
+        library.impl("_flash_attention_backward", backward, "CPU")
+        return SimpleNamespace(remove=library._destroy)
+
+    own, registered = install(WrittenOut()), dict(_registry._FLASH_ATTENTION_IMPLS)
+    yield lambda kernel: _registry._FLASH_ATTENTION_IMPLS.update(FA3=lambda: install(kernel))
+    attention_cuda.restore_flash_attention_impl(_raise_warn=False)
+    own.remove()
+    _registry._FLASH_ATTENTION_IMPLS.update(registered)
+
+
+HALF = AttentionHeads(CPU, torch.bfloat16, 4, 2, 16)
+
+
+def test_a_newer_flash_kernel_is_preferred(flash_of_torch, caplog):
+    flash_of_torch(WrittenOut())
+    with caplog.at_level(logging.INFO):
+        attend = choose_kernel(HALF, CANDIDATES)
+    assert caplog.messages == ["attention over a shared prefix: FlashAttention-3"]
+    assert attention_cuda.current_flash_attention_impl() == "FA3"
+    older = CANDIDATES["the varlen kernel of torch"](HALF)
+    assert deviation(older, HALF, TRIAL) < attention_cuda.TOLERANCE[HALF.dtype]
+    assert attention_cuda.current_flash_attention_impl() is None
+    assert deviation(attend, HALF, TRIAL) < attention_cuda.TOLERANCE[HALF.dtype]
+    assert attention_cuda.current_flash_attention_impl() == "FA3"  # each uses what was tried
+
+
+@pytest.mark.parametrize("wrong", [OwnGradientsOnly, SeesAll])
+def test_a_newer_flash_kernel_that_is_wrong_is_replaced_by_torch_s(wrong, flash_of_torch, caplog):
+    flash_of_torch(wrong())
+    with caplog.at_level(logging.INFO):
+        attend = choose_kernel(HALF, CANDIDATES)
+    (line,) = caplog.messages
+    assert line.startswith(
+        "attention over a shared prefix: the varlen kernel of torch (not FlashAttention-3: it was off"
+    )
+    assert "flash_attn.cute is not installed" in line
+    assert deviation(attend, HALF, TRIAL) < attention_cuda.TOLERANCE[HALF.dtype]
+
+
+class LongOnly(WrittenOut):
+    """Computes nothing for keys beyond the 4,096th of a sequence."""
+
+    def _parts(self, query, key, value, bounds):
+        for (q, rows), (k, own), (v, _) in super()._parts(query, key, value, bounds):
+            k = torch.cat([k[:4096], torch.zeros_like(k[4096:])])
+            yield (q, rows), (k, own), (v, own)
+
+
+def test_a_kernel_that_fails_on_long_sequences_only_is_rejected(monkeypatch):
+    monkeypatch.setattr(attention_cuda, "LONG", FOUR_THOUSAND)
+    wrong = partial(varlen_attention, LongOnly())
+    assert choose_kernel(HEADS, {"one": lambda heads: wrong}) is None
+    monkeypatch.setattr(attention_cuda, "LONG", ONE_TOKEN)
+    assert choose_kernel(HEADS, {"one": lambda heads: wrong}) is wrong
 
 
 @pytest.mark.gpu

@@ -59,15 +59,18 @@ def test_what_is_measured_replaces_what_was_assumed(tmp_path, monkeypatch):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, tmp_path / name)
     around = {"part": "circumstances", "device": "NVIDIA H100 80GB HBM3", "date": "2030-01-02"}
-    lines = [around | {"versions": {"torch": "2.13"}}, {"part": "whole", "share_of_peak": 0.42}]
+    lines = [
+        around | {"versions": {"torch": "2.13"}},
+        {"part": "whole", "kernel": "FA3", "share_of_peak": 0.42},
+    ]
     day_one.rewrite(lines, tmp_path)
     day_one.rewrite(lines, tmp_path)  # a second day
     page = (tmp_path / day_one.PAGE).read_text()
     assert page.count("NVIDIA H100") == 1
-    assert page.count("| whole | share_of_peak 0.42 |") == 1
+    assert page.count("| whole | kernel FA3, share_of_peak 0.42 |") == 1
     assert page.partition(day_one.BEGIN)[0] == (ROOT / day_one.PAGE).read_text().partition(day_one.BEGIN)[0]
     found = tomllib.loads((tmp_path / day_one.UTILIZATION).read_text())
-    assert found["h100-80gb"] == {"FA2": 0.42}
+    assert found["h100-80gb"] == {"FA2": 0.31, "FA3": 0.42}
     assert found["a100-80gb"] == {"FA2": 0.5}
     for name in ("day_one", "step", "arms", "models"):
         sys.modules.pop(name, None)

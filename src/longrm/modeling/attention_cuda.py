@@ -1,10 +1,11 @@
 """Kernels for attention over a shared prefix on CUDA, each tried on a small tree before it is trusted.
 
-In order of preference: torch's varlen flash kernel (that of the package flash-attn), and FlexAttention with a block
-mask made from the layout. If none works, `attention` falls back to `scaled_dot_product_attention`, which copies a
-prefix's keys and values once per branch, or, for windows, soft caps and sinks, writes out the scores. A candidate must
-be available and agree, forward and backward, with attention that is written out, for heads as the model has them. One
-log line names the chosen kernel and why those before it were not taken.
+In order of preference: FlashAttention-3 and -4 where they are installed, torch's own varlen flash kernel (that of the
+package flash-attn), and FlexAttention with a block mask made from the layout. If none works, `attention` falls back to
+`scaled_dot_product_attention`, which copies a prefix's keys and values once per branch, or, for windows, soft caps and
+sinks, writes out the scores. A candidate must be available and agree, forward and backward, with attention that is
+written out, for heads as the model has them. One log line names the chosen kernel and why those before it were not
+taken.
 
 Kernels of the Hugging Face Hub are no candidates: they are programs that the first attention would download and run,
 and torch ships the same flash kernel.
@@ -14,6 +15,7 @@ head size.
 """
 
 import logging
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -24,6 +26,11 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
+from torch.nn.attention import (
+    activate_flash_attention_impl,
+    current_flash_attention_impl,
+    restore_flash_attention_impl,
+)
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from longrm.errors import first_line
@@ -48,12 +55,29 @@ AttentionFunction = Callable[[Tensor, Tensor, Tensor, PackedLayout, AttentionSpe
 
 
 class TorchKernel:
-    """The kernel behind `torch.nn.attention.varlen`: its public function has no backward for part of a softmax."""
+    """The kernel behind `torch.nn.attention.varlen`: its public function has no backward for part of a softmax.
+
+    A replacement ("FA3" or "FA4") takes its place for the whole process, whenever this one computes.
+    """
+
+    def __init__(self, replacement: str | None = None) -> None:
+        self._replacement = replacement
+
+    def _activate(self) -> None:
+        active = current_flash_attention_impl()
+        if self._replacement and active != self._replacement:
+            with warnings.catch_warnings(
+                action="ignore"
+            ):  # torch warns of what is meant here, that kernels change
+                activate_flash_attention_impl(self._replacement)
+        elif active and not self._replacement:
+            restore_flash_attention_impl()
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, bounds: SequenceBounds, spec: AttentionSpec
     ) -> tuple[Tensor, Tensor]:
         """See `VarlenKernel`."""
+        self._activate()
         output, lse, *_ = torch.ops.aten._flash_attention_forward(
             query,
             key,
@@ -71,6 +95,7 @@ class TorchKernel:
         self, grad: Tensor, attended: Attended, bounds: SequenceBounds, spec: AttentionSpec
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `VarlenKernel`."""
+        self._activate()
         rng_state = torch.zeros(2, dtype=torch.uint64, device=grad.device)  # of dropout, which is 0
         unused = torch.empty(0, device=grad.device)
         found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
@@ -260,6 +285,13 @@ TRIAL = PackedLayout((TreeShape(150, (7, 33)), TreeShape(150, (7, 33)), TreeShap
 ONE_TOKEN = PackedLayout((TreeShape(301, (1,)), TreeShape(40, (1,))))
 """The second one: flash kernels compute single queries, here all branches, by another method."""
 
+LONG = PackedLayout((TreeShape(4_500, (300, 7)),))
+"""The third one: long enough for kernels to split keys between their programs."""
+
+QUERIES = 128
+"""Of how many queries, drawn at random, output and gradients are compared: all queries of a long layout have
+gigabytes of scores."""
+
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 2e-2}
 """The largest deviation of output and gradients from fp32, relative to the largest element. In bf16 rounding makes up
 to 8e-3, and one key too many or too few for every query of a branch at least 6e-2."""
@@ -344,7 +376,7 @@ def _try_candidate(candidate: Candidate, heads: AttentionHeads) -> AttentionFunc
         if isinstance(attend, str):
             return attend
         # np.max, as Python's own max skips a NaN that is not the first value.
-        off = float(np.max([deviation(attend, heads, layout) for layout in (TRIAL, ONE_TOKEN)]))
+        off = float(np.max([deviation(attend, heads, layout) for layout in (TRIAL, ONE_TOKEN, LONG)]))
     except Exception as error:  # whatever a kernel of another version or device raises, the next may work
         if is_out_of_memory(error):  # not a defect of the kernel, and the choice is kept for good
             raise
@@ -356,8 +388,12 @@ def _try_candidate(candidate: Candidate, heads: AttentionHeads) -> AttentionFunc
     return attend
 
 
+@torch.inference_mode(False)
 def deviation(attend: AttentionFunction, heads: AttentionHeads, layout: PackedLayout = TRIAL) -> float:
-    """Returns how far output and gradients are from attention written out in fp32, relative to the largest element."""
+    """Returns how far output and gradients are from attention written out in fp32, relative to the largest element.
+
+    Of many queries only some, and always the last of every branch, have a gradient and are compared.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def draw(count: int) -> Tensor:
@@ -365,12 +401,14 @@ def deviation(attend: AttentionFunction, heads: AttentionHeads, layout: PackedLa
         return states.to(heads.device, heads.dtype)
 
     states, spec = [draw(count) for count in (heads.queries, heads.keys, heads.keys)], heads.trial_spec()
+    some = torch.randperm(layout.tokens, generator=generator)[:QUERIES]
+    rows = torch.tensor(sorted({*some.tolist(), *layout.branch_ends()}), device=heads.device)
     grad = draw(heads.queries).transpose(1, 2)
-    truth = _values_and_gradients(
-        _written_out, [state.float() for state in states], grad.float(), layout, spec
-    )
-    found = _values_and_gradients(attend, states, grad, layout, spec)
-    pairs = zip(found, truth, strict=True)
+    of_rows = torch.zeros_like(grad).index_copy(1, rows, grad[:, rows])
+    exact = [state.float() for state in states]
+    truth = _values_and_gradients(partial(written_out, rows), exact, grad[:, rows].float(), layout, spec)
+    output, *gradients = _values_and_gradients(attend, states, of_rows, layout, spec)
+    pairs = zip([output[:, rows], *gradients], truth, strict=True)
     return float(np.max([float((own.float() - true).abs().max() / true.abs().max()) for own, true in pairs]))
 
 
@@ -385,35 +423,49 @@ def _values_and_gradients(
     # checkpoint's hooks would see the tensors that it saves, and compute the layer again; its results may be kept.
     own_backward = torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved)
     plain = torch.autocast(grad.device.type, enabled=False)
-    with torch.inference_mode(False), torch.enable_grad(), plain, own_backward, using_results(None):
+    with torch.enable_grad(), plain, own_backward, using_results(None):
         sinks = () if spec.sinks is None else (spec.sinks,)
         leaves = [state.clone().requires_grad_() for state in (*states, *sinks)]
         query, key, value, *own_sinks = leaves
         output = attend(query, key, value, layout, replace(spec, sinks=own_sinks[0] if own_sinks else None))
-        return [output.detach(), *torch.autograd.grad(output, leaves, grad.clone())]
+        return [output.detach(), *torch.autograd.grad(output, leaves, grad)]
 
 
-def _written_out(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, spec: AttentionSpec) -> Tensor:
+def written_out(
+    rows: Int[Tensor, " rows"], q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, spec: AttentionSpec
+) -> Tensor:
+    """The attention of some queries by its definition, with all of their scores in memory."""
     group = q.shape[1] // k.shape[1]
     k, v = (states.repeat_interleave(group, dim=1) for states in (k, v))
     tokens = torch.arange(layout.tokens, device=q.device)
-    sees = sees_of(layout, q.device, spec.window)(tokens, tokens, tokens[:, None], tokens)
-    return (spec.softmax(q @ k.transpose(-1, -2) * spec.scale, sees) @ v).transpose(1, 2)
+    sees = sees_of(layout, q.device, spec.window)(tokens, tokens, rows[:, None], tokens)
+    return (spec.softmax(q[:, :, rows] @ k.transpose(-1, -2) * spec.scale, sees) @ v).transpose(1, 2)
 
 
-def _torch_flash(heads: AttentionHeads) -> AttentionFunction | str:
+def _flash(
+    heads: AttentionHeads, replacement: str | None = None, package: str = "", capabilities: Sequence[int] = ()
+) -> AttentionFunction | str:
+    """Torch's flash kernel, or what replaces it; `capabilities` are the first numbers of a GPU's."""
     if heads.dtype not in (torch.float16, torch.bfloat16):
         return f"it computes in half precision, and this is {str(heads.dtype).removeprefix('torch.')}"
-    if torch.cuda.get_device_capability(heads.device) < (8, 0):
-        return "it needs a GPU of compute capability 8.0 or later"
     if heads.softcap:
         return "it has no soft cap"
-    return partial(varlen_attention, TorchKernel())
+    if package and (find_spec(package.partition(".")[0]) is None or find_spec(package) is None):
+        return f"the package {package} is not installed"
+    capability = torch.cuda.get_device_capability(heads.device)[0]
+    if capability not in capabilities if replacement else capability < 8:
+        return f"it is not for GPUs of compute capability {capability}"
+    return partial(varlen_attention, TorchKernel(replacement))
 
 
 def _flex(heads: AttentionHeads) -> AttentionFunction | str:
     return "triton is not installed" if find_spec("triton") is None else flex_packed_attention
 
 
-CANDIDATES = {"the varlen kernel of torch": _torch_flash, "FlexAttention": _flex}
+CANDIDATES: Mapping[str, Candidate] = {
+    "FlashAttention-3": partial(_flash, replacement="FA3", package="flash_attn_interface", capabilities=(9,)),
+    "FlashAttention-4": partial(_flash, replacement="FA4", package="flash_attn.cute", capabilities=(9, 10)),
+    "the varlen kernel of torch": _flash,
+    "FlexAttention": _flex,
+}
 """In the order in which they are tried."""

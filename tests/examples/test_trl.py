@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import statistics
 import zlib
 
@@ -11,15 +12,18 @@ import torch
 import trl
 from transformers import AutoModelForCausalLM
 
+import longrm
 from longrm.data import write
 from longrm.modeling.loading import new_language_model
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
-from longrm.reward_models import RewardModel
+from longrm.reward_models import JudgeSettings, RewardModel
+from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.scoring.scored_file import ScoreSettings
 from longrm.scoring.selection import rank_file
-from longrm.types import Judgment, Outcome, message_text
+from longrm.types import Judgment, Outcome, message_text, text_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
+from tests.reward_models.test_generative import Script
 
 from .conftest import PROMPTS, plain_scores
 
@@ -115,6 +119,73 @@ def test_grpo_skips_completions_without_a_score(example, policy, tmp_path):
             assert advantage == pytest.approx(expected, abs=1e-3)
     (entry,) = [entry for entry in trainer.state.log_history if "halting/unscored" in entry]
     assert entry["halting/unscored"] == pytest.approx(sum(unscored) / 8)
+
+
+CHECKLISTS = [
+    # Criteria without a weight, as `datasets` fills it in, and different numbers of them.
+    {
+        "rubrics": [{"criterion": "first", "weight": 3.0}, {"criterion": "second", "weight": None}],
+        "target_words": 5,
+    },
+    {"rubrics": [{"criterion": "third", "weight": 1.0}], "target_words": None},
+]
+
+
+def points_of(criterion, text):
+    """The verdict of the scripted judge: 0 or 10 points, by a digest of both."""
+    return 10 * (zlib.crc32(f"{criterion}: {text.strip()}".encode()) % 2)
+
+
+@pytest.mark.full
+def test_grpo_trains_on_a_checklist_and_a_length(policy, tmp_path):
+    judged = []
+
+    def verdict(request):
+        text = text_of(request.messages)
+        (criterion,) = re.findall(r"<criterion>\n(.*)\n</criterion>", text)
+        (response,) = re.findall(r"<response>\n(.*)\n</response>", text, re.DOTALL)
+        judged.append((next(at for at, prompt in enumerate(PROMPTS) if prompt in text), criterion))
+        return f"[[{points_of(criterion, response)}]]"
+
+    judge = GenerativeRewardModel(Script(verdict), JudgeSettings(format="pointwise"))
+    rows = [{"prompt": prompt, **columns} for prompt, columns in zip(PROMPTS, CHECKLISTS, strict=True)]
+    reward = longrm.reward_function(judge, rubrics="item", length="item")
+    steps = 3
+    trainer = trl.GRPOTrainer(
+        model=str(policy),
+        reward_funcs=reward,
+        args=trl.GRPOConfig(output_dir=str(tmp_path / "out"), **SETTINGS | {"max_steps": steps}),
+        train_dataset=datasets.Dataset.from_list(rows),
+    )
+    trainer.train()
+    assert set(judged) == {(0, "first"), (0, "second"), (1, "third")}, "each prompt has its own criteria"
+    logs = trainer._logs  # the rows of the last step
+    checklists, lengths = [], []
+    for prompt, text in zip(logs["prompt"], logs["completion"], strict=True):
+        columns = CHECKLISTS[PROMPTS.index(prompt)]
+        weights = {one["criterion"]: one["weight"] or 1.0 for one in columns["rubrics"]}
+        met = sum(weight * points_of(criterion, text) / 10 for criterion, weight in weights.items())
+        checklists.append(met / sum(weights.values()))
+        words, target = len(re.findall(r"[a-z0-9]+", text.lower())), columns["target_words"]
+        if target is None:
+            lengths.append(None)
+        else:
+            lengths.append(max(0.0, 1 - max((words / target - 1) / 3, (target / words - 1) / 2)))
+    expected = [
+        one if other is None else (one + other) / 2 for one, other in zip(checklists, lengths, strict=True)
+    ]
+    (given,) = logs["rewards"].values()
+    assert list(given) == pytest.approx(expected, abs=1e-6)
+    assert len(set(expected)) > 2, "the rewards differ"
+    assert list(given) != pytest.approx(checklists, abs=1e-2), "the control: the length counts"
+    entries = [one for one in trainer.state.log_history if f"{reward.__name__}/checklist" in one]
+    assert len(entries) == steps
+    known = [one for one in lengths if one is not None]
+    terms = {"checklist": statistics.mean(checklists), "length": statistics.mean(known), "unscored": 0.0}
+    for name, value in terms.items():
+        assert entries[-1][f"{reward.__name__}/{name}"] == pytest.approx(value, abs=1e-6)
+    before = AutoModelForCausalLM.from_pretrained(policy).get_input_embeddings().weight
+    assert (trainer.model.get_input_embeddings().weight - before).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("form", ["best", "pairs"])

@@ -75,7 +75,7 @@ def test_flex_attention_computes_windows_soft_caps_and_sinks(kind, monkeypatch):
     monkeypatch.setattr(attention_cuda, "_compiled_flex", lambda: flex_attention)
     monkeypatch.setattr(flex_module, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
     found = attention_cuda.flex_packed_attention(q, k, v, layout, spec)
-    truth = attention_cuda._written_out(q, k, v, layout, spec)
+    truth = attention_cuda.written_out(torch.arange(layout.tokens), q, k, v, layout, spec)
     torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
     plain = attention_cuda.flex_packed_attention(q, k, v, layout, AttentionSpec(spec.scale))
     assert (plain - truth).abs().max() > 1e-2

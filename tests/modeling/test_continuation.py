@@ -7,7 +7,7 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from longrm.modeling import attention
-from longrm.modeling.attention import _per_segment, continuation_attention, segment_attention
+from longrm.modeling.attention import continuation_attention, segment_attention
 from longrm.modeling.attention_varlen import AttentionSpec
 
 
@@ -39,13 +39,12 @@ def test_the_last_tokens_attend_as_with_a_mask(heads, groups, last, tokens, scal
         assert (found - shifted).abs().max() > 1e-2, "a control that sees other keys is far off"
 
 
-@pytest.mark.parametrize("compute", [_per_segment, segment_attention])
 @pytest.mark.parametrize("lengths", [[37], [1], [5, 1, 20], [16, 16]])
-def test_segments_continue_the_same_tokens_and_do_not_see_each_other(compute, lengths):
+def test_segments_continue_the_same_tokens_and_do_not_see_each_other(lengths):
     q, k, v = states(6, 2, sum(lengths), 100 + sum(lengths))
     before, own = zip(*(part.split([100, sum(lengths)], dim=2) for part in (k, v)), strict=True)
-    given = 0.25 if compute is _per_segment else AttentionSpec(0.25)
-    found = compute(q, k, v, lengths, given)
+    spec = AttentionSpec(0.25)
+    found = segment_attention(q, k, v, lengths, spec)
     begin, expected, mixed = 0, [], []
     for length in lengths:
         end = begin + length
@@ -61,12 +60,11 @@ def test_segments_continue_the_same_tokens_and_do_not_see_each_other(compute, le
         assert (found - torch.cat(mixed, dim=1)).abs().max() > 1e-2, (
             "a control that sees the others is far off"
         )
-    if compute is segment_attention:
-        ends = [end - 1 for end in accumulate(lengths)]
-        asked = compute(q, k, v, lengths, given, only_ends=True)
-        torch.testing.assert_close(asked[:, ends], found[:, ends], atol=2e-5, rtol=2e-4)
-        asked[:, ends] = 0
-        assert not asked.any(), "the others are not computed"
+    ends = [end - 1 for end in accumulate(lengths)]
+    asked = segment_attention(q, k, v, lengths, spec, only_ends=True)
+    torch.testing.assert_close(asked[:, ends], found[:, ends], atol=2e-5, rtol=2e-4)
+    asked[:, ends] = 0
+    assert not asked.any(), "the others are not computed"
 
 
 @pytest.mark.parametrize("last", [1, 20, 60])

@@ -210,17 +210,16 @@ def test_segments_over_a_cache_take_the_chosen_kernel_and_copy_no_prefix(monkeyp
     q = torch.randn(1, 4, sum(lengths), 8)
     k, v = (torch.randn(1, 2, before + sum(lengths), 8) for _ in "kv")
     spec = AttentionSpec(8**-0.5)
-    copied = attention._per_segment(q, k, v, lengths, spec.scale)
-    torch.testing.assert_close(attention.segment_attention(q, k, v, lengths, spec), copied)
+    plain = attention.segment_attention(q, k, v, lengths, spec)
     assert calls == []
     # As on a GPU: the kernel that was chosen for packed sequences.
     chosen = partial(varlen_attention, Recorded())
     monkeypatch.setattr(attention_cuda, "kernel_for", lambda query, key, spec: chosen)
-    torch.testing.assert_close(attention.segment_attention(q, k, v, lengths, spec), copied)
+    torch.testing.assert_close(attention.segment_attention(q, k, v, lengths, spec), plain)
     assert calls == [(sum(lengths), sum(lengths)), (sum(lengths), before)]
     # FlexAttention has masks for packed sequences only.
     monkeypatch.setattr(
         attention_cuda, "kernel_for", lambda query, key, spec: attention_cuda.flex_packed_attention
     )
-    torch.testing.assert_close(attention.segment_attention(q, k, v, lengths, spec), copied)
+    torch.testing.assert_close(attention.segment_attention(q, k, v, lengths, spec), plain)
     assert len(calls) == 2

@@ -1,15 +1,9 @@
 """Attention over a shared prefix, as functions that transformers calls by name.
 
-A prefix token sees the prefix up to itself; a branch token sees its whole prefix, and its branch up to itself. Three
-ways compute that, and none builds a mask over pairs of prefix tokens, so memory is linear in the prefix:
-
-| device | way |
-|---|---|
-| CPU | two calls of torch's flash kernel, merged (`attention_varlen`) |
-| CUDA | the same by a varlen flash kernel, or FlexAttention (`attention_cuda` chooses) |
-| any other | one `scaled_dot_product_attention` per branch, over a copy of the prefix's keys and its own |
-
-That function has no windows, soft caps or sinks: layers with these are computed on any other device as on a CPU.
+A prefix token sees the prefix up to itself; a branch token sees its whole prefix, and its branch up to itself. Two
+calls of a flash kernel compute that and are merged (`attention_varlen`); on CUDA, `attention_cuda` chooses the kernel,
+or FlexAttention. Without one the scores are written out a part at a time. No mask over pairs of prefix tokens is built,
+so memory is linear in the prefix.
 
 Two names are registered with transformers. `longrm_shared_prefix` reads packed sequences without a cache.
 `longrm_continuation` reads one sequence block by block, over transformers' cache, for generation.
@@ -85,8 +79,8 @@ def shared_prefix_attention(
     as transformers makes none for an attention that it does not know. The others come from `hidden_states`:
 
     - `sequence`: the processes that share the sequence. All tensors then hold the process's own tokens.
-    - `only_ends`: the last hidden states are read at the ends of branches only, and a CPU leaves the others of the last
-      layer at zero. In all other layers every token is a key of later ones.
+    - `only_ends`: the last hidden states are read at the ends of branches only, and without a kernel of CUDA the others
+      of the last layer stay zero. In all other layers every token is a key of later ones.
     - `layer_attention`: computes the attention in place of `packed_attention`.
 
     An argument that changes attention and is not computed here is a `ModelError`.
@@ -179,9 +173,7 @@ def packed_attention(
         return kernel(query, key, value, layout, spec)
     if spec.plain and len(layout.trees) == 1 and not layout.trees[0].forks and not only_ends:
         return sdpa(query, key, value, spec.scale, is_causal=True).transpose(1, 2)  # one plain sequence
-    if query.device.type == "cpu" or not spec.plain:
-        return varlen_attention(PlainKernel(), query, key, value, layout, spec, only_ends)
-    return _by_branches(query, key, value, layout, spec.scale)
+    return varlen_attention(PlainKernel(), query, key, value, layout, spec, only_ends)
 
 
 def segment_attention(
@@ -194,47 +186,13 @@ def segment_attention(
 ) -> Float[Tensor, "1 R H D"]:
     """Attends from segments, the last R of S tokens, to all tokens before them and, causally, each to its own.
 
-    `lengths` are those of the segments. With `only_ends` the output is read at the last token of every segment alone: a
-    CPU leaves the others at zero.
+    `lengths` are those of the segments. With `only_ends` the output is read at the last token of every segment alone.
     """
     spec = spec.within(k.shape[2] - sum(lengths) + max(lengths))
     kernel = segment_kernel_for(q, k, spec)
     if kernel is not None:
         return varlen_segments(kernel, q, k, v, lengths, spec)
-    if q.device.type == "cpu" or not spec.plain:
-        return varlen_segments(PlainKernel(), q, k, v, lengths, spec, only_ends)
-    return _per_segment(q, k, v, lengths, spec.scale)
-
-
-def _by_branches(query: Queries, key: Keys, value: Keys, layout: PackedLayout, scale: float) -> Output:
-    """The way without a varlen kernel, tree by tree: the keys of a prefix are copied for each of its branches."""
-    # In the backward pass one split is one concatenation; slices would each fill a tensor of full size.
-    sizes = [tree.tokens for tree in layout.trees]
-    parts = zip(*(torch.split(states, sizes, dim=2) for states in (query, key, value)), strict=True)
-    outputs: list[Tensor] = []
-    for tree, (q, k, v) in zip(layout.trees, parts, strict=True):
-        q_prefix, q_branches = torch.split(q, [tree.prefix, tree.branch_tokens], dim=2)
-        k_prefix, v_prefix = k[:, :, : tree.prefix], v[:, :, : tree.prefix]
-        outputs.append(sdpa(q_prefix, k_prefix, v_prefix, scale, is_causal=True).transpose(1, 2))
-        outputs.append(_per_segment(q_branches, k, v, tree.branches, scale))
-    return torch.cat(outputs, dim=1)
-
-
-def _per_segment(
-    q: Float[Tensor, "1 H R D"], k: Keys, v: Keys, lengths: Sequence[int], scale: float
-) -> Float[Tensor, "1 R H D"]:
-    """One attention per segment, over a copy of what comes before; see `segment_attention`."""
-    before = k.shape[2] - q.shape[2]
-    (k_before, *k_own), (v_before, *v_own) = (
-        torch.split(states, [before, *lengths], dim=2) for states in (k, v)
-    )
-    outputs = []
-    for queries, keys, values in zip(torch.split(q, list(lengths), dim=2), k_own, v_own, strict=True):
-        keys, values = torch.cat([k_before, keys], dim=2), torch.cat([v_before, values], dim=2)
-        # The mask is aligned to the end: query i of R sees keys up to S - R + i. Kernels of GPUs know it.
-        mask = causal_lower_right(queries.shape[2], keys.shape[2])
-        outputs.append(sdpa(queries, keys, values, scale, attn_mask=mask).transpose(1, 2))
-    return torch.cat(outputs, dim=1)
+    return varlen_segments(PlainKernel(), q, k, v, lengths, spec, only_ends)
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float | None, **options: Any) -> Tensor:

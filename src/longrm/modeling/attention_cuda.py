@@ -1,9 +1,8 @@
 """Kernels for attention over a shared prefix on CUDA, each tried on a small tree before it is trusted.
 
 In order of preference: FlashAttention-3 and -4 where they are installed, torch's own varlen flash kernel (that of the
-package flash-attn), and FlexAttention with a block mask made from the layout. If none works, `attention` falls back to
-`scaled_dot_product_attention`, which copies a prefix's keys and values once per branch, or, for windows, soft caps and
-sinks, writes out the scores. A candidate must be available and agree, forward and backward, with attention that is
+package flash-attn), and FlexAttention with a block mask made from the layout. If none works, the scores
+are written out, a part at a time. A candidate must be available and agree, forward and backward, with attention that is
 written out, for heads as the model has them. One log line names the chosen kernel and why those before it were not
 taken.
 
@@ -363,9 +362,7 @@ def choose_kernel(heads: AttentionHeads, candidates: Mapping[str, Candidate]) ->
             return attend
         rejected.append(f"{name}: {attend}")
         reasons = f" (not {'; not '.join(rejected)})"
-    way = "scaled_dot_product_attention, which copies a prefix's keys and values once per response"
-    if heads.features:
-        way = "scores of all pairs, a part at a time, which is slow"
+    way = "scores of all pairs, a part at a time, which is slow"
     _log.warning("attention over a shared prefix%s: %s%s", heads.features, way, reasons)
     return None
 

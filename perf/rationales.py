@@ -1,4 +1,4 @@
-"""What `longrm synthesize rationales` keeps, on pairs of a generated world whose right labels are known.
+"""What `longrm synthesize rationales` keeps, on pairs whose right labels are known: of a world or a benchmark.
 
 A share of the given labels is wrong. The writer argues for whatever label it is given, and at a known rate makes a
 false claim. The checker judges by the truth, errs in each verdict on its own at a known rate, and rejects false claims.
@@ -17,6 +17,7 @@ from typing import Any
 
 from measuring import circumstances
 
+from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
 from longrm.clients import Completion
 from longrm.data import ComparisonRow
 from longrm.rng import Draws
@@ -51,14 +52,19 @@ class Judge:
 
 
 def flipped(comparison: Comparison) -> Comparison:
-    assert comparison.ranks is not None, "a world is gold"
+    assert comparison.ranks is not None, "these pairs are gold"
     return replace(comparison, ranks=tuple(3 - rank for rank in comparison.ranks))
 
 
 def measure(
-    labels: str, noise: float, errors: float, false_claims: float, n: int, seed: int
+    comparisons: Sequence[Comparison],
+    labels: str,
+    noise: float,
+    errors: float,
+    false_claims: float,
+    seed: int,
 ) -> dict[str, Any]:
-    comparisons = list(generate(WorldPlan("records", 96, seed=seed), n, load_tokenizer("approximate")))
+    n = len(comparisons)
     right = {text_of(one.responses[one.best_first()[0]]) for one in comparisons}
     writer = Judge("writer", right, 0.0, false_claims)
     checker, labeler = Judge("checker", right, errors), Judge("labeler", right, errors)
@@ -112,13 +118,22 @@ def main() -> None:
     parser.add_argument("--errors", type=float, nargs="+", default=[0.0, 0.1, 0.2, 0.5])
     parser.add_argument("--false-claims", type=float, default=0.1)
     parser.add_argument("--n", type=int, default=1000)
+    parser.add_argument("--bench", help="pairs of a benchmark, such as judgebench:PATH, not of the world")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
+    if options.bench:
+        loaded = load(options.bench, source=BenchmarkSource(), probe=Probe(), leval=Leval())
+        pairs = [one for one in loaded.comparisons if len({*(one.ranks or ())}) == 2]
+    else:
+        world = WorldPlan("records", 96, seed=options.seed)
+        pairs = list(generate(world, options.n, load_tokenizer("approximate")))
     for labels, noises in (("given", options.noise), ("model", [0.0])):
         for noise in noises:
             for errors in options.errors:
-                found = measure(labels, noise, errors, options.false_claims, options.n, options.seed)
+                found = measure(
+                    pairs[: options.n], labels, noise, errors, options.false_claims, options.seed
+                )
                 print(json.dumps(found | circumstances(options)), flush=True)
 
 

@@ -121,7 +121,7 @@ def test_bandit(put, tmp_path):
     assert plans["best"][0] == bandit["best"][0] == 1 > by_chance["best"][0]
 
 
-def test_rationales():
+def test_rationales(tmp_path):
     flags = ["--n", 60, "--errors", 0, 0.5, "--false-claims", 0]
     found = run("rationales.py", *flags, flags=())
     assert [(line["labels"], line["errors"]) for line in found] == [
@@ -130,6 +130,11 @@ def test_rationales():
     assert [line["kept_expected"] for line in found] == [0.8, 0.25, 1, 0.125]
     assert all(abs(line["kept"] - line["kept_expected"]) < 0.25 for line in found)
     assert found[0]["precision_kept"] == found[2]["kept"] == found[2]["precision_kept"] == 1
+    pairs = tmp_path / "pairs.jsonl"
+    rows = [{"prompt": f"Question {n}?", "chosen": f"Yes, {n}.", "rejected": f"No, {n}."} for n in range(20)]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    of_file = run("rationales.py", "--bench", f"file:{pairs}", "--errors", 0, "--noise", 0, flags=())
+    assert [(line["pairs"], line["precision_kept"]) for line in of_file] == [(20, 1), (20, 1)]
 
 
 def test_serve():

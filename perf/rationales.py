@@ -131,9 +131,7 @@ def main() -> None:
     for labels, noises in (("given", options.noise), ("model", [0.0])):
         for noise in noises:
             for errors in options.errors:
-                found = measure(
-                    pairs[: options.n], labels, noise, errors, options.false_claims, options.seed
-                )
+                found = measure(pairs[: options.n], labels, noise, errors, options.false_claims, options.seed)
                 print(json.dumps(found | circumstances(options)), flush=True)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
+from starlette.testclient import TestClient
 from transformers import AutoModelForSequenceClassification
 
 import longrm
@@ -20,6 +21,8 @@ from longrm.modeling.loading import load_scorer, new_language_model, new_scorer
 from longrm.modeling.saving import merge, save
 from longrm.modeling.shapes import ModelShape, TokenTree
 from longrm.modeling.shared_prefix import hidden_states, pack, scores
+from longrm.serving.app import build_app
+from longrm.serving.settings import ServeSettings
 from longrm.training.model_card import CardContext, write_card
 from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
@@ -188,6 +191,21 @@ def test_a_merged_model_scores_the_same(trained: dict[str, Path]):
     prompt, responses = "The code is amber. What is the code?", ["It is amber.", "It is copper, or jade."]
     expected = longrm.load(str(trained["lora"])).score(prompt, responses)
     assert longrm.load(str(trained["merged"])).score(prompt, responses) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_server_returns_the_same_scores_also_over_a_cached_prefix(trained: dict[str, Path]):
+    prompt, responses = (
+        20 * "The code is amber. " + "What is the code?",
+        ["It is amber.", "It is copper, or jade."],
+    )
+    expected = longrm.load(str(trained["full"])).score(prompt, responses)
+    app = build_app(ServeSettings(model="full"), lambda: longrm.load(str(trained["full"])))
+    with TestClient(app, "http://127.0.0.1") as server:
+        for cached in (False, True):
+            found = server.post("/v1/scores", json={"prompt": prompt, "responses": responses}).json()
+            assert found["scores"] == pytest.approx(expected, abs=1e-5)
+            assert bool(found["usage"]["cached_tokens"]) is cached
+    assert longrm.load(str(trained["merged"])).score(prompt, responses) != pytest.approx(expected, abs=1e-3)
 
 
 def test_the_head_is_of_scorers():

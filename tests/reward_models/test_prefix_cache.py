@@ -21,17 +21,19 @@ TOLERANCE = 5e-5
 def names(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     make_scorer(folder / "scalar", positions=4096, tokenizer=bytes_tokenizer())
+    make_scorer(folder / "mlp", positions=4096, tokenizer=bytes_tokenizer(), head="mlp")
     make_model(folder / "writer")
     make_model(folder / "before", seed=1)
     return {
         "scalar": str(folder / "scalar"),
+        "mlp": str(folder / "mlp"),
         "likelihood": f"likelihood:{folder}/writer",
         "implicit reward": f"likelihood:{folder}/writer#{folder}/before",
         "tokens": f"tokens:{folder}/writer",
     }
 
 
-@pytest.mark.parametrize("kind", ["scalar", "likelihood", "implicit reward", "tokens"])
+@pytest.mark.parametrize("kind", ["scalar", "mlp", "likelihood", "implicit reward", "tokens"])
 def test_scores_are_those_without_a_cache_in_any_order(names, kind):
     settings = JudgeSettings(likelihood="mean", format="pointwise")
     plain, caching = (longrm.load(names[kind], judge=settings) for _ in range(2))

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Qwen3
 from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.loading import new_language_model, new_scorer
 from longrm.modeling.saving import save
-from longrm.modeling.shapes import ModelShape
+from longrm.modeling.shapes import HeadForm, ModelShape
 from longrm.types import Query, Span
 from longrm.worlds.words_tokenizer import words_tokenizer
 
@@ -57,11 +57,16 @@ def bytes_tokenizer(template: str | None = CHATML, merges: tuple[str, ...] = ("Y
 
 
 def make_scorer(
-    folder: Path, *, seed: int = 0, positions: int = 600, tokenizer: Tokenizer | None = None
+    folder: Path,
+    *,
+    seed: int = 0,
+    positions: int = 600,
+    tokenizer: Tokenizer | None = None,
+    head: HeadForm | None = None,
 ) -> Path:
     """Writes a random scalar reward model that reads words and whose scores differ clearly."""
     shape = ModelShape(hidden=32, init_std=0.3, max_positions=positions)
-    save(new_scorer(shape, tokenizer or words_tokenizer(), seed=seed), folder)
+    save(new_scorer(shape, tokenizer or words_tokenizer(), seed=seed, head=head), folder)
     return folder
 
 

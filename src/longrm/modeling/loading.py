@@ -310,7 +310,8 @@ def _read_head(shards: Sequence[Path], prefix: str = "") -> dict[str, torch.Tens
     head = {}
     for shard in shards:
         with reading(shard, ModelError), safe_open(shard, framework="pt") as stored:
-            for name in {HEAD, HEAD_OUT} & {key.removeprefix(prefix) for key in stored.keys()}:  # noqa: SIM118 (not a mapping)
+            names = {key.removeprefix(prefix) for key in stored.keys()}  # noqa: SIM118 (not a mapping)
+            for name in names & {HEAD, HEAD_OUT}:
                 head[name] = stored.get_tensor(prefix + name)
                 if head[name].dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
                     raise ModelError(
@@ -347,9 +348,8 @@ def _read_model(
     other = {name for name, *_ in report["mismatched_keys"]} - {HEAD}
     if other:
         raise ModelError(f"{where}: the shape of {min(other)} differs from its config")
-    unexpected = sorted(
-        {*report["unexpected_keys"]} - {HEAD_OUT}
-    )  # extra layers, or the scales of quantized weights
+    # Extra layers, or the scales of quantized weights.
+    unexpected = sorted({*report["unexpected_keys"]} - {HEAD_OUT})
     shapes: dict[str, list[int]] = {}
     for shard in weight_files(folder) if unexpected else ():
         shapes |= tensor_shapes(shard)

@@ -43,7 +43,7 @@ _EXTRAS = {
     "report": ("altair", "vl_convert"),
     "synthesis": ("datasketch", "math_verify", "rapidfuzz", "sacrebleu"),
     "attribution": ("sklearn",),
-    "parallel": ("deepspeed",),
+    "quantize": ("bitsandbytes",),
     "ray": ("ray",),
     "modelscope": ("modelscope",),
     "serve": ("fastapi", "starlette", "uvicorn", "prometheus_client"),

@@ -67,6 +67,22 @@ def test_grpo_update():
     assert rollouts["seconds_per_token"].keys() == rollouts["memory_bytes"].keys()
 
 
+def test_checkpoints(monkeypatch):
+    launched = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
+    in_turn, copied = run("checkpoints.py", "--layers", "1", "--hidden", "32")
+    assert (in_turn["way"], copied["way"]) == ("in turn", "copied")
+    assert in_turn["bytes"] == pytest.approx(copied["bytes"], rel=0.01)
+    assert min(in_turn["stall_seconds"], copied["stall_seconds"]) > 0
+
+
 def test_attention_scores():
     (found,) = run("attention_scores.py", *TINY.split(), "--longest", "1024")
     memory = found["memory_bytes"]

@@ -1,8 +1,11 @@
 import gc
 import itertools
 import json
+import warnings
 
 import pytest
+import torch
+import torch.distributed.checkpoint as dcp
 
 from longrm.data import write
 from longrm.modeling.loading import new_language_model
@@ -19,6 +22,32 @@ TINY = {"layers": 2, "hidden": 16}
 
 class Stop(Exception):
     pass
+
+
+@pytest.fixture(scope="session")
+def stored():
+    """Reads the tensors of a checkpoint, by name."""
+
+    def read(checkpoint):
+        metadata = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+        found = {name: torch.empty(one.size, dtype=one.properties.dtype) for name, one in metadata.items()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch notes that one process reads
+            dcp.load(found, checkpoint_id=checkpoint)
+        return found
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def stored_weights(stored):
+    """Reads the weights of a checkpoint, by name."""
+
+    def read(checkpoint):
+        tensors = stored(checkpoint)
+        return {name.removeprefix("weight."): tensors[name] for name in tensors if name.startswith("weight.")}
+
+    return read
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from longrm.modeling.loading import (
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape, TokenTree
 from longrm.modeling.shared_prefix import pack, response_logprobs, scores
-from longrm.training.initial_model import initial_model
+from longrm.training.initial_model import initial_model, stored_dtype
 from longrm.training.settings import TrainingSettings
 from longrm.worlds import words_tokenizer
 
@@ -184,3 +185,54 @@ def test_checkpoints_and_compiled_layers_give_the_same_scores_and_gradients(
     )  # of a layer nine, and the embeddings
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, plain.get_parameter(name).grad, rtol=1e-4, atol=ROUNDING)
+
+
+def anonymous_memory() -> int:
+    """Bytes of this process that are not mapped from files."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if "RssAnon" in line)
+    return int(line.split()[1]) * 1024
+
+
+def test_a_model_stays_in_its_files_until_it_is_placed(tmp_path: Path):
+    shape = ModelShape(layers=4, hidden=512, heads=4, kv_heads=4, head_dim=128, intermediate=2048)
+    large = new_language_model(shape, words_tokenizer(), seed=0)
+    large.model.bfloat16()
+    save(large, tmp_path / "model")
+    size = 2 * sum(weight.numel() for weight in large.model.parameters())
+    path = str(tmp_path / "model")
+    taken = []
+    for dtype in (stored_dtype(Path(path)), torch.float32):  # the second one is the control
+        before = anonymous_memory()
+        model = load_language_model(path, dtype=dtype, device="cpu", packed=True)
+        taken.append((anonymous_memory() - before) / size)
+        del model
+    assert taken[0] < 0.25
+    assert taken[1] > 1.5
+
+
+def test_adapters_on_a_base_in_four_bits_are_those_on_the_dequantized_base(tmp_path: Path):
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    lora, base = {"rank": 2, "quantize": True}, tmp_path / "base"
+    wide = replace(SHAPE, hidden=64, head_dim=16)  # a block of 4-bit weights has 64
+    save(new_language_model(wide, words_tokenizer(), seed=0), base)
+    model = initial_model(settings(path=str(base), lora=lora), "language_model").model
+    truth = initial_model(settings(path=str(base), lora={"rank": 2}), "language_model").model
+    unrounded = torch.cat(response_logprobs(truth, PACKED))
+    quantized = 0
+    for name, module in model.named_modules():
+        if isinstance(module, bitsandbytes.nn.Linear4bit):
+            weight = bitsandbytes.functional.dequantize_4bit(module.weight.data, module.weight.quant_state)
+            truth.get_submodule(name).weight.data = weight.float()
+            quantized += 1
+    assert quantized == 14, "all matrices of two layers"
+    for one in (model, truth):  # without gradients bitsandbytes computes in bf16 on a CPU
+        (-torch.cat(response_logprobs(one.train(), PACKED)).mean()).backward()
+    expected = torch.cat(response_logprobs(truth, PACKED))
+    found = torch.cat(response_logprobs(model, PACKED))
+    assert (found - expected).abs().max() < ROUNDING
+    assert (unrounded - expected).abs().max() > 100 * ROUNDING, "the control: the base is rounded"
+    gradients = {name: weight.grad for name, weight in truth.named_parameters() if weight.grad is not None}
+    assert gradients
+    for name, gradient in gradients.items():
+        distance = (model.get_parameter(name).grad - gradient).abs().max()
+        assert distance <= 1e-4 * gradient.abs().max().clamp(min=1e-3), name

@@ -267,13 +267,15 @@ def sampled(folder, state, seed, step, records, rows):
     ]
 
 
-def test_judgments_are_sampled_with_the_weights_after_the_step_before(finished, settings, writer, rows):
+def test_judgments_are_sampled_with_the_weights_after_the_step_before(
+    finished, settings, writer, rows, stored_weights
+):
     run = finished("file", checkpoint__every=1)
     assert saved_steps(run) == [3, 4]
     groups, seed = by_step(run), settings("file").seed
     found = {step: [record.tokens for record in groups[step]] for step in (1, 4)}
     assert sampled(writer, {}, seed, 1, groups[1], rows) == found[1]
-    state = load_file(run / "checkpoints/3/trained.safetensors")
+    state = stored_weights(run / "checkpoints/3")
     assert sampled(writer, state, seed, 4, groups[4], rows) == found[4]
     assert sampled(writer, {}, seed, 4, groups[4], rows) != found[4], "the control: the weights of the start"
     assert sampled(writer, state, seed + 1, 4, groups[4], rows) != found[4], "and another seed"
@@ -300,7 +302,9 @@ LORA = {"model__lora": {"rank": 2, "alpha": 4.0}}
 
 
 @pytest.mark.parametrize("changes", [{}, LORA], ids=["full", "lora"])
-def test_old_and_reference_logprobs_are_those_of_a_plain_forward(finished, writer, rows, steps_of, changes):
+def test_old_and_reference_logprobs_are_those_of_a_plain_forward(
+    finished, writer, rows, steps_of, changes, stored_weights
+):
     run = finished("file", **KL, **changes)
     start = AutoModelForCausalLM.from_pretrained(writer)
     groups = by_step(run)
@@ -308,7 +312,7 @@ def test_old_and_reference_logprobs_are_those_of_a_plain_forward(finished, write
     for step, records in groups.items():
         policy = AutoModelForCausalLM.from_pretrained(writer)
         if step > 1 and not changes:
-            policy.load_state_dict(load_file(run / "checkpoints/2/trained.safetensors"), strict=False)
+            policy.load_state_dict(stored_weights(run / "checkpoints/2"), strict=False)
         for record in records:
             reference, old = flat(record.reference_logprobs), flat(record.old_logprobs)
             truth = plain_logprobs(start, record, rows, 0.7)
@@ -323,8 +327,8 @@ def test_old_and_reference_logprobs_are_those_of_a_plain_forward(finished, write
     assert all(value > 1e-5 for value in divergences[1:])
 
 
-def test_adapters_alone_are_trained_and_the_base_is_left_as_it_was(finished):
-    state = load_file(finished("file", **KL, **LORA) / "checkpoints/4/trained.safetensors")
+def test_adapters_alone_are_trained_and_the_base_is_left_as_it_was(finished, stored_weights):
+    state = stored_weights(finished("file", **KL, **LORA) / "checkpoints/4")
     assert state
     assert all("lora" in name for name in state)
     assert all(float(value.abs().max()) > 0 for value in state.values()), "also those that begin at zero"
@@ -651,7 +655,7 @@ def test_a_prompt_and_its_judgment_must_fit_into_the_window(
     ("changes", "named"),
     [
         ({"objective": "sft", "rollouts": {}}, "rollouts"),
-        ({"parallel__zero": 2}, "parallel.zero"),
+        ({"parallel__shard": True}, "parallel.shard"),
         ({"parallel__sequence": 2}, "parallel.sequence"),
         ({"rollouts__num_generations": 1}, "rollouts.num_generations"),
         ({"rollouts__temperature": 0.0}, "rollouts.temperature"),

@@ -1,19 +1,22 @@
 """The loop: what a stopped run resumes to, when checkpoints are written, and how a training fails."""
 
 import math
+import shutil
 import signal
+import time
+import warnings
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 import transformers
-from safetensors.torch import load_file, save_file
 from transformers.integrations import integration_utils
 
 from longrm.errors import ConfigError, RunError, TrainingError
 from longrm.runs.logs import Log
 from longrm.runs.records import TimingRecord
+from longrm.training import checkpoints, trainer
 from longrm.training import train as running
-from longrm.training import trainer
 from longrm.training.checkpoints import saved_steps
 from longrm.training.distributed import DistributedContext
 from longrm.training.objectives import BradleyTerry
@@ -56,30 +59,36 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, recipe, stop, results
     assert len(results_of(tmp_path / "cut")) >= 4
 
 
-def test_a_checkpoint_with_one_changed_bit_ends_in_other_bytes(stopped, recipe, finished, results_of):
+def with_another_bit(checkpoint, stored):
+    tensors = stored(checkpoint)
+    tensors["weight.score.weight"][0, 0] *= 1 + 2**-20
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch notes that one process writes
+        dcp.save(tensors, checkpoint_id=checkpoint)
+
+
+def test_a_checkpoint_with_one_changed_bit_ends_in_other_bytes(stopped, recipe, finished, results_of, stored):
     """Negative control: the comparison above sees what one weight of a checkpoint does."""
-    path = stopped / "checkpoints/3/trained.safetensors"
-    weights = load_file(path)
-    weights["score.weight"][0, 0] *= 1 + 2**-20
-    save_file(weights, path)
+    with_another_bit(stopped / "checkpoints/3", stored)
     train(recipe("bradley_terry"), stopped)
     assert results_of(stopped) != results_of(finished[0])
 
 
-def test_a_checkpoint_has_the_trained_weights_only(tmp_path, recipe):
+def test_a_checkpoint_has_the_trained_weights_only(tmp_path, recipe, stored):
     train(recipe("bradley_terry", model__lora=LORA), tmp_path / "run")
-    stored = load_file(tmp_path / "run/checkpoints/8/trained.safetensors")
-    assert any("lora" in name for name in stored)
-    assert any("score" in name for name in stored)
-    assert not any("embed_tokens" in name for name in stored)
+    names = stored(tmp_path / "run/checkpoints/8")
+    assert any("lora" in name for name in names)
+    assert any("score" in name for name in names)
+    assert not any("embed_tokens" in name for name in names)
 
 
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        ("trained.safetensors", lambda path: save_file({"other": torch.zeros(1)}, path)),
-        ("trained.safetensors", lambda path: path.write_bytes(path.read_bytes()[:100])),
-        ("optimizer.pt", lambda path: path.write_bytes(b"")),
+        ("__0_0.distcp", lambda path: path.write_bytes(path.read_bytes()[:100])),
+        (".metadata", lambda path: path.write_bytes(b"")),
+        (".metadata", lambda path: path.write_bytes(path.read_bytes()[:100])),
+        (".metadata", lambda path: path.unlink()),
         ("scheduler.pt", lambda path: path.unlink()),
         ("steps.jsonl", lambda path: path.unlink()),
     ],
@@ -138,10 +147,42 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("longrm.training.checkpoints.save_file", full)
+        patched.setattr("longrm.training.checkpoints.save", full)
         with pytest.raises(RunError, match=r"checkpoint.*No space left on device"):
             train(recipe("bradley_terry"), tmp_path / "run")
     assert train(recipe("bradley_terry"), tmp_path / "run")["steps"] == 8
+
+
+def test_a_checkpoint_of_another_model_is_named(tmp_path, recipe, stop):
+    error, at = stop
+    with pytest.raises(error):
+        train(recipe("bradley_terry", model__lora=LORA), tmp_path / "adapters", progress=at(5))
+    with pytest.raises(error):
+        train(recipe("bradley_terry"), tmp_path / "run", progress=at(5))
+    for name in (".metadata", "__0_0.distcp"):
+        shutil.copyfile(tmp_path / "adapters/checkpoints/3" / name, tmp_path / "run/checkpoints/3" / name)
+    with pytest.raises(RunError, match=r"checkpoints/3: it has the weights of another model.*; remove that"):
+        train(recipe("bradley_terry"), tmp_path / "run")
+
+
+def test_a_checkpoint_that_is_written_while_training_goes_on_is_the_same(
+    tmp_path, recipe, finished, results_of, stored, monkeypatch
+):
+    """As on a GPU: a copy is written in a thread, here so slowly that the next step changes all weights before."""
+
+    def slowly(*args, **kwargs):
+        time.sleep(0.5)
+        return save(*args, **kwargs)
+
+    save = checkpoints.save
+    monkeypatch.setattr(checkpoints, "save", slowly)
+    monkeypatch.setattr(checkpoints, "_copies", lambda model: True)
+    train(recipe("bradley_terry"), tmp_path / "run")
+    assert results_of(tmp_path / "run") == results_of(finished[0])
+    for step in saved_steps(finished[0]):
+        found, truth = (stored(run / f"checkpoints/{step}") for run in (tmp_path / "run", finished[0]))
+        assert found.keys() == truth.keys()
+        assert all(torch.equal(found[name], truth[name]) for name in truth)
 
 
 def test_memory_and_checkpoints_may_change_when_a_run_resumes(stopped, recipe):

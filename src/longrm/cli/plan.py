@@ -118,13 +118,14 @@ def _host_verdict(plan: "TrainingPlan") -> list[str]:
 _PARTS = {
     "weights": "",
     "gradients": "those that exist at the peak",
-    "optimizer": "AdamW's moments; with ZeRO a copy of the weights too",
+    "optimizer": "AdamW's moments",
     "activations": "kept for the backward pass",
     "logits": "of responses, with their gradients",
     "working": "of the current layer",
     "start": "the weights at the start, for loss.kl",
     "keys": "keys and values of a prompt and its judgments",
     "offloaded": "on the CPU, per device",
+    "checkpoint": "on the CPU of a machine, while one is written",
 }
 """The parts of memory."""
 

@@ -5,7 +5,7 @@ names. A scalar head is trained in full, and always saved and merged with them.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -85,18 +85,20 @@ def without_adapter(model: TransformersModel) -> Iterator[None]:
             layer.enable_adapters(True)
 
 
-def write_adapter(model: TransformersModel, folder: Path) -> None:
-    """Writes the adapter of a model, and its scalar head if it has one, as PEFT does."""
+def write_adapter(
+    model: TransformersModel, folder: Path, weights: Mapping[str, torch.Tensor] | None = None
+) -> None:
+    """Writes the adapter of a model, and its scalar head if it has one, as PEFT does; `weights` as for `save`."""
     head = getattr(model, "score", None)
     saved = None if head is None else ["score"]
     replace(model.peft_config[_NAME], modules_to_save=saved, inference_mode=True).save_pretrained(folder)
     config = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
     config["target_modules"].sort()  # PEFT has a set, which every process writes in another order
     (folder / ADAPTER).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    weights = _weights(model)
-    if head is not None:
-        weights |= {HEAD_PREFIX + name: weight for name, weight in head.named_parameters()}
-    stored = {ADAPTER_PREFIX + name: tensor.detach().contiguous() for name, tensor in weights.items()}
+    stored = _weights(model, weights)
+    state = weights or dict(model.named_parameters())
+    stored |= {name: state[name] for name in state if name.startswith(HEAD_PREFIX)}
+    stored = {ADAPTER_PREFIX + name: tensor.detach().contiguous() for name, tensor in stored.items()}
     save_file(stored, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
 
 
@@ -139,7 +141,9 @@ def merge_adapter(model: TransformersModel) -> None:
     del model.peft_config
 
 
-def _weights(model: TransformersModel) -> dict[str, torch.Tensor]:
+def _weights(
+    model: TransformersModel, state: Mapping[str, torch.Tensor] | None = None
+) -> dict[str, torch.Tensor]:
     """Returns the adapter's weights, never embeddings: PEFT would ask the Hub whether their size has changed."""
-    found: dict[str, torch.Tensor] = get_peft_model_state_dict(model, save_embedding_layers=False)
+    found: dict[str, torch.Tensor] = get_peft_model_state_dict(model, state, save_embedding_layers=False)
     return found

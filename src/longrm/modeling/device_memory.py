@@ -6,7 +6,7 @@ Shapes: S tokens of the sequence, C hidden size.
 import ctypes
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from longrm.modeling.attention_varlen import keep_results
 from longrm.modeling.folders import layer_kinds
 from longrm.modeling.sequence_parallel import sequence_group
 from longrm.modeling.shapes import PINNED_PIECE, check_frozen_layers
+from longrm.modeling.sharding import is_sharded
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +33,13 @@ _PRECISION = "longrm_precision"  # attribute of a model: the precision of its bo
 _RAN_OUT = re.compile(r"out of memory|_STATUS_ALLOC_FAILED|(can't allocate|not enough) memory")
 
 
-def set_precision(model: nn.Module, precision: Precision) -> None:
-    """Converts the weights of a model to the precision of training, in place.
+def set_precision(
+    model: nn.Module,
+    precision: Precision,
+    weights: Iterable[nn.Parameter] | None = None,
+    device: torch.device | str | None = None,
+) -> None:
+    """Converts weights of a model, by default all, to the precision of training, in place; moves them to a device.
 
     Trained weights and scalar heads are always fp32: bf16 would lose an update of 1e-6. With "bfloat16" all other
     weights are bf16, and `hidden_states` computes the body's matrix products in bf16.
@@ -41,9 +47,12 @@ def set_precision(model: nn.Module, precision: Precision) -> None:
     frozen = torch.bfloat16 if precision == "bfloat16" else torch.float32
     head = getattr(model, "score", None)
     of_head = set() if head is None else set(head.parameters())
-    for parameter in model.parameters():
-        exact = parameter.requires_grad or parameter in of_head
-        parameter.data = parameter.data.to(torch.float32 if exact else frozen)
+    for weight in model.parameters() if weights is None else weights:
+        if hasattr(weight, "quant_state"):  # of bitsandbytes
+            continue
+        exact = weight.requires_grad or weight in of_head
+        # One after the other, so that a GPU converts.
+        weight.data = weight.data.to(device).to(torch.float32 if exact else frozen)
     setattr(model, _PRECISION, precision)
 
 
@@ -95,21 +104,23 @@ def concerns_one_query(error: BaseException, model: Any) -> bool:
 
     It cannot if other processes compute the model with this one: they are waiting in the middle of a layer.
     """
-    sharded = any(hasattr(weight, "ds_id") for weight in model.parameters())  # by DeepSpeed ZeRO
-    return sequence_group(model) is None and not sharded and is_out_of_memory(error)
+    return sequence_group(model) is None and not is_sharded(model) and is_out_of_memory(error)
 
 
-def checkpoint_activations(model: Any, *, offload: bool, keep_attention: bool = False) -> None:
+def checkpoint_activations(
+    model: Any, *, offload: bool, keep_attention: bool = False, device: str | None = None
+) -> None:
     """Stores only the input of every layer, with `offload` in the CPU's memory, and computes the layer again backward.
 
     With `keep_attention` the output of attention is stored on the device, too, and not computed again where a flash
-    kernel computes it. Transformers does all this in training mode only.
+    kernel computes it. Transformers does all this in training mode only. `device` is where the model will compute, if
+    it is not there yet.
     """
     # transformers before 5.23 has the older name only.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     kept = {"context_fn": keep_results} if keep_attention else {}
     enable({"use_reentrant": False, **kept})
-    if offload and model.device.type == "cpu":
+    if offload and (device or model.device.type) == "cpu":
         _log.info("memory.activation_offloading has no effect: the model is on the CPU")
     elif offload:
         for module in model.modules():

@@ -162,17 +162,31 @@ def positions_of(source: str | Path) -> int | None:
 
 
 def tensor_shapes(shard: Path) -> dict[str, list[int]]:
-    """Returns the shapes of the tensors in a safetensors file by name. The file's header is plain JSON."""
+    """Returns the shapes of the tensors in a safetensors file by name."""
+    return {name: shape for name, (_, shape) in _tensors(shard).items()}
+
+
+def stored_precisions(folder: Path) -> set[str]:
+    """Returns the dtypes of a model's weights, but for its scalar head, as safetensors names them."""
+    shards = map(_tensors, weight_files(folder))
+    return {
+        dtype for shard in shards for name, (dtype, _) in shard.items() if not name.startswith(HEAD_PREFIX)
+    }
+
+
+def _tensors(shard: Path) -> dict[str, tuple[str, list[int]]]:
+    """The dtypes and shapes of the tensors in a safetensors file by name. The file's header is plain JSON."""
     with reading(shard, ModelError), shard.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
         try:
             tensors = json.loads(stream.read(size) if size <= _LONGEST_HEADER else b"")
-            shapes: dict[str, list[int]] = {
-                name: tensors[name]["shape"] for name in tensors if name != "__metadata__"
+            return {
+                name: (tensor["dtype"], tensor["shape"])
+                for name, tensor in tensors.items()
+                if name != "__metadata__"
             }
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             raise ModelError(f"{shard}: not safetensors: its weights cannot be read") from None
-    return shapes
 
 
 def _read_config(folder: Path, name: str = "config.json") -> _Config:

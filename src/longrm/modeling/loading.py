@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from transformers.utils.logging import disable_progress_bar
 
 from longrm.data.tokenizing import Tokenizer, scored_at
-from longrm.errors import ConfigError, ModelError, first_line, nearest
+from longrm.errors import ConfigError, ModelError, first_line, importing, nearest
 from longrm.modeling.attention import CONTINUATION, SHARED_PREFIX
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.folders import (
@@ -88,6 +88,7 @@ def load_scorer(
     head_seed: int | None = None,
     keep_padding: bool = False,
     weights: Mapping[str, float] | None = None,
+    quantize: torch.dtype | None = None,
 ) -> Scorer:
     """Loads a reward model from a folder or a Hub id. Its head is fp32 whatever the dtype.
 
@@ -103,6 +104,7 @@ def load_scorer(
         keep_padding: With a new head, keep the padding id of the config, for adapters, which are used with the config
             of their base; else it becomes one that ends no response.
         weights: For a head with several labels, the weight of each label in the score, by its name.
+        quantize: Quantizes the matrices of the body to 4 bits when they are loaded; products have this dtype.
 
     Raises:
         ModelError: There is no such model, a file is missing or does not fit the others, weights are pickled, labels
@@ -128,7 +130,8 @@ def load_scorer(
     config.num_labels = 1
     if not stored and not keep_padding:
         _choose_padding(config, tokenizer)
-    model = _read_model(AutoModelForSequenceClassification, parts.base, config, dtype, where, packed=True)
+    options = _options(dtype, device, quantize)
+    model = _read_model(AutoModelForSequenceClassification, parts.base, config, options, where, packed=True)
     _complete(model, tokenizer, parts, where)
     model.set_attn_implementation(SHARED_PREFIX)
     if stored and form == "mlp":
@@ -143,7 +146,8 @@ def load_scorer(
         if weight.shape != tensor.shape:
             raise ModelError(f"{where}: the shape of {name} differs from its config")
         weight.data.copy_(tensor)
-    return Scorer(_placed(model, device, where), tokenizer, parts.origin)
+    with weights_fit(where, device):
+        return Scorer(model.to(device), tokenizer, parts.origin)
 
 
 def load_language_model(
@@ -152,6 +156,7 @@ def load_language_model(
     dtype: torch.dtype | str = "auto",
     device: torch.device | str = "auto",
     packed: bool = False,
+    quantize: torch.dtype | None = None,
 ) -> LanguageModel:
     """Loads a causal language model from a folder or a Hub id; arguments as for `load_scorer`.
 
@@ -175,13 +180,15 @@ def load_language_model(
         _choose_padding(config, tokenizer)
     else:
         check_decoder(config, where)
-    model = _read_model(AutoModelForCausalLM, parts.base, config, dtype, where, packed=packed)
+    options = _options(dtype, device, quantize)
+    model = _read_model(AutoModelForCausalLM, parts.base, config, options, where, packed=packed)
     _complete(model, tokenizer, parts, where)
     if packed:
         model.set_attn_implementation(SHARED_PREFIX)
     elif model._supports_attention_backend and not any(unsupported(model.config)):
         model.set_attn_implementation(CONTINUATION)
-    return LanguageModel(_placed(model, device, where).eval(), tokenizer, parts.origin)
+    with weights_fit(where, device):
+        return LanguageModel(model.to(device).eval(), tokenizer, parts.origin)
 
 
 @contextmanager
@@ -320,8 +327,30 @@ def _read_head(shards: Sequence[Path], prefix: str = "") -> dict[str, torch.Tens
     return head
 
 
+def _options(
+    dtype: torch.dtype | str, device: torch.device | str, quantize: torch.dtype | None
+) -> dict[str, Any]:
+    """How transformers reads the weights."""
+    if quantize is None:
+        return {"dtype": dtype}
+    with importing("model.lora.quantize"):
+        import bitsandbytes  # noqa: F401  # transformers would raise an error without a way out
+    from transformers import BitsAndBytesConfig
+
+    config = BitsAndBytesConfig(  # type: ignore[no-untyped-call]
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=quantize,
+        bnb_4bit_quant_storage=quantize,  # so that FSDP gathers it unchanged
+        llm_int8_skip_modules=["lm_head", "score"],
+    )
+    place = torch.cuda.current_device() if str(device) == "cuda" else device
+    return {"dtype": dtype, "quantization_config": config, "device_map": {"": place}}
+
+
 def _read_model(
-    auto: Any, folder: Path, config: Any, dtype: torch.dtype | str, where: str, *, packed: bool
+    auto: Any, folder: Path, config: Any, options: Mapping[str, Any], where: str, *, packed: bool
 ) -> TransformersModel:
     """Loads a model by one of transformers' auto classes, and refuses weights that do not fit its config."""
     try:
@@ -332,7 +361,7 @@ def _read_model(
             model, report = auto.from_pretrained(
                 folder,
                 config=config,
-                dtype=dtype,
+                **options,
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
@@ -434,9 +463,11 @@ def _choose_padding(config: Any, tokenizer: Tokenizer) -> None:
     config.pad_token_id = next((i for i in candidates if i is not None and i not in ends), None)
 
 
-def _placed(model: TransformersModel, device: torch.device | str, where: str) -> TransformersModel:
+@contextmanager
+def weights_fit(where: str, device: torch.device | str) -> Iterator[None]:
+    """Raises a `ModelError` if memory runs out while weights are moved to a device."""
     try:
-        return model.to(device)
+        yield
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

@@ -72,7 +72,7 @@ def join(backend: str = "gloo") -> Iterator[LaunchedProcesses]:
     missing = [name for name in _NEEDED if name not in os.environ]
     if missing:
         raise ConfigError(
-            f"several processes, and parallel.zero, need a launcher ({', '.join(missing)} not set): "
+            f"several processes, and parallel.shard, need a launcher ({', '.join(missing)} not set): "
             f"torchrun --nproc-per-node {world_size()} -m longrm ..."
         )
     joined = dist.is_initialized()

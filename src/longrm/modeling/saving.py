@@ -1,7 +1,7 @@
 """Writes models: trained ones, and an adapter merged into its base."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -27,11 +27,12 @@ from longrm.runs.scratch import new_folder
 _RECORDED = ("*.safetensors", "*.safetensors.index.json", "config.json", "tokenizer.json")
 
 
-def save(model: LoadedModel, folder: str | Path) -> None:
+def save(model: LoadedModel, folder: str | Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
     """Writes a folder that transformers' own auto classes load, with plain attention, unless its head is an `MLPHead`.
 
     A model that trained in bf16 is written in bf16, its scalar head in fp32. For a model with adapters, the adapters
-    are written for PEFT, and the head. What is already there is replaced, and only by something complete.
+    are written for PEFT, and the head. What is already there is replaced, and only by something complete. Of a sharded
+    model, `weights` are those that `gather_weights` returned.
 
     Raises:
         RunError: The folder cannot be written, or contains something that is not a model.
@@ -43,7 +44,7 @@ def save(model: LoadedModel, folder: str | Path) -> None:
         raise RunError(f"{target} exists and is not a model folder; choose another one")
     try:
         with new_folder(target) as scratch:
-            _write(model, scratch)
+            _write(model, scratch, weights)
             model.tokenizer.save(scratch)
             for file in scratch.glob("*.safetensors"):
                 keep_umask(file)
@@ -87,31 +88,31 @@ def merge(
         raise RunError(f"cannot write the model to {out}: {error.strerror or error}") from None
 
 
-def _write(loaded: LoadedModel, folder: Path) -> None:
+def _write(loaded: LoadedModel, folder: Path, weights: Mapping[str, torch.Tensor] | None) -> None:
     model = loaded.model
     if hasattr(model, "peft_config"):
         from longrm.modeling.adapters import write_adapter  # late: PEFT takes two seconds to import
 
-        write_adapter(model, folder)
+        write_adapter(model, folder, weights)
         return
     if isinstance(loaded, LanguageModel):
         _declare_ends(model, loaded.tokenizer)
     if isinstance(loaded, Scorer):
         model.config.problem_type = "regression"  # else vLLM serves the sigmoid of a score
     if precision_of(model) == "float32":
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, state_dict=weights)
         return
-    model.save_pretrained(folder, state_dict=_bf16_weights(model))
+    model.save_pretrained(folder, state_dict=_bf16_weights(weights or model.state_dict()))
     file = folder / "config.json"  # transformers writes the dtype of the model in memory
     config = json.loads(file.read_text(encoding="utf-8")) | {"dtype": "bfloat16"}
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _bf16_weights(model: TransformersModel) -> dict[str, torch.Tensor]:
+def _bf16_weights(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The weights on the CPU, in bf16 but for the scalar head; tied weights stay one tensor."""
     converted: dict[int, torch.Tensor] = {}
     weights = {}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in state.items():
         address = tensor.data_ptr()
         if address not in converted:
             exact = name.startswith(HEAD_PREFIX)

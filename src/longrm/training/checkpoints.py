@@ -1,32 +1,41 @@
 """Checkpoints of a training run: `checkpoints/STEP`, and the logs as they were after that step.
 
-A checkpoint appears in one rename after everything in it is on the disk, so no run resumes from half of one.
+A checkpoint appears in one rename after everything in it is on the disk, so no run resumes from half of one. Weights
+and optimizer state are those of `torch.distributed.checkpoint`, so that any layout can resume any other's.
 """
 
 import shutil
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from pickle import UnpicklingError
+from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from longrm.errors import RunError, first_line
-from longrm.modeling.process_group import is_lost_process
-from longrm.runs.folder import keep_umask
+from longrm.modeling.process_group import is_lost_process, set_timeouts
+from longrm.modeling.sharding import is_sharded
 from longrm.runs.logs import Log
 from longrm.runs.records import ContextRecord, StepRecord, TimingRecord
 from longrm.runs.scratch import discard, empty_trash, move_in
 from longrm.training.distributed import DistributedContext
-from longrm.training.zero import Zero, gather_weights
 
 CHECKPOINTS = "checkpoints"
 LOGS = STEPS, TIMING, CONTEXTS = "steps.jsonl", "timing.jsonl", "contexts.jsonl"
 
 _KEPT = 2  # checkpoints: the latest, and the one before it in case that cannot be read
-_WEIGHTS, _OPTIMIZER, _SCHEDULER = "trained.safetensors", "optimizer.pt", "scheduler.pt"
+_SCHEDULER = "scheduler.pt"
+_MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW
+_NO_GROUP = "torch.distributed is disabled"  # a warning of torch, for a process that trains alone
+_FAILURES = (OSError, RuntimeError, ValueError, KeyError, EOFError, UnpicklingError, CheckpointException)
 
 Logs = tuple[Log[StepRecord], Log[TimingRecord], Log[ContextRecord]]
 
@@ -44,58 +53,78 @@ def latest(folder: Path) -> Path | None:
     return folder / CHECKPOINTS / str(steps[-1]) if steps else None
 
 
-def save_checkpoint(
-    main_folder: Path,
-    folder: Path,
-    step: int,
-    model: Any,
-    optimizer: torch.optim.Optimizer,
-    scheduler: Any,
-    zero: Zero | None,
-    context: DistributedContext,
-) -> None:
-    """Writes the state after a step to the run folder of the main process; every process takes part.
+class CheckpointWriter:
+    """Writes checkpoints to the run folder of the main process; all are there at the end of a `with` block.
 
-    Only trained weights are written: frozen ones are those of the initial model. With ZeRO the weights and the
-    optimizer state are gathered, so that a checkpoint can be resumed in any layout.
+    Every process takes part, and writes its own shards. Only trained weights are written: frozen ones are those of the
+    initial model. Weights in GPU memory are copied and written while training goes on. Those in CPU memory, which may
+    have no room for a copy, are written at once.
     """
-    checkpoints = main_folder / CHECKPOINTS
-    scratch = main_folder / ".checkpoint"
-    if context.is_main_process:
-        shutil.rmtree(scratch, ignore_errors=True)  # left by a run that was killed
-        scratch.mkdir()
-    context.wait()
-    try:
-        with gather_weights(model):
+
+    def __init__(self, main_folder: Path, folder: Path, context: DistributedContext) -> None:
+        self._scratch, self._checkpoints = main_folder / ".checkpoint", main_folder / CHECKPOINTS
+        self._folder, self._context = folder, context
+        # Of its own, as the training's exchanges go on at the same time.
+        self._group = dist.new_group(backend="gloo") if dist.is_initialized() else None
+        set_timeouts()
+        self._thread = ThreadPoolExecutor(1)
+        self._pending: Future[None] | None = None
+
+    def save(self, step: int, model: Any, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
+        """Begins to write the state after a step; every process takes part."""
+        self.finish()
+        context, scratch = self._context, self._scratch
+        with _writing(self._checkpoints):
             if context.is_main_process:
-                weights = {name: weight.detach() for name, weight in trained_weights(model).items()}
-                save_file(weights, scratch / _WEIGHTS)
-                keep_umask(scratch / _WEIGHTS)
-        optimizer_state = zero.state() if zero else optimizer.state_dict()
-        # Dropout draws from torch's generators; nothing else in training is random.
-        random_states = {"cpu": torch.get_rng_state()}
-        if torch.cuda.is_available():
-            random_states["cuda"] = torch.cuda.get_rng_state()
-        torch.save(random_states, scratch / f"random_{context.rank}.pt")
-        context.wait()
-        if context.is_main_process:
-            torch.save(optimizer_state, scratch / _OPTIMIZER)
-            torch.save(scheduler.state_dict(), scratch / _SCHEDULER)
-            for name in LOGS:
-                shutil.copyfile(folder / name, scratch / name)
-            checkpoints.mkdir(exist_ok=True)
-            move_in(scratch, checkpoints / str(step))
-    except (OSError, RuntimeError, SafetensorError) as error:
-        if is_lost_process(error):
-            raise
-        raise RunError(
-            f"cannot write a checkpoint to {checkpoints}: {first_line(error)}; free some space and run the same "
-            "command again"
-        ) from None
-    if context.is_main_process:
-        for old in saved_steps(main_folder)[:-_KEPT]:
-            discard(checkpoints / str(old))
-    context.wait()  # no process continues, or ends, before the checkpoint is there
+                shutil.rmtree(scratch, ignore_errors=True)  # left by a run that was killed
+                scratch.mkdir()
+            context.wait()
+            # Dropout draws from torch's generators; nothing else in training is random.
+            random_states = {"cpu": torch.get_rng_state()}
+            if torch.cuda.is_available():
+                random_states["cuda"] = torch.cuda.get_rng_state()
+            torch.save(random_states, scratch / f"random_{context.rank}.pt")
+            if context.is_main_process:
+                torch.save(scheduler.state_dict(), scratch / _SCHEDULER)
+                for name in LOGS:
+                    shutil.copyfile(self._folder / name, scratch / name)
+        # Without shards, all processes have the same state.
+        state = _state(model, optimizer) if context.is_main_process or is_sharded(model) else {}
+        in_background = _copies(model)
+        if in_background:
+            state = {name: tensor.to("cpu", copy=True) for name, tensor in state.items()}
+        self._pending = self._thread.submit(self._write, step, state)
+        if not in_background:
+            self.finish()
+
+    def _write(self, step: int, state: dict[str, torch.Tensor]) -> None:
+        warnings.filterwarnings("ignore", _NO_GROUP)
+        save(state, checkpoint_id=self._scratch, process_group=self._group)
+        if self._context.is_main_process:
+            self._checkpoints.mkdir(exist_ok=True)
+            move_in(self._scratch, self._checkpoints / str(step))
+            for old in saved_steps(self._checkpoints.parent)[:-_KEPT]:
+                discard(self._checkpoints / str(old))
+
+    def finish(self) -> None:
+        """Waits until the latest checkpoint is there."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            with _writing(self._checkpoints):
+                pending.result()
+            self._context.wait()  # for the main process, which renames it
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self.finish()
+        finally:
+            self._thread.shutdown()  # after its write, whether that succeeds or not
+            if self._group is not None:
+                dist.destroy_process_group(self._group)
 
 
 def load_checkpoint(
@@ -103,18 +132,25 @@ def load_checkpoint(
     model: Any,
     optimizer: torch.optim.Optimizer,
     scheduler: Any,
-    zero: Zero | None,
     context: DistributedContext,
 ) -> None:
-    """Loads the state that `save_checkpoint` wrote, except for the weights, which `load_weights` loads before."""
+    """Loads a checkpoint of this or another layout into the model and an AdamW that has not stepped."""
     with _reading(checkpoint):
-        # mmap: the processes of one machine share the pages
-        state = torch.load(checkpoint / _OPTIMIZER, map_location="cpu", weights_only=True, mmap=True)
-        if zero:
-            zero.load(state)
-        else:
-            optimizer.load_state_dict(state)
+        state = _state(model, optimizer)
+        stored = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+        if stored.keys() != state.keys():
+            raise ValueError(
+                f"it has the weights of another model, such as {min(stored.keys() ^ state.keys())}"
+            )
+        warnings.filterwarnings("ignore", _NO_GROUP)
+        load(state, checkpoint_id=checkpoint)
+        for name, weight in trained_weights(model).items():
+            moments = {moment: state[f"{moment}.{name}"] for moment in _MOMENTS}
+            # Fused AdamW counts steps on the device of the weight.
+            optimizer.state[weight] = {"step": state["step"].to(weight.device, copy=True), **moments}
         scheduler.load_state_dict(torch.load(checkpoint / _SCHEDULER, weights_only=True))
+        for group, rate in zip(optimizer.param_groups, scheduler.get_last_lr(), strict=True):
+            group["lr"] = rate
         random_file = checkpoint / f"random_{context.rank}.pt"
         if random_file.is_file():  # the layout that wrote it may have had fewer processes
             states = torch.load(random_file, weights_only=True)
@@ -123,13 +159,21 @@ def load_checkpoint(
                 torch.cuda.set_rng_state(states["cuda"])
 
 
-def load_weights(checkpoint: Path, model: Any) -> None:
-    """Loads the trained weights of a checkpoint into the initial model, before ZeRO shards them."""
-    with _reading(checkpoint):
-        # Missing are the frozen weights, which are those of the initial model.
-        missing, unexpected = model.load_state_dict(load_file(checkpoint / _WEIGHTS), strict=False)
-        if unexpected or trained_weights(model).keys() & {*missing}:
-            raise ValueError(f"{_WEIGHTS} has the weights of another model")
+def _copies(model: Any) -> bool:
+    """Whether a checkpoint is a copy, so that training can go on."""
+    return bool(model.device.type != "cpu")
+
+
+def _state(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The trained weights and the state of AdamW, which all weights have stepped equally often, by name."""
+    steps = [own["step"] for own in optimizer.state.values()]
+    state = {"step": steps[0].cpu() if steps else torch.zeros(())}
+    for name, weight in trained_weights(model).items():
+        state[f"weight.{name}"] = weight.detach()
+        own = optimizer.state.get(weight, {})  # none before its first gradient
+        for moment in _MOMENTS:
+            state[f"{moment}.{name}"] = own[moment] if own else torch.zeros_like(weight).detach()
+    return state
 
 
 def trained_weights(model: Any) -> dict[str, torch.Tensor]:
@@ -154,13 +198,24 @@ def training_logs(folder: Path, checkpoint: Path | None) -> Iterator[Logs]:
         yield steps, timing, contexts
 
 
-@contextmanager
-def _reading(checkpoint: Path) -> Iterator[None]:
+def _writing(checkpoints: Path) -> AbstractContextManager[None]:
+    advice = "free some space and run the same command again"
+    return _explained(f"cannot write a checkpoint to {checkpoints}", advice)
+
+
+def _reading(checkpoint: Path) -> AbstractContextManager[None]:
     """Names the checkpoint in every error, and what to do about it."""
+    advice = "remove that folder to resume from the checkpoint before it, or choose another --out"
+    return _explained(f"cannot resume from {checkpoint}", advice)
+
+
+@contextmanager
+def _explained(failure: str, advice: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, RuntimeError, ValueError, KeyError, EOFError, SafetensorError) as error:
-        raise RunError(
-            f"cannot resume from {checkpoint}: {first_line(error)}; remove that folder to resume from the checkpoint "
-            "before it, or choose another --out"
-        ) from error
+    except _FAILURES as error:
+        if is_lost_process(error):
+            raise
+        if isinstance(error, CheckpointException):  # of several processes
+            error, _ = next(iter(error.failures.values()))  # type: ignore[assignment]
+        raise RunError(f"{failure}: {first_line(error)}; {advice}") from error

@@ -105,7 +105,7 @@ def join_processes(settings: ParallelSettings) -> Iterator[DistributedContext]:
             f"parallel.sequence = {size} does not divide the number of processes, {count}: "
             f"torchrun --nproc-per-node {size * max(1, round(count / size))} -m longrm train ..."
         )
-    if count == 1 and not settings.zero:
+    if count == 1 and not settings.shard:
         yield ALONE
         return
     with join("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo") as joined:

@@ -11,13 +11,13 @@ from longrm.errors import LongRMError, TrainingError
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.loading import LanguageModel, Scorer
 from longrm.modeling.saving import save
+from longrm.modeling.sharding import compute, gather_weights
 from longrm.runs.folder import write_file
 from longrm.runs.logs import Log, to_line
 from longrm.runs.records import EvaluationRecord
 from longrm.runs.scratch import discard
 from longrm.training.distributed import ALONE, DistributedContext
 from longrm.training.settings import EvaluationSettings
-from longrm.training.zero import gather_heads, gather_weights
 
 RECORDS, BEST, EVALUATIONS = "evaluations.jsonl", "best", "evaluations"
 
@@ -62,10 +62,11 @@ class Evaluations:
     def evaluate(self, step: int) -> EvaluationRecord:
         """Evaluates the model, and saves it if it is the best so far. Training's random state is not changed."""
         model = self.model.model
-        devices = [model.device] if model.device.type == "cuda" else []
+        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
         try:
-            with torch.random.fork_rng(devices=devices), gather_heads(model):
-                summary = self.evaluator(self.model, self.folder / EVALUATIONS / str(step))
+            with torch.random.fork_rng(devices=devices), torch.no_grad():
+                folder = self.folder / EVALUATIONS / str(step)
+                summary = compute(model, self.evaluator, self.model, folder)
         except LongRMError as error:
             raise type(error)(f"evaluation after step {step}: {error}") from None
         except (MemoryError, RuntimeError) as error:
@@ -80,9 +81,10 @@ class Evaluations:
         record = EvaluationRecord(step, metric, self.context.broadcast(overall[metric]["value"]))
         self.records.append(record)
         if self.kept == step:
-            with gather_weights(model):
-                if self.context.is_main_process:
-                    save(self.model, self.folder / BEST)
+            is_main = self.context.is_main_process
+            weights = gather_weights(model, wanted=is_main)
+            if is_main:
+                save(self.model, self.folder / BEST, weights)
             self.context.wait()
         with self._log as log:  # last, so that an evaluation that is killed half-way is repeated
             log.append(record)

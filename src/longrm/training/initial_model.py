@@ -1,7 +1,9 @@
 """The model that a training starts from."""
 
 import logging
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,7 +16,7 @@ from longrm.modeling.device_memory import (
     set_precision,
     tile_feed_forward,
 )
-from longrm.modeling.folders import check_trainable, find_model_folders, kind_of
+from longrm.modeling.folders import check_trainable, find_model_folders, kind_of, stored_precisions
 from longrm.modeling.loading import (
     LanguageModel,
     Scorer,
@@ -26,8 +28,10 @@ from longrm.modeling.loading import (
     read_config,
     rescale_rope,
     resolve_device,
+    weights_fit,
 )
 from longrm.modeling.shapes import tile_length
+from longrm.modeling.sharding import shard
 from longrm.modeling.structured_start import structure
 from longrm.training.objectives import ModelKind
 from longrm.training.settings import ModelSettings, TrainingSettings
@@ -35,10 +39,13 @@ from longrm.worlds.words_tokenizer import load_tokenizer
 
 _logger = logging.getLogger(__name__)
 
+_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16}  # by their names in safetensors
+
 
 def initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | LanguageModel:
     """Loads or creates the model that training starts from, with its adapters, precision and memory savings."""
-    start, memory = settings.model, settings.memory
+    start, memory, parallel = settings.model, settings.memory, settings.parallel
+    device = str(resolve_device("auto"))
     if start.new is not None:
         shape, tokenizer = start.new.shape(start.rope_theta), load_tokenizer(start.new.tokenizer)
         model: Scorer | LanguageModel
@@ -48,10 +55,9 @@ def initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | Langu
             model = new_language_model(shape, tokenizer, seed=settings.seed)
         if start.new.structured:
             structure(model.model, seed=settings.seed)
-        model.model.to(resolve_device("auto"))
     else:
         assert start.path is not None, "settings have either a path or a new model"
-        model = _load(start.path, start, kind, settings.seed)
+        model = _load(start.path, start, kind, settings.seed, device)
         if start.rope_theta is not None:
             rescale_rope(model.model, start.rope_theta)
         if start.lora is not None:
@@ -71,31 +77,47 @@ def initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | Langu
                 first_layer=start.frozen_layers,
             )
     freeze_layers(model.model, start.frozen_layers)
-    set_precision(model.model, start.precision)
     if memory.gradient_checkpointing:
-        checkpoint_activations(
-            model.model, offload=memory.activation_offloading, keep_attention=memory.keep_attention
-        )
+        offload, keep = memory.activation_offloading, memory.keep_attention
+        checkpoint_activations(model.model, offload=offload, keep_attention=keep, device=device)
     if memory.tiled_mlp:
         tile_feed_forward(model.model, tile_length(model.model.config.hidden_size))
     if start.compile:
         compile_layers(model.model)
+    # Until here the weights are in their files, which safetensors has mapped into memory. They go to the device one by
+    # one, or layer by layer, so that CPU memory never has the whole model.
+    place = partial(set_precision, model.model, start.precision, device=device)
+    with weights_fit(start.path or "model.new", device):
+        if parallel.shard:
+            rounded = start.precision == "bfloat16"
+            reshard = parallel.reshard_after_forward
+            shard(model.model, device, place, rounded=rounded, reshard=reshard, offload=parallel.offload)
+        else:
+            place()
+            model.model.to(device)  # its buffers
     return model
 
 
-def _load(path: str, start: ModelSettings, kind: ModelKind, seed: int) -> Scorer | LanguageModel:
+def stored_dtype(folder: Path) -> torch.dtype:
+    """The precision of a model's files; fp32 if they have several."""
+    return _DTYPES.get(" ".join(stored_precisions(folder)), torch.float32)
+
+
+def _load(path: str, start: ModelSettings, kind: ModelKind, seed: int, device: str) -> Scorer | LanguageModel:
     folders = find_model_folders(path)
     if folders.adapter is not None:
         raise ModelError(f"{path} is an adapter: start from what longrm merge {path} --out DIR writes")
     check_trainable(read_config(folders.base, path), path)
-    # Trained weights are fp32. Frozen ones are kept in the precision in which they are used.
-    dtype = torch.bfloat16 if start.lora and start.precision == "bfloat16" else torch.float32
+    # In the precision of the files nothing is copied; `set_precision` converts weight by weight.
+    options: dict[str, Any] = {"dtype": stored_dtype(folders.base), "device": "cpu"}
+    if start.lora and start.lora.quantize:  # on the device
+        quantize = torch.bfloat16 if start.precision == "bfloat16" else torch.float32
+        options |= {"device": device, "quantize": quantize}
     if kind == "scorer":
         if kind_of(path) == "generative":
             _logger.info("%s has no scalar head; a new one is initialized with seed %d", path, seed)
-        return load_scorer(
-            path, dtype=dtype, head=start.head, head_seed=seed, keep_padding=start.lora is not None
-        )
-    model = load_language_model(path, dtype=dtype, packed=True)
+        options |= {"head": start.head, "head_seed": seed, "keep_padding": start.lora is not None}
+        return load_scorer(path, **options)
+    model = load_language_model(path, packed=True, **options)
     check_savable(model.model, path)
     return model

@@ -11,6 +11,7 @@ import torch
 from longrm.errors import DataError, TrainingError
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.shapes import build_trees, within_budget
+from longrm.modeling.sharding import compute, is_sharded
 from longrm.modeling.shared_prefix import pack
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress
@@ -44,9 +45,13 @@ def reference_logprobs(
         batches = iter(within_budget(examples, budget))
         while round_ := list(islice(batches, context.parts)):  # one batch per process
             own: list[ReferenceRecord] = []
-            for batch in round_[context.part : context.part + 1]:
-                if any(example.id not in known for example in batch):
-                    own = _compute(model, batch)
+            ours = round_[context.part : context.part + 1]
+            # Every process takes part in a forward pass of a sharded model; one without a batch drops the first one's.
+            needed_by = round_ if is_sharded(model) else ours
+            if any(example.id not in known for batch in needed_by for example in batch):
+                with torch.no_grad():
+                    records = compute(model, _compute, model, (ours or round_)[0])
+                own = records if ours else []
             computed = context.gather(own)
             log.append(*(record for record in computed if record.id not in known))
             known |= {record.id: record.logprobs for record in computed}

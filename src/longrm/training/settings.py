@@ -63,10 +63,12 @@ class LoraSettings(Config):
     Attributes:
         rank: Rank of the update of every matrix.
         alpha: The update is scaled by alpha / rank.
+        quantize: Keep the frozen matrices in 4 bits, which need a quarter of the memory (QLoRA, Dettmers et al. 2023).
     """
 
     rank: int = Field(16, ge=1)
     alpha: float = Field(32.0, gt=0.0)
+    quantize: bool = False
 
 
 class ModelSettings(Config):
@@ -376,21 +378,22 @@ class ParallelSettings(Config):
 
     Attributes:
         sequence: Devices that share every sequence; groups of this size read different rows.
-        zero: What is sharded over all devices (Rajbhandari et al. 2020): 1 the optimizer state, 2 gradients too,
-            3 weights too; 0 replicates everything.
-        offload: What is kept in CPU memory: the state and the update of the "optimizer", or the "parameters" too.
+        shard: Shard weights, gradients and optimizer state over all devices (FSDP2); else each has all of them.
+        reshard_after_forward: Free the gathered weights of a layer after its forward pass, and gather them again for
+            the backward pass.
+        offload: Keep the sharded weights, gradients and optimizer state in CPU memory.
     """
 
     sequence: int = Field(1, ge=1)
-    zero: Literal[0, 1, 2, 3] = 0
-    offload: Literal["none", "optimizer", "parameters"] = "none"
+    shard: bool = False
+    reshard_after_forward: bool = True
+    offload: bool = False
 
     @model_validator(mode="after")
     def _fits(self) -> "ParallelSettings":
-        if self.offload == "optimizer" and not self.zero:
-            raise ValueError('parallel.offload = "optimizer" needs parallel.zero = 1, 2 or 3')
-        if self.offload == "parameters" and self.zero != 3:
-            raise ValueError('parallel.offload = "parameters" needs parallel.zero = 3')
+        if not self.shard and (self.offload or not self.reshard_after_forward):
+            name = "offload = true" if self.offload else "reshard_after_forward = false"
+            raise ValueError(f"parallel.{name} needs parallel.shard = true")
         return self
 
 
@@ -515,9 +518,9 @@ class TrainingSettings(Config):
             raise ValueError('model.head is only valid with objective = "bradley_terry"')
         if self.rollouts is not None and self.objective != "grpo":
             raise ValueError('rollouts is only valid with objective = "grpo"')
-        if self.rollouts is not None and (self.parallel.zero or self.parallel.sequence > 1):
+        if self.rollouts is not None and (self.parallel.shard or self.parallel.sequence > 1):
             raise ValueError(
-                'objective = "grpo" needs the whole model on every device: set parallel.zero = 0 and '
+                'objective = "grpo" needs the whole model on every device: set parallel.shard = false and '
                 "parallel.sequence = 1"
             )
         stated = self.plan.rows if self.plan else ()
@@ -526,20 +529,6 @@ class TrainingSettings(Config):
         if self.rollouts is not None and any(rows.response is not None for rows in stated):
             raise ValueError('plan.rows: omit response; with objective = "grpo" it is rollouts.max_tokens')
         return self
-
-    def deadlocks(self, devices: int) -> bool:
-        """Whether this many devices would wait for each other forever."""
-        # Every tile gathers the weights that ZeRO-3 shards, and devices with different rows have different numbers of
-        # tiles.
-        return self.memory.tiled_mlp and self.parallel.zero == 3 and self.parallel.sequence < devices
-
-    def check_devices(self, devices: int) -> None:
-        """Raises `ConfigError` if the settings cannot be used on this many devices."""
-        if self.deadlocks(devices):
-            raise ConfigError(
-                "memory.tiled_mlp with parallel.zero = 3 needs devices that share every sequence: set "
-                f"parallel.sequence = {devices}, parallel.zero = 2 or memory.tiled_mlp = false"
-            )
 
 
 def default_losses() -> dict[str, str]:

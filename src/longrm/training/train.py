@@ -19,12 +19,12 @@ from longrm.modeling.device_memory import pair_cost, return_freed_memory
 from longrm.modeling.loading import LanguageModel
 from longrm.modeling.saving import save
 from longrm.modeling.sequence_parallel import share_sequences
+from longrm.modeling.sharding import gather_weights
 from longrm.runs.folder import FILES, SCHEMA_VERSION, SUMMARY, check_files, read_json, write_json
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import StepRecord
 from longrm.runs.scratch import new_folder
-from longrm.runs.workers import world_size
 from longrm.training.batches import Batches, ExampleSource
 from longrm.training.checkpoints import STEPS
 from longrm.training.distributed import join_processes, process_folder
@@ -38,7 +38,6 @@ from longrm.training.sampling import Curriculum
 from longrm.training.settings import TrainingSettings
 from longrm.training.sources import FileSource, open_source
 from longrm.training.trainer import train_steps
-from longrm.training.zero import gather_weights
 
 _logger = logging.getLogger(__name__)
 
@@ -61,7 +60,6 @@ def train(
     `summary.json`; a finished run is returned as it is.
     """
     _check_trackers(settings.report_to)
-    settings.check_devices(world_size())
     if settings.evaluation is not None and evaluator is None:
         raise ConfigError("the settings have [evaluation]: give train() an evaluator")
     make_objective = OBJECTIVES[settings.objective]
@@ -75,10 +73,11 @@ def train(
         context.wait()  # all have looked for the summary, which the main process is about to write
 
         parallel = settings.parallel
-        if context.count > 1 or parallel.zero:
+        if context.count > 1 or parallel.shard:
             shared = parallel.sequence > 1
             rows = f"{parallel.sequence} share every sequence" if shared else "each reads different rows"
-            sharded = f", ZeRO stage {parallel.zero}, offload {parallel.offload}" if parallel.zero else ""
+            sharded = ", weights sharded" if parallel.shard else ""
+            sharded += ", offloaded" if parallel.offload else ""
             _logger.info("processes: %d, %s%s", context.count, rows, sharded)
         if not context.is_main_process:
             progress = no_progress
@@ -149,7 +148,7 @@ def train(
             part=context.part,
             parts=context.parts,
             pair_cost=pair_cost(model.model),
-            aligned=parallel.zero > 1,
+            aligned=parallel.shard,
         )
         evaluations = None
         if settings.evaluation is not None and evaluator is not None:
@@ -192,9 +191,9 @@ def train(
             names = ("reward", "unparsed", "constant_groups")
             summary["rollouts"] = {name: fmean(record.losses[name] for record in last) for name in names}
         if kept is None:
-            with gather_weights(model.model):
-                if context.is_main_process:
-                    save(model, out / MODEL)
+            weights = gather_weights(model.model, wanted=context.is_main_process)
+            if context.is_main_process:
+                save(model, out / MODEL, weights)
         elif context.is_main_process:
             with new_folder(out / MODEL) as scratch:  # the model appears in one rename
                 shutil.copytree(out / BEST, scratch, dirs_exist_ok=True)

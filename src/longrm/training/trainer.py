@@ -23,16 +23,16 @@ from transformers.trainer_pt_utils import get_parameter_names
 
 from longrm.errors import TrainingError
 from longrm.modeling.device_memory import is_out_of_memory
+from longrm.modeling.sharding import compute, is_sharded
 from longrm.modeling.shared_prefix import TransformersModel
 from longrm.runs.progress import Progress
 from longrm.runs.records import ContextRecord, StepRecord, TimingRecord
 from longrm.training.batches import Batches, Example, Step, list_ids, out_of_memory
-from longrm.training.checkpoints import latest, load_checkpoint, load_weights, save_checkpoint, training_logs
+from longrm.training.checkpoints import CheckpointWriter, latest, load_checkpoint, training_logs
 from longrm.training.distributed import DistributedContext
 from longrm.training.evaluations import Evaluations
 from longrm.training.objectives import Objective
 from longrm.training.settings import OptimizerSettings, TrainingSettings
-from longrm.training.zero import Zero
 
 BETAS, MAX_GRAD_NORM = (0.9, 0.95), 1.0  # LongRM's, and those of most language models
 CHECKPOINT_SECONDS = 30 * 60
@@ -71,21 +71,17 @@ def train_steps(
         checkpoint = context.broadcast(latest(main_folder) if context.is_main_process else None)
         if checkpoint:
             done = int(checkpoint.name)
-            load_weights(checkpoint, model)
         optimizer = make_optimizer(model, settings.optimizer)
-        zero = None
-        if settings.parallel.zero:
-            zero = Zero(model, optimizer, objective, settings.parallel, max_norm=MAX_GRAD_NORM)
-        # After Zero, which replaces the parameters of the optimizer's groups; the schedule sets their learning rates.
         scheduler = make_scheduler(optimizer, settings.optimizer, steps)
         if checkpoint:
-            load_checkpoint(checkpoint, model, optimizer, scheduler, zero, context)
+            load_checkpoint(checkpoint, model, optimizer, scheduler, context)
         if evaluations is not None:
             evaluations.resume_from(done)
 
         with (
             _tracking(settings, model, folder, steps) if settings.report_to else nullcontext() as track,
             training_logs(folder, checkpoint) as (step_log, timing_log, context_log),
+            CheckpointWriter(main_folder, folder, context) as writer,
         ):
             losses = [record.loss for record in step_log]
             check_plateau(losses, settings.plateau_steps, objective.chance)
@@ -103,28 +99,24 @@ def train_steps(
                     step = batches.prepare(done)
                     context.wait()  # before the first exchange over NCCL
                     metrics: dict[str, float] = {}
-                    for number, micro in enumerate(step.micro_batches, start=1):
-                        loss, own = zero.loss(micro) if zero else objective.loss(model, micro)
+                    for micro in step.micro_batches:
+                        loss, own = compute(model, objective.loss, model, micro)
                         own["loss"] = loss.item()
                         if not math.isfinite(own["loss"]):
                             raise _not_finite("loss", done + 1, own["loss"], micro.examples)
                         weighted = loss * (micro.weight * context.parts)
-                        if zero:
-                            zero.backward(weighted, last=number == len(step.micro_batches))
-                        else:
-                            weighted.backward()  # type: ignore[no-untyped-call]  # torch has no types here
+                        weighted.backward()  # type: ignore[no-untyped-call]  # torch has no types here
                         for name, value in own.items():
                             metrics[name] = metrics.get(name, 0.0) + micro.weight * value
                     metrics = context.sum_metrics(metrics) | objective.step_metrics
 
                     # Clip, then update the weights with the learning rate of this step, then set the next one.
-                    if zero:
-                        grad_norm = zero.step()
-                    else:
+                    if not is_sharded(model):  # else the backward pass has averaged them
                         context.average_gradients(model)
-                        grad_norm = nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM).item()
-                        optimizer.step()
-                        model.zero_grad()
+                    norm: Any = nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
+                    grad_norm = (norm.full_tensor() if is_sharded(model) else norm).item()
+                    optimizer.step()
+                    model.zero_grad()
                     learning_rate = float(scheduler.get_last_lr()[0])
                     scheduler.step()
                     done += 1
@@ -170,8 +162,10 @@ def train_steps(
                     evaluate = evaluations is not None and evaluations.due(done)
                     overdue = context.any(clock() - saved_at >= CHECKPOINT_SECONDS)
                     if due or evaluate or overdue:
-                        save_checkpoint(main_folder, folder, done, model, optimizer, scheduler, zero, context)
+                        writer.save(done, model, optimizer, scheduler)
                         saved_at = clock()
+                    if evaluate or terminated:
+                        writer.finish()
                 if evaluations is not None and evaluate:
                     _evaluate(evaluations, done, track)
                     saved_at = clock()
@@ -214,7 +208,7 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim
         },
         {"params": [weight for name, weight in trained.items() if name not in decaying], "weight_decay": 0.0},
     ]
-    # Adapters have no norms. DeepSpeed drops empty groups, and checkpoints are to fit every layout.
+    # Adapters have no norms.
     groups = [group for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=BETAS, eps=1e-8, fused=True)
 

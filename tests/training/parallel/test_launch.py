@@ -116,10 +116,7 @@ def test_sigterm_leaves_a_checkpoint_of_the_last_step(torchrun, recipe, tmp_path
             "parallel.sequence=4",
             "error: parallel.sequence = 4 does not divide the number of processes, 2",
         ),
-        (
-            "parallel.sequence=1 parallel.zero=3 memory.tiled_mlp=true",
-            "error: memory.tiled_mlp with parallel.zero = 3 needs devices that share every sequence",
-        ),
+        ("parallel.offload=true", "error: parallel.offload = true needs parallel.shard = true"),
     ],
 )
 def test_what_is_wrong_is_said_once(torchrun, recipe, tmp_path, changes, line):
@@ -140,10 +137,10 @@ def test_processes_that_cannot_be_laid_out_are_refused(monkeypatch):
         pass
 
 
-def test_zero_without_a_launcher_is_refused(monkeypatch):
+def test_sharding_without_a_launcher_is_refused(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with (
-        pytest.raises(ConfigError, match=r"parallel.zero, need a launcher .* torchrun --nproc-per-node 1"),
-        join_processes(ParallelSettings(zero=2)),
+        pytest.raises(ConfigError, match=r"parallel.shard, need a launcher .* torchrun --nproc-per-node 1"),
+        join_processes(ParallelSettings(shard=True)),
     ):
         pass

@@ -3,7 +3,7 @@
     python trainings.py PLAN
 
 Every entry has a `recipe`, the folder `out` of its run, and may have a `fault`, which a negative control breaks, and a
-step to be `killed` after. What a layout does to large weights only is done to these small ones too.
+step to be `killed` after.
 """
 
 import json
@@ -23,7 +23,7 @@ import torch.distributed as dist
 from longrm.cli.train import evaluator_of
 from longrm.modeling import attention
 from longrm.runs.progress import no_progress
-from longrm.training import batches, zero
+from longrm.training import batches
 from longrm.training.distributed import DistributedContext
 from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
@@ -78,7 +78,6 @@ def train_entry(entry: dict[str, Any]) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    zero.UNSHARDED = 0
     if int(os.environ["WORLD_SIZE"]) > 1:
         dist.init_process_group("gloo")  # one group for all of them
     for entry in json.loads(Path(sys.argv[1]).read_text()):

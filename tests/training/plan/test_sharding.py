@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
-from longrm.errors import ConfigError
+from longrm.config import parse_assignments
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.training.plan import Device
-from longrm.training.plan.memory import Sharding, moments_of, peak_memory
-from longrm.training.plan.plan import plan_training, suggest
+from longrm.training.plan.memory import _NF4, Sharding, moments_of, peak_memory
+from longrm.training.plan.plan import suggest
 from longrm.training.plan.workload import Workload, sizes_of
 from longrm.training.settings import ParallelSettings
 
@@ -48,62 +49,84 @@ def test_key_heads_that_several_devices_need_are_kept_by_each(bases, recipe):
 
 
 @pytest.mark.parametrize(
-    ("parallel", "weights", "gradients", "optimizer", "cpu"),
+    ("parallel", "own", "cpu", "gathered", "unreduced"),
     [
-        # Fp32 throughout; 1/8 of what is cut. ZeRO also keeps two buckets of gradients, and 1e9 gathered weights.
-        ({}, 4 * T, 4 * T, 8 * T, 0),
-        ({"zero": 1}, 4 * T, 4 * T, 12 * T / 8, 0),
-        ({"zero": 2}, 4 * T, 4 * T / 8 + 4e9, 12 * T / 8, 0),
-        ({"zero": 3}, 4 * T / 8 + 4e9, 4 * T / 8 + 4e9, 12 * T / 8, 0),
-        ({"zero": 2, "offload": "optimizer"}, 4 * T, 4e9, 0, 20 * T / 8),
-        ({"zero": 3, "offload": "parameters"}, 4e9, 4e9, 0, 24 * T / 8),
+        # A layer of 100 elements in bf16, 10 layers, and 50 elements of the rest in fp32.
+        ({}, T, 0, 0, 0),
+        ({"shard": True}, T / 8, 0, 200 + 3 * 200, 200 + 800 + 200),
+        ({"shard": True, "reshard_after_forward": False}, T / 8, 0, 200 + 11 * 200, 200 + 800 + 200),
+        ({"shard": True, "offload": True}, 0, T / 8, 200 + 3 * 200, 200 + 800 + 200),
     ],
 )
-def test_what_is_cut_over_eight_devices(parallel, weights, gradients, optimizer, cpu):
+def test_what_is_sharded_over_eight_devices(parallel, own, cpu, gathered, unreduced):
     grid = Sharding(8, ParallelSettings(**parallel))
-    held = [grid.weights(T, 4.0 * T), grid.gradients(T, T), grid.optimizer(T)]
-    assert [device for device, _ in held] == [weights, gradients, optimizer]
-    assert sum(on_cpu for _, on_cpu in held) == cpu
+    assert grid.shards(T) == (own, cpu)
+    assert grid.gathered(200, 10, 200) == gathered
+    assert grid.unreduced(100, 2, 50) == unreduced
 
 
-def test_every_device_loads_the_model_whole_before_stage_3_cuts_it(bases, recipe):
-    settings = recipe(model__path=str(bases["llama"]), parallel={"zero": 3, "offload": "parameters"})
+@pytest.mark.parametrize(
+    ("parallel", "share"), [({}, 1), ({"shard": True}, 0.5), ({"shard": True, "offload": True}, 0)]
+)
+def test_a_checkpoint_is_a_copy_unless_weights_are_in_cpu_memory(bases, recipe, parallel, share):
+    settings = recipe(model__path=str(bases["llama"]), parallel=parallel)
     sizes = sizes_of(settings, "scorer")
-    before = moments_of(settings, sizes, READING, "cuda", 6)[-1]
-    assert (before.when, before.total) == ("loading the weights", 4 * sizes.parameters)
-    # So large that stage 3 keeps a part of it at a time.
-    large = replace(sizes, hidden=8192, intermediate=32768, layers=40)
-    peak = peak_memory(settings, large, READING, "cuda", 6)
-    assert (peak.when, peak.total) == (before.when, 4 * large.parameters)
-    assert peak.offloaded == pytest.approx(6 * 4 * large.parameters / 6)
-    two = recipe(model__path=str(bases["llama"]), parallel={"zero": 2, "offload": "optimizer"})
-    assert before.when not in {moment.when for moment in moments_of(two, sizes, READING, "cuda", 6)}
-    adapted = recipe(
-        model={"path": str(bases["llama"]), "precision": "bfloat16", "lora": {}}, parallel__zero=3
-    )
-    # Frozen weights in bf16, and adapters of under a hundredth of them.
-    assert moments_of(adapted, large, READING, "cuda", 6)[-1].total == pytest.approx(
-        2 * large.parameters, rel=0.02
-    )
+    planned = peak_memory(settings, sizes, READING, "cuda", 16)  # two machines
+    assert planned.checkpoint == 12 * sizes.parameters * share
+    assert peak_memory(settings, sizes, READING, "cpu", 16).checkpoint == 0
 
 
-def test_tiles_that_would_part_ways_are_refused_and_not_advised(bases, recipe):
-    path = str(bases["llama"])
-    settings = recipe(model__path=path, memory__tiled_mlp=True, parallel={"zero": 3, "sequence": 2})
-    with pytest.raises(ConfigError, match=r"memory\.tiled_mlp"):
-        plan_training(settings, "h100-80gb", devices=4)
-    assert plan_training(settings, "h100-80gb", devices=2).devices == 2
-    cut = recipe(model__path=path, parallel={"zero": 3, "sequence": 2}, memory__gradient_checkpointing=True)
-    sizes = replace(sizes_of(cut, "scorer"), hidden=1024, intermediate=65536, layers=2)
-    small, long = (
-        Device(1, None, None),
-        replace(READING, largest=PackedLayout((TreeShape(60_000, (500, 500)),))),
+def test_pinned_weights_and_gradients_are_rounded_up(bases, recipe):
+    settings = recipe(model__path=str(bases["llama"]), parallel={"shard": True, "offload": True})
+    sizes = sizes_of(settings, "scorer")
+    even = replace(
+        sizes, hidden=4096, heads=32, kv_heads=8, head_dim=128, intermediate=2**14, vocabulary=2**17
     )
-    found = {
-        devices: [switch.setting for switch in suggest(cut, sizes, long, small, devices)]
-        for devices in (2, 4)
-    }
-    assert ["memory.tiled_mlp=true" in names for names in found.values()] == [True, False]
+    odd = replace(even, intermediate=14336)  # of Llama 8B, 7/8 of a power of two
+    found = [peak_memory(settings, one, READING, "cuda", 16).offloaded for one in (even, odd)]
+    of_elements = 16 / 16  # weights, gradients and two moments in fp32, on 16 devices
+    assert found[0] == pytest.approx(of_elements * even.parameters, rel=1e-3)
+    moments = 8 * (even.parameters - odd.parameters) / 16
+    assert found[0] - found[1] == pytest.approx(moments, rel=0.02)
+
+
+def test_a_base_in_four_bits_is_planned(bases, recipe):
+    adapted = {"path": str(bases["llama"]), "precision": "bfloat16"}
+    plain, quantized = (
+        recipe(model=adapted | {"lora": {"quantize": quantize}}) for quantize in (False, True)
+    )
+    sizes = sizes_of(plain, "scorer")
+    matrices = sum(width * output for width, output in sizes.matrices.values())
+    before, after = (peak_memory(settings, sizes, READING, "cuda") for settings in (plain, quantized))
+    assert before.weights - after.weights == pytest.approx((2 - 0.516) * sizes.layers * matrices, rel=1e-3)
+    assert after.working - before.working == 2 * max(
+        width * output for width, output in sizes.matrices.values()
+    )
+    # 70 billion weights on one device.
+    llama = replace(
+        sizes,
+        layers=80,
+        hidden=8192,
+        heads=64,
+        kv_heads=8,
+        head_dim=128,
+        intermediate=28672,
+        vocabulary=128_256,
+        kind="language_model",
+    )
+    assert peak_memory(quantized, llama, READING, "cuda").weights == pytest.approx(40e9, rel=0.05)
+    # Every device quantizes all of it before it is sharded.
+    sharded = recipe(model=adapted | {"lora": {"quantize": True}}, parallel={"shard": True})
+    peak = peak_memory(sharded, llama, READING, "cuda", 8)
+    assert (peak.when, peak.total) == ("loading the weights", pytest.approx(40e9, rel=0.05))
+
+
+def test_four_bits_are_what_bitsandbytes_takes():
+    functional = pytest.importorskip("bitsandbytes").functional
+    weight = torch.randn(1024, 2048)
+    packed, state = functional.quantize_4bit(weight, quant_type="nf4", compress_statistics=True)
+    scales = state.absmax.nbytes + state.state2.absmax.nbytes
+    assert (packed.nbytes + scales) / weight.numel() == pytest.approx(_NF4, rel=1e-3)
 
 
 def test_advice_for_several_devices_fits(bases, recipe):
@@ -113,7 +136,7 @@ def test_advice_for_several_devices_fits(bases, recipe):
     small = Device(int(peaks[0] / 3), None, None)
     found = suggest(settings, sizes, READING, small, 6)
     names = [switch.setting for switch in found]
-    assert names[0] == "parallel.zero=2"
+    assert names[0] == "parallel.shard=true"
     assert found[-1].total <= small.memory
     group = {
         key.split(".")[1]: value for key, value in (name.split("=") for name in names if "parallel" in name)
@@ -122,6 +145,6 @@ def test_advice_for_several_devices_fits(bases, recipe):
         model__path=str(bases["llama"]),
         memory__gradient_checkpointing=True,
         model__precision="bfloat16" if "model.precision=bfloat16" in names else "float32",
-        parallel={key: value if key == "offload" else int(value) for key, value in group.items()},
+        parallel=parse_assignments(f"{key}={value}" for key, value in group.items()),
     )
     assert peak_memory(changed, sizes, READING, "cuda", 6).total <= small.memory

@@ -80,7 +80,7 @@ def test_copies_and_exchanges_are_counted(bases, recipe):
 
 
 def test_slow_links_between_machines_are_not_hidden(bases, recipe):
-    settings = recipe(model__path=str(bases["llama"]), parallel__zero=3)
+    settings = recipe(model__path=str(bases["llama"]), parallel__shard=True)
     trained = trained_part(settings.model, sizes_of(settings, "scorer"))
     within, between = (traffic_seconds(settings, trained, READING, H100, devices)[1] for devices in (8, 16))
     slow = replace(H100, to_machines=1e9)
@@ -90,7 +90,7 @@ def test_slow_links_between_machines_are_not_hidden(bases, recipe):
 
 
 def test_more_lengths_than_simulated_rows(bases, recipe):
-    settings = recipe(model__path=str(bases["llama"]), parallel__zero=3)
+    settings = recipe(model__path=str(bases["llama"]), parallel__shard=True)
     trained = trained_part(settings.model, sizes_of(settings, "scorer"))
     trees = {TreeShape(tokens, (5, 5)): 1 for tokens in range(100, 10_100)}
     many = Workload(1000, len(trees), trees, PackedLayout((TreeShape(10_099, (5, 5)),)), False, "")

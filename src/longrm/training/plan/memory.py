@@ -3,11 +3,8 @@
 The counts follow one layer of a decoder with gated feed-forward layers through its forward and backward pass; a test
 compares them with what autograd saves. The peak is that of a step after the first, when the optimizer has its state.
 
-What DeepSpeed holds in addition to what ZeRO shards is counted by its default sizes: buckets in which gradients are
-reduced, the weights that stage 3 keeps gathered, a second copy of the trained weights for the optimizer, and of
-gradients in CPU memory. Two processes on a CPU (DeepSpeed 0.19.8) held what this says at stages 2 and 3 and at stage 3
-with the optimizer offloaded; at stage 1 1.5 bytes per weight less, at stage 2 with offload one byte more. Buckets and
-gathered weights of full size, and a GPU, are not measured.
+With sharded weights, each device also has those that FSDP2 has gathered, and their gradients until they are reduced;
+these are counted from the source of torch 2.13, and not measured on a GPU.
 
 Letters: M devices, S tokens of a micro-batch, C hidden size, I feed-forward size, H query heads, D head size, V
 vocabulary, T trained weights, b bytes of an element of a matrix product, r rank of the adapters.
@@ -23,11 +20,9 @@ from longrm.training.plan.workload import TrainedPart, Workload, trained_part
 from longrm.training.settings import ParallelSettings, RolloutSettings, TrainingSettings
 
 _FP32 = 4
-_BUCKET = 500_000_000  # elements of a bucket of gradients; one is filled while another is sent
-_LIVE = 1_000_000_000  # elements of the weights that stage 3 keeps gathered
-_BLOCK = (
-    2048  # tokens of a prompt that are read at once, as in `modeling.group_sampling`, which imports torch
-)
+_NF4 = 0.5 + 0.127 / 8  # bytes of a weight in 4 bits, with the scales of its block (Dettmers et al. 2023)
+_BLOCK = 2048  # tokens of a prompt that are read at once; `modeling.group_sampling` has it, but imports torch
+PER_MACHINE = 8  # devices of a machine, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +32,12 @@ class PeakMemory:
     when: str
     weights: float
     gradients: float  # those that exist at that moment
-    optimizer: float  # the two moments of AdamW, and under ZeRO the copy of the weights that it updates
+    optimizer: float  # the two moments of AdamW
     activations: float  # kept for the backward pass
     logits: float  # of the responses, and what their backward pass needs
     working: float  # what the layer being computed needs in addition
-    offloaded: float = 0.0  # bytes in CPU memory instead, at most; not part of the sum
+    offloaded: float = 0.0  # bytes in CPU memory, at most; not part of the sum
+    checkpoint: float = 0.0  # bytes in the CPU memory of a machine while one is written; not part of the sum
     start: float = 0.0  # the weights at the start, with which GRPO's divergence compares
     keys: float = 0.0  # keys and values of a prompt and of its judgments, while GRPO samples
 
@@ -54,10 +50,7 @@ class PeakMemory:
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """The layout of M devices: `sequence` neighbors share every sequence, and each such group reads its own rows.
-
-    `weights`, `gradients` and `optimizer` return bytes on one device, and bytes in CPU memory instead.
-    """
+    """The layout of M devices: `sequence` neighbors share every sequence, and each such group reads its own rows."""
 
     devices: int
     parallel: ParallelSettings
@@ -75,27 +68,26 @@ class Sharding:
         """The number of devices of a group that need each key head."""
         return math.lcm(kv_heads, self.parallel.sequence) // kv_heads
 
-    def weights(self, elements: int, size: float) -> tuple[float, float]:
-        """Weights with this many elements and `size` bytes."""
-        if self.parallel.zero < 3:
+    def shards(self, size: float) -> tuple[float, float]:
+        """Bytes on one device, and in CPU memory, of something of this size that is sharded if weights are."""
+        if not self.parallel.shard:
             return size, 0.0
-        live, own = size * min(1.0, _LIVE / elements), size / self.devices
-        return (live, own) if self.parallel.offload == "parameters" else (live + own, 0.0)
+        own = size / self.devices
+        return (0.0, own) if self.parallel.offload else (own, 0.0)
 
-    def gradients(self, trained: int, present: int) -> tuple[float, float]:
-        """Gradients of T trained weights, of which `present` have one at the moment."""
-        if self.parallel.zero < 2:
-            return _FP32 * present, 0.0
-        buckets = _FP32 * min(trained, _BUCKET) * (1 + (self.devices > 1))
-        own = _FP32 * trained / self.devices * (present > 0)
-        return (buckets, 2 * own) if self.parallel.offload != "none" else (buckets + own, 0.0)
+    def gathered(self, layer: float, layers: int, rest: float) -> float:
+        """Bytes of the gathered weights, of a layer of this size or all of them, and of the rest of the model."""
+        if not self.parallel.shard:
+            return 0.0
+        # One layer computes, and the next one is in the buffer that receives it and in the weights that it fills.
+        return rest + layer * (3 if self.parallel.reshard_after_forward else layers + 1)
 
-    def optimizer(self, trained: int) -> tuple[float, float]:
-        """The two moments of T trained weights, and under ZeRO the copy of the weights."""
-        if not self.parallel.zero:
-            return 2 * _FP32 * trained, 0.0
-        own = 3 * _FP32 * trained / self.devices
-        return (0.0, own) if self.parallel.offload != "none" else (own, 0.0)
+    def unreduced(self, layer: int, element: int, rest: int) -> float:
+        """Bytes of gradients that are not reduced yet: of a layer's elements of this size, and of the rest in fp32."""
+        if not self.parallel.shard:
+            return 0.0
+        # A layer's gradients, their fp32 copy to be reduced, and that of the layer before it.
+        return (element + 2 * _FP32) * layer + _FP32 * rest
 
 
 def sharding_of(parallel: ParallelSettings, devices: int, heads: int) -> Sharding:
@@ -118,8 +110,12 @@ def peak_memory(
     """The peak on one device, "cpu" or "cuda", in the largest micro-batch."""
     moments = moments_of(settings, sizes, workload, device, devices)
     peak = max(moments, key=lambda moment: moment.total)
-    # CPU memory has a peak of its own.
-    return replace(peak, offloaded=max(moment.offloaded for moment in moments))
+    # CPU memory has a peak of its own. A checkpoint is a copy while it is written, unless the state is there anyway.
+    # Without shards one process writes it.
+    copied = 0.0 if device == "cpu" or settings.parallel.offload else 3.0 * _FP32
+    copied *= trained_part(settings.model, sizes).parameters
+    share = min(devices, PER_MACHINE) / devices if settings.parallel.shard else 1
+    return replace(peak, offloaded=max(moment.offloaded for moment in moments), checkpoint=copied * share)
 
 
 def moments_of(
@@ -127,8 +123,8 @@ def moments_of(
 ) -> list[PeakMemory]:
     """The moments at which memory may peak.
 
-    In the backward pass at the head, the last layer, the first trained layer and the embedding; after it; before the
-    first step, if more weights are loaded than kept; and with GRPO while judgments are sampled.
+    In the backward pass at the head, the last layer, the first trained layer and the embedding; after it; while a 4-bit
+    base is loaded that will be sharded; and with GRPO while judgments are sampled.
     """
     grid = sharding_of(settings.parallel, devices, sizes.heads)
     trained = trained_part(settings.model, sizes)
@@ -146,18 +142,38 @@ def moments_of(
     weight_bytes = float(
         frozen * (sizes.parameters + adapters - trained.parameters) + _FP32 * trained.parameters
     )
+    matrices = 0  # of a layer that are in 4 bits
+    if settings.model.lora is not None and settings.model.lora.quantize:
+        matrices = sizes.matrix_parameters
+        weight_bytes -= (frozen - _NF4) * matrices * sizes.layers
     # Adapters are switched off to compute with the weights at the start.
     start = weight_bytes if full and settings.rollouts and settings.loss.options()["kl"] else 0.0
-    weights, offloaded_weights = grid.weights(sizes.parameters, weight_bytes)
-    optimizer, offloaded_optimizer = grid.optimizer(trained.parameters)
+    shards, offloaded_weights = grid.shards(weight_bytes)
+    b = 2 if settings.model.precision == "bfloat16" else _FP32
+    one_layer = b * (sizes.layer_parameters + trained.adapter_parameters) - (b - _NF4) * matrices
+    # Embeddings, the last norm and heads keep their own precision when they are gathered.
+    rest = sizes.parameters - sizes.layers * sizes.layer_parameters
+    rest_trained = trained.parameters - trained.layers * trained.layer_parameters
+    rest_bytes = frozen * (rest - rest_trained) + _FP32 * rest_trained
+    weights = shards + grid.gathered(one_layer, sizes.layers, rest_bytes)
+    optimizer, offloaded_optimizer = grid.shards(2 * _FP32 * trained.parameters)
+    # FSDP pins offloaded weights and gradients one by one, and torch rounds pinned memory up to powers of two.
+    elements = [width * output for width, output in sizes.matrices.values()]
+    own = [size / devices for size in elements * sizes.layers + [embedding]]
+    pinned = sum(2 ** math.ceil(math.log2(size)) for size in own) / sum(own)
+    pieces = offload * trained.layers * math.ceil(layer.input / PINNED_PIECE) * PINNED_PIECE
 
     def moment(when: str, gradients: float, activations: float, logits: float, working: float) -> PeakMemory:
-        if several and full and working:
+        if several and full and working and not settings.parallel.shard:
             # The gradients of an earlier micro-batch exist already; each matrix is added to its own.
-            working += _FP32 * max(width * output for width, output in sizes.matrices.values())
-        present, offloaded_gradients = grid.gradients(
-            trained.parameters, trained.parameters if several else round(gradients)
+            working += _FP32 * max(elements)
+        if matrices:  # one is dequantized at a time
+            working += b * max(elements)
+        present, offloaded_gradients = grid.shards(
+            _FP32 * (trained.parameters if several else round(gradients))
         )
+        if gradients and working:
+            present += grid.unreduced(trained.layer_parameters, b, rest_trained)
         return PeakMemory(
             when=when,
             weights=weights,
@@ -167,12 +183,7 @@ def moments_of(
             logits=logits,
             working=working,
             start=start,
-            offloaded=(
-                trained.layers * math.ceil(layer.input / PINNED_PIECE) * PINNED_PIECE if offload else 0.0
-            )
-            + offloaded_weights
-            + offloaded_gradients
-            + offloaded_optimizer,
+            offloaded=pieces + pinned * (offloaded_weights + offloaded_gradients) + offloaded_optimizer,
         )
 
     def kept(layers: int) -> float:
@@ -225,10 +236,8 @@ def moments_of(
         twice = several or (sizes.kind == "language_model" and sizes.tied)
         working = _FP32 * embedding * twice + layer.tokens * layer.stream * sizes.hidden
         moments.append(moment("the embedding's backward", trained.parameters, 0, 0, working))
-    # Every device loads the full model before it is sharded; in fp32, unless adapters are trained.
-    loaded = weight_bytes if trained.rank else float(_FP32 * sizes.parameters)
-    if settings.parallel.zero == 3 or loaded > weight_bytes:
-        moments.append(PeakMemory("loading the weights", loaded, 0, 0, 0, 0, 0))
+    if matrices and settings.parallel.shard:  # quantized while it is read, then sharded
+        moments.append(PeakMemory("loading the weights", weight_bytes, 0, 0, 0, 0, 0))
     if settings.rollouts is not None:
         idle = PeakMemory("", weights, 0, optimizer, 0, 0, 0, start=start)
         moments += _sampling_moments(settings, settings.rollouts, trained, workload, device, idle)
@@ -313,7 +322,7 @@ def _layer_memory(
 
     def bf16_copies(*modules: str) -> int:
         """Bytes of the bf16 copies of trained fp32 matrices, which autograd keeps as they were multiplied."""
-        if b == _FP32:
+        if b == _FP32 or grid.parallel.shard:  # which are gathered in bf16
             return 0
         shapes = [sizes.matrices[name] for name in modules]
         return b * sum(rank * (width + output) if rank else width * output for width, output in shapes)

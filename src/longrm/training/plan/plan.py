@@ -10,7 +10,7 @@ from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.runs.progress import Progress, no_progress
 from longrm.training.objectives import OBJECTIVES
 from longrm.training.plan import DEVICES, GIB, Device, ModelSizes
-from longrm.training.plan.memory import PeakMemory, peak_memory, sharding_of
+from longrm.training.plan.memory import PER_MACHINE, PeakMemory, peak_memory, sharding_of
 from longrm.training.plan.operations import (
     Flops,
     RolloutCost,
@@ -20,7 +20,7 @@ from longrm.training.plan.operations import (
     training_flops,
     utilization_of,
 )
-from longrm.training.plan.traffic import PER_MACHINE, busy_share, traffic_seconds
+from longrm.training.plan.traffic import busy_share, traffic_seconds
 from longrm.training.plan.workload import Workload, sizes_of, trained_part, workload_of
 from longrm.training.settings import LoraSettings, TrainingSettings
 
@@ -74,8 +74,10 @@ class TrainingPlan:
 
     @property
     def host(self) -> float:
-        """Bytes of CPU memory that a machine with GPUs needs: for its processes, and for offloaded data."""
-        return 0.0 if self.offers.type == "cpu" else self.on_machine * (_PROCESS + self.memory.offloaded)
+        """Bytes of CPU memory that a machine with GPUs needs: for its processes, offloaded data and a checkpoint."""
+        if self.offers.type == "cpu":
+            return 0.0
+        return self.on_machine * (_PROCESS + self.memory.offloaded) + self.memory.checkpoint
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`; bytes, operations and seconds are plain numbers.
@@ -129,7 +131,6 @@ def plan_training(
 
     `host_memory` is the CPU memory of every machine in bytes, if it is known.
     """
-    settings.check_devices(devices)
     offers = DEVICES[device]
     sizes = sizes_of(settings, OBJECTIVES[settings.objective].trains)
     trained = trained_part(settings.model, sizes)
@@ -214,12 +215,10 @@ def suggest(
     for group, name, value, price in _savings(settings, sizes, workload, device, devices):
         if total <= device.memory:
             break
-        if name == "offload" and not settings.parallel.zero:
-            continue  # only a sharded optimizer can be offloaded
+        if name == "offload" and not settings.parallel.shard:
+            continue  # only shards can be offloaded
         changed_group = getattr(settings, group).model_copy(update={name: value})
         changed = settings.model_copy(update={group: changed_group})
-        if changed.deadlocks(devices):
-            continue
         read = workload
         if len(workload.largest.trees) > 1 and workload.largest.tokens > changed.memory.tokens_per_forward:
             # Under a smaller budget the largest micro-batch is the longest row alone.
@@ -265,15 +264,15 @@ def _savings(
     if devices > 1 and settings.rollouts is None:  # sampling needs the whole model on every device
         most = max(size for size in range(1, devices + 1) if devices % size == 0 and sizes.heads % size == 0)
         savings += [
-            ("parallel", "zero", 2, "no more traffic"),
+            ("parallel", "shard", True, "weights gathered layer by layer"),
+            ("parallel", "reshard_after_forward", True, "weights gathered twice"),
             ("parallel", "sequence", most, "traffic in every layer"),
-            ("parallel", "zero", 3, "weights gathered layer by layer"),
         ]
     if device.type != "cpu":
         savings += [
             ("model", "precision", "bfloat16", "rounding in matrix products"),
             ("memory", "activation_offloading", True, "traffic to CPU memory"),
-            ("parallel", "offload", "optimizer", "the CPU updates the weights"),
+            ("parallel", "offload", True, "traffic to CPU memory, where weights are updated"),
         ]
     # Adapters change a pretrained model; not a new one, nor one with rescaled positions.
     if settings.model.path is not None and settings.model.rope_theta is None and settings.model.lora is None:

@@ -13,12 +13,11 @@ from itertools import accumulate
 from longrm.modeling.shapes import TreeShape
 from longrm.training.batches import deal, duration, operations
 from longrm.training.plan import Device
-from longrm.training.plan.memory import sharding_of
+from longrm.training.plan.memory import PER_MACHINE, sharding_of
 from longrm.training.plan.workload import TrainedPart, Workload
 from longrm.training.sampling import Mixture
 from longrm.training.settings import TrainingSettings
 
-PER_MACHINE = 8  # devices of a machine, at most
 _STEPS = 50  # simulated
 _HOST_BANDWIDTH = 100e9  # bytes per second of a machine's CPU memory; assumed
 _UPDATE = 28  # bytes that AdamW reads and writes of every weight: weight, gradient and two moments, in fp32
@@ -38,7 +37,7 @@ def busy_share(settings: TrainingSettings, trained: TrainedPart, workload: Workl
     mixture = Mixture(
         [[shape.longest for shape in shapes]], [1.0], settings.seed, settings.data.group_by_length
     )
-    aligned, budget = settings.parallel.zero > 1, settings.memory.tokens_per_forward
+    aligned, budget = settings.parallel.shard, settings.memory.tokens_per_forward
     dealer = partial(deal, parts=groups, budget=budget, pair_cost=pair_cost, aligned=aligned)
     order = [shapes[row] for _, row in mixture.epoch(0)]
     return simulate(order, per_step, dealer, pair_cost, aligned=aligned)
@@ -83,21 +82,18 @@ def traffic_seconds(
         passes = 2 + settings.memory.gradient_checkpointing
         share = (parallel.sequence - 1) / parallel.sequence
         added += passes * sizes.layers * tokens * element * width * share / device.to_neighbor
+    micro_batches = max(workload.steps, workload.tokens / grid.groups / settings.memory.tokens_per_forward)
+    gathers = 1 + parallel.reshard_after_forward
     if devices > 1:
         link = device.to_neighbor if devices <= PER_MACHINE else device.to_machines
         share, reduced = (devices - 1) / devices, 4 * trained.parameters
-        micro_batches = max(
-            workload.steps, workload.tokens / grid.groups / settings.memory.tokens_per_forward
-        )
-        if parallel.zero == 3:
-            during += micro_batches * (2 * element * sizes.parameters + reduced) * share / link
-        elif parallel.zero:
-            during += (micro_batches if parallel.zero == 2 else workload.steps) * 2 * reduced * share / link
+        if parallel.shard:
+            during += micro_batches * (gathers * element * sizes.parameters + reduced) * share / link
         else:
             added += workload.steps * 2 * reduced * share / link
-    if parallel.offload != "none":
+    if parallel.offload:
         on_machine = min(devices, PER_MACHINE) / devices
         added += workload.steps * _UPDATE * trained.parameters * on_machine / _HOST_BANDWIDTH
-        moved = 4 * trained.parameters / devices  # gradients down, weights up
-        during += 2 * workload.steps * moved / device.to_host
+        moved = 4 * (gathers * sizes.parameters + trained.parameters) / devices  # weights up, gradients down
+        during += micro_batches * moved / device.to_host
     return added, during

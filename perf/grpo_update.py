@@ -13,8 +13,8 @@ the ratios of c and of a alone. The script fails if losses or gradient norms dif
 above 1.05.
 
 `rollouts`: G continuations of one prompt, sampled together (`together`), by the same sampler one by one (`singly`), and
-by the writer that evaluations use (`writer`). All read the prompt once, except for the last 512 tokens, which the last
-two read again for each continuation. `seconds_per_token` is the time of all over their tokens; without the prompt, it
+by the writer that evaluations use (`writer`), one request at a time. All read the prompt once; the last two read its
+last token again for each continuation. `seconds_per_token` is the time of all over their tokens; without the prompt, it
 is the difference to one token each. The script fails if the texts differ.
 """
 
@@ -232,7 +232,6 @@ def rollout_arm(name: str, work: Workload, count: int, most: int) -> Arm:
     work.ours.eval()
     work.stock.eval()
     if name == "writer":
-        work.stock.set_attn_implementation(CONTINUATION)
         template = "{{ messages[0]['content'] }}"
         backend = words_backend(work.stock.config.vocab_size)
         tokenizer = Tokenizer.from_backend(backend, chat_template=template, eos=word(END), pad=word(PAD))
@@ -240,7 +239,9 @@ def rollout_arm(name: str, work: Workload, count: int, most: int) -> Arm:
         requests = [Request(question, most, temperature=1.0, seed=seed) for seed in seeds]
 
         def write() -> list[tuple[str, int]]:
-            answers = LocalWriter(LanguageModel(work.stock, tokenizer), "").write(requests)
+            work.stock.set_attn_implementation(CONTINUATION)
+            writer = LocalWriter(LanguageModel(work.stock, tokenizer), "")
+            answers = [writer.write([request])[0] for request in requests]
             return [(answer.text, answer.completion_tokens) for answer in answers]
 
         return write

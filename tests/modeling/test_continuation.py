@@ -8,7 +8,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from longrm.modeling import attention
 from longrm.modeling.attention import continuation_attention, segment_attention
-from longrm.modeling.attention_varlen import AttentionSpec
+from longrm.modeling.attention_cuda import TorchKernel
+from longrm.modeling.attention_varlen import AttentionSpec, PlainKernel, plan_ranges, varlen_ranges
 
 
 def dense(q, k, v, scaling=None):
@@ -80,3 +81,51 @@ def test_repeated_keys_compute_what_grouped_heads_do(monkeypatch, last):
     assert (found - other_keys).abs().max() > 1e-2, (
         "the control: heads with the keys of other heads are far off"
     )
+
+
+@pytest.mark.parametrize("spec", ["plain", "sinks", "soft cap"])
+@pytest.mark.parametrize("split", [None, 16])
+def test_tokens_attend_to_the_ranges_that_each_one_sees(spec, split):
+    """Ranges that are shared, nested, overlap or leave gaps, as those of continuations and of windows do."""
+    heads, groups, size = 6, 2, 16
+    seen = [
+        [range(3, 40), range(40, 41)],
+        [range(3, 30), range(50, 63)],
+        [range(3, 30), range(50, 58), range(70, 90)],
+        [range(12, 30), range(61, 62)],
+        [range(95, 96)],
+    ]
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (
+        3 * torch.randn(shape, generator=draw) for shape in ((1, heads, 5, size), *[(100, groups, size)] * 2)
+    )
+    unseen = sorted(set(range(100)) - {at for ranges in seen for place in ranges for at in place})
+    k[unseen] = v[unseen] = torch.nan
+    sinks = torch.linspace(-2, 4, heads) if spec == "sinks" else None
+    given = AttentionSpec(0.1, None, 2.0 if spec == "soft cap" else None, sinks)
+
+    def alone(ranges, row):
+        rows = [at for place in ranges for at in place]
+        keys, values = (part[rows].transpose(0, 1)[:, None] for part in (k, v))  # [G, 1, K, D]
+        grouped = q[0, :, row].reshape(groups, heads // groups, 1, size)
+        weights = given.softmax(grouped @ keys.transpose(2, 3) * given.scale)
+        return (weights @ values).reshape(heads, size)
+
+    calls = plan_ranges(seen, torch.device("cpu"), split)
+    found = varlen_ranges(PlainKernel(), q, k, v, calls, given)[0]
+    expected = torch.stack([alone(ranges, row) for row, ranges in enumerate(seen)])
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-4)
+    wrong = torch.stack([alone(seen[row - 1], row) for row in range(len(seen))])
+    assert (found - wrong).abs().max() > 1e-2, "a control that sees what its neighbor sees is far off"
+
+
+@pytest.mark.parametrize("gap", [0, 5])
+def test_torch_s_kernel_takes_ranges(gap):
+    """By its shapes alone."""
+    q, k, v = (
+        torch.empty(shape, device="meta", dtype=torch.bfloat16)
+        for shape in ((1, 8, 2, 64), *[(100, 2, 64)] * 2)
+    )
+    calls = plan_ranges([[range(50)], [range(20), range(50 + gap, 90)]], torch.device("cpu"))
+    assert (calls.bounds.used is None) == (not gap)
+    assert varlen_ranges(TorchKernel(), q, k, v, calls, AttentionSpec(0.1)).shape == (1, 2, 8, 64)

@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from scipy import stats
 
 from longrm.modeling import group_sampling
-from longrm.modeling.group_sampling import GroupSampler, Sample
+from longrm.modeling.group_sampling import Continuation, GroupSampler, Sample
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack, response_logprobs
 
@@ -60,10 +61,12 @@ def logits_of(model: Any, sequence: Sequence[int]) -> torch.Tensor:
         return model(input_ids=torch.tensor([sequence])).logits[0, -1].double()
 
 
-def alone(model: Any, prompt: Sequence[int], seed: int, temperature: float, ends: set[int]) -> Sample:
+def alone(
+    model: Any, prompt: Sequence[int], seed: int, temperature: float, ends: set[int], most: int = NEW
+) -> Sample:
     """A continuation by transformers' forward passes of the whole sequence, with entropies in fp64."""
     generator, written, entropies = torch.Generator().manual_seed(seed), [], []
-    while not written or (written[-1] not in ends and len(written) < NEW):
+    while not written or (written[-1] not in ends and len(written) < most):
         logprobs = (logits_of(model, [*prompt, *written]) / temperature).log_softmax(-1)
         entropies.append(float(torch.distributions.Categorical(logits=logprobs).entropy()))
         written.append(int(torch.multinomial(logprobs.exp().float(), 1, generator=generator)))
@@ -137,6 +140,49 @@ def test_each_of_several_samples_is_the_one_of_its_seed_alone(pairs: dict[str, t
     reordered = sampler.sample(DOCUMENT, [5, 2], **SAMPLED)
     assert [own.tokens for own in reordered] == [together[5].tokens, together[2].tokens]
     assert len({sample.tokens for sample in together}) == 8
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral, windows", "gemma2", "gpt-oss"])
+def test_continuations_of_several_prompts_are_those_of_whole_forward_passes(
+    family: str, pairs: dict[str, tuple[Any, Any]]
+):
+    stock, ours = pairs[family]
+    wanted = [
+        Continuation(prompt, 3 + 5 * number % NEW, seed=number, temperature=(0.7, 1.0, 1.5)[number % 3])
+        for number, prompt in enumerate([*PROMPTS, DOCUMENT, PROMPTS[0]])  # some prompts twice
+    ]
+    expected = [alone(stock, one.prompt, one.seed, one.temperature, ENDS, one.max_tokens) for one in wanted]
+    sampler = GroupSampler(ours, ENDS)
+    ended: list[int] = []
+    for found, truth in zip(sampler.write(wanted, ended.append), expected, strict=True):
+        assert (found.tokens, found.ended) == (truth.tokens, truth.ended)
+        assert found.entropy == pytest.approx(truth.entropy, rel=1e-5)
+    assert len({len(truth.tokens) for truth in expected}) >= 4
+    assert ended == sorted(set(ended))
+    assert ended[-1] == len(wanted)
+    # Whatever else is in the batch, in whatever order, and whatever was read before.
+    for order in (range(10, -1, -1), (3, 8), (4, 9), (6,)):
+        some = sampler.write([wanted[at] for at in order])
+        assert [own.tokens for own in some] == [expected[at].tokens for at in order]
+    # The control: another seed.
+    others = sampler.write([replace(one, seed=one.seed + 1) for one in wanted])
+    assert [own.tokens for own in others] != [own.tokens for own in expected]
+
+
+def test_logits_of_one_prompt_that_are_not_finite_leave_the_others_alone():
+    _, ours = make_pair("llama", "logprobs")
+    wanted = [Continuation(prompt, NEW) for prompt in PROMPTS]
+    right = GroupSampler(ours, {END}).write(wanted)
+    written = {token for own in right for token in own.tokens}
+    bad = next(token for token in PROMPTS[6][len(DOCUMENT) :] if token not in written)
+    ours.get_input_embeddings().weight.data[bad] = math.nan
+    found = GroupSampler(ours, {END}).write(wanted)
+    assert not found[6].finite
+    assert found[6].tokens == ()
+    for one, own, truth in zip(wanted, found, right, strict=True):
+        assert own.finite == (bad not in one.prompt)
+        if own.finite:
+            assert own == truth
 
 
 def test_the_global_random_state_neither_matters_nor_changes(pairs: dict[str, tuple[Any, Any]]):

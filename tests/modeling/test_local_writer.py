@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
-from scipy import stats
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
@@ -20,7 +19,8 @@ from transformers import (
 from longrm.clients import Completion, Request
 from longrm.data.tokenizing import Tokenizer
 from longrm.judging.answers import answer_of
-from longrm.modeling import local_writer
+from longrm.modeling import group_sampling, local_writer
+from longrm.modeling.group_sampling import Sample
 from longrm.modeling.local_writer import LocalWriter
 from longrm.types import Outcome
 
@@ -41,7 +41,7 @@ WHOLE = {  # what cannot be read in blocks
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_writer, "_BLOCK", BLOCK)
+    monkeypatch.setattr(group_sampling, "_BLOCK", BLOCK)
 
 
 @pytest.fixture(scope="module")
@@ -109,51 +109,90 @@ def counted(writer: LocalWriter) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_text_is_that_of_transformers_with_and_without_reuse(
-    family: str, folders: Callable[[str], Path]
-):
+def test_greedy_text_is_that_of_transformers_together_and_alone(family: str, folders: Callable[[str], Path]):
     folder, prompts = folders(family), family_of_prompts()
     expected = truth(folder, prompts)
     assert len(set(expected)) >= 8, "the prompts must be answered differently for this to mean anything"
     writer = LocalWriter.load(str(folder))
     requests = [asking(prompt) for prompt in prompts]
-    assert written(writer.write(requests)) == expected
+    with counted(writer) as sizes:
+        assert written(writer.write(requests)) == expected
+    most = max(count for _, count in expected)
+    steps = [sum(count > step for _, count in expected) for step in range(1, most)]
+    assert sizes[-len(steps) :] == steps, "a step reads a token of all that have not ended"
     assert written(writer.write(requests[::-1])) == expected[::-1]  # over what the first call left behind
     alone = [LocalWriter.load(str(folder)).write([request])[0] for request in requests]
     assert written(alone) == expected
+    # Answers that end at different times.
+    limits = [1 + 7 * at % NEW for at in range(len(prompts))]
+    mixed = [asking(prompt, limit) for prompt, limit in zip(prompts, limits, strict=True)]
+    writer.on_progress = (shares := []).append
+    for (text, count), completion, limit in zip(expected, writer.write(mixed), limits, strict=True):
+        assert text.startswith(completion.text)
+        assert completion.completion_tokens == min(limit, count)
+    assert shares == sorted(shares)
+    assert (len(shares) > 5, shares[-1]) == (True, 1.0)
 
 
-def test_a_wrong_length_of_the_common_prefix_would_be_seen(llama: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt-oss"])
+def test_batches_have_room_for_their_keys(
+    family: str, folders: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+):
+    folder, prompts = folders(family), family_of_prompts()
+    requests = [asking(prompt) for prompt in prompts]
+    writer = LocalWriter.load(str(folder))
+    expected = written(writer.write(requests))
+    assert writer._sampler is not None
+    monkeypatch.setattr(local_writer, "cache_bytes", lambda model: 200 * writer._sampler.token_bytes())
+    writer._room, most, steps = 0, 0, []
+    sampler_write = writer._sampler.write
+
+    def write(wanted: Any, *rest: Any) -> list[Sample]:
+        nonlocal most
+        samples = sampler_write(wanted, *rest)
+        most = max(most, len(writer._sampler._layers[0][0]))
+        steps.append(len(wanted))
+        return samples
+
+    monkeypatch.setattr(writer._sampler, "write", write)
+    assert written(writer.write(requests)) == expected
+    assert 100 < most <= 200
+    assert 2 < len(steps) < len(prompts)
+
+
+@pytest.mark.parametrize("what", ["common prefix", "keys of another"])
+def test_wrong_keys_would_be_seen(what: str, llama: Path, monkeypatch: pytest.MonkeyPatch):
     prompts = family_of_prompts()
-    right = local_writer.common_prefix
-    monkeypatch.setattr(local_writer, "common_prefix", lambda left, right_: right(left, right_) + BLOCK // 2)
+    if what == "common prefix":
+        right = group_sampling.common_prefix
+
+        def longer(left: list[int], own: list[int]) -> int:
+            return min(right(left, own) + BLOCK // 2, len(left), len(own))
+
+        monkeypatch.setattr(group_sampling, "common_prefix", longer)
+    else:  # every continuation sees what its neighbor sees
+        plan = group_sampling.plan_ranges
+        monkeypatch.setattr(group_sampling, "plan_ranges", lambda seen, on: plan([*seen[1:], seen[0]], on))
     found = written(LocalWriter.load(str(llama)).write([asking(prompt) for prompt in prompts]))
     assert found != truth(llama, prompts)
-
-
-def test_what_was_read_before_changes_no_bit(llama: Path):
-    document = words(1, 61)
-    prompts = [[1] + [4 + int(word[1:]) for word in f"{document} {words(n, n)}".split()] for n in (3, 21, 40)]
-    writer = LocalWriter.load(str(llama))
-    with torch.inference_mode():
-        fresh = [LocalWriter.load(str(llama))._read(prompt) for prompt in prompts]
-        assert all(torch.equal(writer._read(prompt), one) for prompt, one in zip(prompts, fresh, strict=True))
-        whole = [writer._model(input_ids=torch.tensor([prompt])).logits[0, -1] for prompt in prompts]
-    torch.testing.assert_close(torch.stack(fresh), torch.stack(whole), rtol=0, atol=2e-5)
 
 
 def test_a_document_is_read_once_in_whatever_order_it_is_asked_about(llama: Path):
     documents = [words(seed, 5 * BLOCK) for seed in (1, 2)]
     prompts = [f"{documents[n % 2]} {words(20 + n, 9)}" for n in range(8)]  # documents take turns
     writer = LocalWriter.load(str(llama))
+    writer.write([asking("w1", max_tokens=1)])  # measures the keys of a token
     with counted(writer) as sizes:
         writer.write([asking(prompt, max_tokens=1) for prompt in prompts])
     assert sum(sizes) == 2 * 5 * BLOCK + 8 * 9
-    with counted(writer) as sizes:
-        # About the document in the cache, or about the other one.
-        writer.write([asking(prompts[-1], max_tokens=1)])
-    assert sum(sizes) in (9, 5 * BLOCK + 9)
     assert max(sizes) <= BLOCK
+    with counted(writer) as sizes:  # what was read before is extended, as reminders do
+        writer.write([asking(f"{prompt} {words(3, 4)}", max_tokens=1) for prompt in prompts])
+    assert sum(sizes) == 8 * 4
+    with counted(writer) as sizes:
+        writer.write([asking(words(9, 9), max_tokens=1)])
+        writer.write([asking(prompts[0], max_tokens=1)])  # nothing of it is kept any more
+    assert sum(sizes) == 9 + 5 * BLOCK + 9
 
 
 @pytest.mark.parametrize("family", WHOLE)
@@ -208,25 +247,22 @@ def test_a_seed_alone_decides_what_is_drawn(llama: Path):
     assert torch.equal(torch.random.get_rng_state(), before), "the caller's random state is left alone"
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0])
-def test_the_first_token_is_drawn_from_the_softmax(llama: Path, temperature: float):
-    ids = [4 + int(word[1:]) for word in words(5, 23).split()]
-    with torch.inference_mode():
-        stock = AutoModelForCausalLM.from_pretrained(llama)(input_ids=torch.tensor([ids])).logits[0, -1]
-        logits = LocalWriter.load(str(llama))._read(ids)
-    drawn = [
-        local_writer._draw(logits, temperature, torch.Generator().manual_seed(seed)) for seed in range(4000)
+def test_texts_are_drawn_at_the_temperature_of_the_request(llama: Path):
+    stock, prompts = AutoModelForCausalLM.from_pretrained(llama), family_of_prompts()[:4]
+    requests = [
+        asking(prompt, 6, temperature=temperature, seed=5)
+        for prompt, temperature in zip(prompts, (0.5, 0.0, 1.0, 2.0), strict=True)
     ]
-    counts = torch.bincount(torch.tensor(drawn), minlength=VOCABULARY).double()
-
-    def p_value(softened: float) -> float:
-        expected = 4000 * torch.softmax(stock.double() / softened, dim=-1)
-        often = expected >= 5
-        groups = [[*values[often].tolist(), values[~often].sum().item()] for values in (counts, expected)]
-        return float(stats.chisquare(*groups).pvalue)
-
-    assert p_value(temperature) > 0.001
-    assert p_value(1.2 * temperature) < 1e-6  # the test detects another temperature
+    writer = LocalWriter.load(str(llama))
+    for request, completion in zip(requests, writer.write(requests), strict=True):
+        ids, drawn = writer.tokenizer.generation_ids(request.messages), []
+        generator = torch.Generator().manual_seed(5)
+        for _ in range(completion.completion_tokens or 0):
+            with torch.inference_mode():
+                logits = stock(input_ids=torch.tensor([[*ids, *drawn]])).logits[0, -1]
+            shares = torch.softmax(logits / max(request.temperature, 1e-6), dim=-1)
+            drawn.append(int(torch.multinomial(shares, 1, generator=generator)))
+        assert completion.text == writer.tokenizer.decode(drawn, special=False)
 
 
 def test_an_interrupted_reading_leaves_nothing_behind(llama: Path):
@@ -261,7 +297,9 @@ def speaker(llama: Path, tmp_path: Path) -> Callable[..., LocalWriter]:
         AutoModelForCausalLM.from_pretrained(llama).save_pretrained(folder)
         Tokenizer.from_backend(backend, chat_template=template, eos="<eos>").save(folder)
         writer = LocalWriter.load(str(folder))
-        writer._continue = lambda prompt, request: [known[word] for word in said.split()]  # type: ignore[method-assign]
+        tokens = tuple(known[word] for word in said.split())
+        sample = Sample(tokens, tokens[-1] == known["<eos>"], 0.0)
+        writer._write = lambda wanted, on_end: [sample]  # type: ignore[method-assign]
         return writer
 
     return make
@@ -294,13 +332,14 @@ def failing(llama: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Loc
 
     def make(fail: Any) -> LocalWriter:
         writer = LocalWriter.load(str(llama))
-        real, marked = writer._forward, writer.tokenizer.encode("w90")[0]
+        assert writer._sampler is not None
+        real, marked = writer._sampler._forward, writer.tokenizer.encode("w90")[0]
 
-        def forward(ids: list[int]) -> torch.Tensor:
-            logits = real(ids)
+        def forward(ids: list[int], *rest: Any) -> torch.Tensor:
+            logits = real(ids, *rest)
             return fail(logits) if marked in ids else logits
 
-        monkeypatch.setattr(writer, "_forward", forward)
+        monkeypatch.setattr(writer._sampler, "_forward", forward)
         return writer
 
     return make

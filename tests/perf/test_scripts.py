@@ -83,6 +83,12 @@ def test_checkpoints(monkeypatch):
     assert min(in_turn["stall_seconds"], copied["stall_seconds"]) > 0
 
 
+def test_writing():
+    (found,) = run("writing.py", *TINY.split(), "--repeats", "1", "--requests", "3")
+    assert found["differing_texts"] == 0
+    assert found["seconds"].keys() == {"together", "singly"}
+
+
 def test_attention_scores():
     (found,) = run("attention_scores.py", *TINY.split(), "--longest", "1024")
     memory = found["memory_bytes"]

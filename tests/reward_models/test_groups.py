@@ -17,7 +17,7 @@ from scipy.stats import kendalltau
 import longrm
 from longrm.cli.score import command as score
 from longrm.errors import ConfigError
-from longrm.modeling.local_writer import LocalWriter
+from longrm.modeling.group_sampling import GroupSampler
 from longrm.reward_models import JudgeSettings, RewardModel
 from longrm.reward_models.groups import GroupRewardModel, bradley_terry, verdicts_asked
 from longrm.scoring.scored_file import ScoreSettings, score_file
@@ -320,9 +320,9 @@ def test_ranks_of_judges_that_err_are_as_expected(method, error):
 
 def test_a_local_model_reads_the_common_prompt_once(tmp_path, monkeypatch):
     folder, read = make_model(tmp_path / "model"), []
-    forward = LocalWriter._forward
+    forward = GroupSampler._forward
     monkeypatch.setattr(
-        LocalWriter, "_forward", lambda self, ids: read.append(len(ids)) or forward(self, ids)
+        GroupSampler, "_forward", lambda self, ids, *rest: read.append(len(ids)) or forward(self, ids, *rest)
     )
     (one,) = queries((600, 4))
     settings = {"max_tokens": 1, "retries": 0}
@@ -330,12 +330,12 @@ def test_a_local_model_reads_the_common_prompt_once(tmp_path, monkeypatch):
     (judgment,) = model.judge([one])
     assert judgment.prompt_tokens > 2500
     together = sum(read)
-    # Each verdict after the first reads at most a started block of the context, and all that follows.
+    # Each verdict after the first reads what follows the context.
     after = judgment.prompt_tokens - len(text_of(one.prompt))
-    assert together < judgment.prompt_tokens + 11 * (512 + after)
+    assert together <= judgment.prompt_tokens + 11 * after + 1
     read.clear()
     for first, second in permutations(one.responses, 2):  # the control: in a new process every time
-        model._inner._writer._cached = []
+        model._inner._writer._sampler.forget()
         model._inner.judge([Query("alone", one.prompt, (first, second))])
     assert sum(read) > 2 * together
 

@@ -200,7 +200,7 @@ def test_wrappers_pass_the_answer_on_and_other_models_are_refused():
             load(name, judge={"solve": True})
 
 
-BLOCK, OWN = 16, 4
+OWN = 4
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +209,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_local_model_reads_every_prompt_once(folder, monkeypatch):
-    monkeypatch.setattr(local_writer, "_BLOCK", BLOCK)
+    monkeypatch.setattr(local_writer, "_TOGETHER", 2)
     some = queries((60, 2), (90, 2), (75, 2))
     both = [
         Query(one.id, one.prompt, one.responses[::step], one.context, trial=trial)
@@ -219,9 +219,10 @@ def test_a_local_model_reads_every_prompt_once(folder, monkeypatch):
 
     def judge(keeps):
         writer, read = LocalWriter.load(str(folder)), []
-        forward = writer._forward
+        forward = writer._sampler._forward
         monkeypatch.setattr(writer, "keeps_prompt", keeps)
-        monkeypatch.setattr(writer, "_forward", lambda ids: read.append(len(ids)) or forward(ids))
+        counted = lambda ids, *rest: read.append(len(ids)) or forward(ids, *rest)  # noqa: E731
+        monkeypatch.setattr(writer._sampler, "_forward", counted)
         settings = JudgeSettings(solve=True, retries=0, max_tokens=OWN)
         judged = GenerativeRewardModel(writer, settings, tokenizer=writer.tokenizer).judge(both)
         return writer, judged, sum(read)

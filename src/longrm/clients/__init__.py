@@ -56,7 +56,7 @@ class Writer(ABC):
         name: Its name in summaries and reports.
         limit: The context window in tokens, prompt and completion together; None if unknown.
         on_progress: Called during `write` with the share of the requests that are answered.
-        keeps_prompt: Whether it reads what a prompt has in common with the last one only once.
+        keeps_prompt: Whether it reads what a prompt has in common with those of the last call only once.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Writer(ABC):
 
     @abstractmethod
     def write(self, requests: Sequence[Request]) -> list[Completion]:
-        """Answers the requests independently and in order; batching does not change any text."""
+        """Answers the requests independently and in order; batching changes logits by rounding at most."""
 
     @abstractmethod
     def tokens(self, messages: Sequence[Message]) -> int | None:

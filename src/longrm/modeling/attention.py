@@ -31,11 +31,14 @@ from longrm.errors import ModelError
 from longrm.modeling.attention_cuda import kernel_for, segment_kernel_for
 from longrm.modeling.attention_varlen import (
     AttentionSpec,
+    FlatKeys,
     Keys,
     Output,
     PlainKernel,
     Queries,
+    RangeCalls,
     varlen_attention,
+    varlen_ranges,
     varlen_segments,
 )
 from longrm.modeling.folders import layer_kinds
@@ -193,6 +196,14 @@ def segment_attention(
     if kernel is not None:
         return varlen_segments(kernel, q, k, v, lengths, spec)
     return varlen_segments(PlainKernel(), q, k, v, lengths, spec, only_ends)
+
+
+def range_attention(
+    q: Float[Tensor, "1 H N D"], k: FlatKeys, v: FlatKeys, calls: RangeCalls, spec: AttentionSpec
+) -> Float[Tensor, "1 N H D"]:
+    """Attends from N tokens of different sequences to the ranges of keys that each one sees (`plan_ranges`)."""
+    kernel = segment_kernel_for(q, k.transpose(0, 1)[None], spec)
+    return varlen_ranges(kernel or PlainKernel(), q, k, v, calls, spec)
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float | None, **options: Any) -> Tensor:

@@ -87,6 +87,7 @@ class TorchKernel:
             False,
             scale=spec.scale,
             **_window(bounds),
+            **({} if bounds.used is None else {"seqused_k": bounds.used}),
         )
         return output, lse
 

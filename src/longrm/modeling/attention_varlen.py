@@ -41,6 +41,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from longrm.modeling.shapes import PackedLayout
 
@@ -116,6 +117,9 @@ class SequenceBounds:
     longest_keys: int
     causal: bool
     window: int | None = None
+    used: Int[Tensor, " sequences"] | None = (
+        None  # how many of its keys, the first ones, a sequence has; None for all
+    )
 
     @property
     def positional(self) -> tuple[Tensor, Tensor, int, int]:
@@ -134,6 +138,16 @@ class Calls:
     branches: Rows  # the queries of the second call among those of the first
     prefixes: Rows  # the keys of the second call among those of the first
     ends: Int[Tensor, " branches"] | None  # the tokens that are queries, if not all are
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RangeCalls:
+    """The call for tokens of different sequences, each of which sees some ranges of keys."""
+
+    bounds: SequenceBounds  # of pieces of the keys, each with the tokens that see it as queries
+    keys: slice  # from the first piece to the last
+    rows: Int[Tensor, " T"]  # the token of every query
+    parts: Int[Tensor, "N parts"]  # the queries of every token; T fills up the rows
 
 
 class Attended(NamedTuple):
@@ -278,6 +292,80 @@ def _bounds(
     return SequenceBounds(begins[0], begins[1], max(queries), max(keys), causal, window if causal else None)
 
 
+_SPLIT = 2048
+"""Keys of a piece on a GPU, which reads the pieces of one sequence in parallel (flash decoding, Dao et al. 2023)."""
+
+
+def plan_ranges(
+    seen: Sequence[Sequence[range]], device: torch.device, split: int | None = None
+) -> RangeCalls:
+    """Returns the call for tokens, given by the keys that each one sees.
+
+    Keys are cut wherever a range begins or ends, so that all queries of a piece see all of it, and at multiples of
+    `split`, by default on a GPU only.
+    """
+    split = split or (2**62 if device.type == "cpu" else _SPLIT)
+    cuts = sorted(
+        {
+            cut
+            for ranges in seen
+            for place in ranges
+            for cut in (place.start, place.stop, *range(-(-place.start // split) * split, place.stop, split))
+        }
+    )
+    rows: dict[int, list[int]] = {cut: [] for cut in cuts}  # the tokens that see the piece after a cut
+    number = {cut: piece for piece, cut in enumerate(cuts)}
+    for row, ranges in enumerate(seen):
+        for place in ranges:
+            for cut in cuts[number[place.start] : number[place.stop]]:
+                rows[cut].append(row)
+    pieces = [range(*ends) for ends in pairwise(cuts) if rows[ends[0]]]
+    queries = [row for piece in pieces for row in rows[piece.start]]
+    parts: list[list[int]] = [[] for _ in seen]
+    for query, row in enumerate(queries):
+        parts[row].append(query)
+    most = max(map(len, parts))
+    # A piece reaches to the next one, and what no token sees between them is not used. A sequence without queries would
+    # do as well, but not for flash kernels, which swap queries and heads where all sequences have one query.
+    ends = [*(piece.start for piece in pieces[1:]), cuts[-1]]
+    reach = [end - piece.start for piece, end in zip(pieces, ends, strict=True)]
+    bounds = _bounds([len(rows[piece.start]) for piece in pieces], reach, device, causal=False)
+    lengths = [len(piece) for piece in pieces]
+    if lengths != reach:
+        used = torch.tensor(lengths, dtype=torch.int32, device=device)
+        bounds = replace(bounds, longest_keys=max(lengths), used=used)
+    return RangeCalls(
+        bounds,
+        slice(cuts[0], cuts[-1]),
+        torch.tensor(queries, device=device),
+        torch.tensor([own + [len(queries)] * (most - len(own)) for own in parts], device=device),
+    )
+
+
+def varlen_ranges(
+    kernel: VarlenKernel,
+    query: Float[Tensor, "1 H N D"],
+    key: FlatKeys,
+    value: FlatKeys,
+    calls: RangeCalls,
+    spec: AttentionSpec,
+) -> Float[Tensor, "1 N H D"]:
+    """Computes the attention of N tokens to the ranges of keys that each one sees; there is no gradient.
+
+    A token's pieces are parts of one softmax, and so is its sink; see "The merge" above.
+    """
+    queries = query[0].transpose(0, 1)[calls.rows]  # [T, H, D]
+    output, lse = kernel.forward(queries, key[calls.keys], value[calls.keys], calls.bounds, spec)
+    # One more query, which sees nothing, for tokens with fewer pieces than others.
+    found = functional.pad(output, (0, 0, 0, 0, 0, 1))[calls.parts]  # [N, parts, H, D]
+    sums = functional.pad(lse, (0, 1), value=-torch.inf)[:, calls.parts]  # [H, N, parts]
+    if spec.sinks is not None:
+        sinks = spec.sinks.to(lse.dtype)[:, None, None].expand_as(sums[..., :1])
+        sums = torch.cat([sums, sinks], dim=-1)
+    shares = sums.softmax(dim=-1)[..., : found.shape[1]].permute(1, 2, 0)[..., None]
+    return (shares * found).sum(dim=1).to(output.dtype)[None]
+
+
 def rows_at(places: Sequence[range], device: torch.device | None = None) -> Rows:
     """The indices in all places: a slice where each place follows the one before."""
     if all(before.stop == after.start for before, after in pairwise(places)):
@@ -349,7 +437,7 @@ class _Calls(torch.autograd.Function):
         (grad,) = grads
         query, key, value, output, lse, *sinks = ctx.saved_tensors
         # With the merged output and lse, each call returns its keys' part of the whole gradient.
-        own = Attended(query, _taken(key, calls.keys), _taken(value, calls.keys), output, lse)
+        own = Attended(query, taken(key, calls.keys), taken(value, calls.keys), output, lse)
         of_query, *of_keys = kernel.backward(grad, own, calls.own, spec)
         of_key, of_value = (_put_back(part, calls.keys, len(key)) for part in of_keys)
         if calls.on_prefix is not None:
@@ -377,7 +465,7 @@ def _merged(
     spec: AttentionSpec,
 ) -> tuple[FlatQueries, LogSumExps]:
     """The output and the log-sum-exp of all calls."""
-    own_key, own_value = _taken(key, calls.keys), _taken(value, calls.keys)
+    own_key, own_value = taken(key, calls.keys), taken(value, calls.keys)
     output, lse = kernel.forward(query, own_key, own_value, calls.own, spec)
     if calls.on_prefix is not None:
         rows, seen = calls.branches, calls.prefixes
@@ -393,7 +481,8 @@ def _merged(
     return output, lse
 
 
-def _taken(states: FlatKeys, places: Sequence[range]) -> FlatKeys:
+def taken(states: FlatKeys, places: Sequence[range]) -> FlatKeys:
+    """The rows at some places: a copy only if there are several."""
     parts = [states[place.start : place.stop] for place in places]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -410,6 +499,9 @@ def _put_back(part: FlatKeys, places: Sequence[range], tokens: int) -> FlatKeys:
 
 _LONG = 1024
 """Keys below which torch's backward kernel is 2 to 3.5 times slower in bf16 than in fp32, on a CPU with AMX."""
+
+_FEW = 128
+"""Queries of a head below which keys are not copied to make heads contiguous."""
 
 _SCORES_AT_ONCE = 2**24
 """Elements of fp32 scores that are written out at once, without a flash kernel (64 MiB)."""
@@ -448,8 +540,11 @@ class PlainKernel:
             q, k, v = _batch(query[rows], count), _batch(key[seen], count), _batch(value[seen], count)
             if flash:
                 causal, mask = _masked(q, k, bounds)
-                # The kernel is a tenth slower on strided heads; backward, there is no memory to spare for copies.
-                q, k, v = (states.contiguous() for states in _one_to_one(q, k, v, bounds.causal))
+                q, k, v = _one_to_one(q, k, v, bounds.causal)
+                # The kernel is a tenth slower on strided heads, and a copy for few queries takes as long as the kernel;
+                # backward, there is no memory to spare for copies.
+                if q.shape[2] >= _FEW:
+                    q, k, v = (states.contiguous() for states in (q, k, v))
                 part, part_lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
                     q, k, v, is_causal=causal, attn_mask=mask, scale=spec.scale
                 )
@@ -575,7 +670,9 @@ def _batches(bounds: SequenceBounds, heads: int) -> tuple[tuple[int, Rows, Rows]
     out; `heads` is 0 if they are not.
     """
     alike: dict[tuple[int, int], list[tuple[range, range]]] = defaultdict(list)
-    queries, keys = (starmap(range, pairwise(ends.tolist())) for ends in (bounds.queries, bounds.keys))
+    queries, keys = ([*starmap(range, pairwise(ends.tolist()))] for ends in (bounds.queries, bounds.keys))
+    if bounds.used is not None:
+        keys = [seen[:used] for seen, used in zip(keys, bounds.used.tolist(), strict=True)]
     for own, seen in zip(queries, keys, strict=True):
         block = max(1, len(own))
         if bounds.window is not None:  # a block sees window + block - 1 keys

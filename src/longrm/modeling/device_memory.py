@@ -107,6 +107,16 @@ def concerns_one_query(error: BaseException, model: Any) -> bool:
     return sequence_group(model) is None and not is_sharded(model) and is_out_of_memory(error)
 
 
+def cache_bytes(model: Any) -> int:
+    """Memory for cached keys and values: half of a GPU's free memory, as forward passes need some too, else 1 GiB.
+
+    It is 1 GiB also where other processes compute the model with this one, which must all decide alike.
+    """
+    if model.device.type != "cuda" or sequence_group(model) is not None or is_sharded(model):
+        return 2**30
+    return int(torch.cuda.mem_get_info(model.device)[0]) // 2
+
+
 def checkpoint_activations(
     model: Any, *, offload: bool, keep_attention: bool = False, device: str | None = None
 ) -> None:

@@ -1,28 +1,43 @@
-"""Samples several continuations of one prompt together: the prompt is read once, and a step reads one token of each.
+"""Writes several continuations together, of one prompt or of many: a step reads one token of each.
 
     sampler = GroupSampler(model, ends={tokenizer.eos_id})
     samples = sampler.sample(prompt, seeds=range(8), temperature=1.0, top_p=1.0, max_tokens=512)
+    samples = sampler.write([Continuation(prompt, max_tokens=512) for prompt in prompts])
 
-Keys and values of the prompt are kept once for all continuations, so memory grows with the prompt and with the tokens
-written, not with the prompt times their number. What a prompt shares with the one before it is not read again: both
-orders of a comparison share the context.
+Keys and values are kept once for all prompts that begin alike, so memory grows with the different tokens of the prompts
+and with the tokens written. What a prompt shares with one of the call before is not read again: both orders of a
+comparison share the context.
+
+All keys of a layer are in one tensor, and a continuation sees some ranges of it: those of its prompt, which it may
+share with others, and its own. Attention over them needs neither padding nor a copy (`attention.range_attention`).
+
+What is drawn depends on the seed and the logits alone, and logits on the batch by rounding only.
 
 The model has `longrm_shared_prefix` attention, as in training.
 
-Shapes: P tokens of the prompt, T tokens written so far, N continuations, H query heads, G key heads, D head size, V
-tokens of the vocabulary.
+Shapes: T tokens that there is room for, N continuations, G key heads, D head size, V tokens of the vocabulary.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from longrm.data.joining import common_prefix
-from longrm.modeling.attention import packed_attention, segment_attention
-from longrm.modeling.attention_varlen import AttentionSpec, Keys, Output, Queries
+from longrm.modeling.attention import packed_attention, range_attention, segment_attention
+from longrm.modeling.attention_varlen import (
+    AttentionSpec,
+    Keys,
+    Output,
+    Queries,
+    RangeCalls,
+    plan_ranges,
+    taken,
+)
+from longrm.modeling.device_memory import autocast_body
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.modeling.shared_prefix import (
     LayerAttention,
@@ -37,24 +52,46 @@ _BLOCK = 2048
 
 
 @dataclass(frozen=True, slots=True)
+class Continuation:
+    """A continuation to write."""
+
+    prompt: Sequence[int]
+    max_tokens: int
+    seed: int = 0
+    temperature: float = 0.0  # 0 takes the most likely token
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One continuation."""
 
     tokens: tuple[int, ...]  # with the end token, if it was written
     ended: bool  # whether the last token is an end token; otherwise `max_tokens` was reached
-    entropy: float  # mean entropy in nats of the distributions that the tokens were drawn from, before top-p
+    # Mean entropy in nats of the distributions that tokens were drawn from, before top-p; 0 at temperature 0.
+    entropy: float
+    finite: bool = (
+        True  # whether all logits were; otherwise the tokens are those before the first that were not
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    ids: list[int]
+    places: list[range]  # where its keys are
 
 
 class GroupSampler:
-    """Samples continuations with a model; a continuation ends at any of the tokens `ends`."""
+    """Writes continuations with a model; a continuation ends at any of the tokens `ends`.
 
-    def __init__(self, model: TransformersModel, ends: Collection[int]) -> None:
-        self._model = model
-        self._ends = frozenset(ends)
-        self._prompt: list[int] = []  # the tokens whose keys and values are kept
-        self._keys: list[tuple[Tensor, Tensor]] = []  # of every layer, [G, P, D] each
+    With `fp32_head` logits are computed in fp32, as training computes them, else as the model does.
+    """
 
-    @torch.inference_mode()
+    def __init__(self, model: TransformersModel, ends: Collection[int], *, fp32_head: bool = True) -> None:
+        self._model, self._ends, self._fp32_head = model, frozenset(ends), fp32_head
+        self._kept: list[_Prompt] = []  # of the last call
+        self._layers: list[tuple[Tensor, Tensor]] = []  # keys and values of every layer, [T, G, D] each
+
     def sample(
         self,
         prompt: Sequence[int],
@@ -64,7 +101,7 @@ class GroupSampler:
         top_p: float,
         max_tokens: int,
     ) -> list[Sample]:
-        """Samples one continuation for every seed, from softmax(logits / temperature).
+        """Samples one continuation of a prompt for every seed, from softmax(logits / temperature).
 
         With `top_p` below 1 only the most likely tokens that together have this probability are drawn (Holtzman et al.
         2020). The same weights, prompt and seeds give the same tokens.
@@ -72,46 +109,116 @@ class GroupSampler:
         Raises:
             FloatingPointError: The logits are not finite.
         """
-        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        written: list[list[int]] = [[] for _ in seeds]
-        entropies = [0.0] * len(seeds)
-        live = list(range(len(seeds)))
-        logits = self._read(list(prompt)).expand(len(seeds), -1)
-        own = _OwnKeys(self._keys, len(prompt), len(seeds), max_tokens)
-        while True:
-            if not torch.isfinite(logits.max(dim=-1).values).all():
-                raise FloatingPointError(f"the logits of token {len(written[live[0]]) + 1} are not finite")
-            # On the CPU, so that a seed means the same on every device.
-            logprobs = (logits.cpu() / temperature).log_softmax(dim=-1)
-            probabilities = logprobs.exp()
-            entropy = -(probabilities * logprobs.clamp_min(torch.finfo(torch.float32).min)).sum(dim=-1)
-            for row, index in enumerate(live):
-                entropies[index] += entropy[row].item()
-                written[index].append(_draw(probabilities[row], top_p, generators[index]))
-            kept = [
-                row
-                for row, index in enumerate(live)
-                if written[index][-1] not in self._ends and len(written[index]) < max_tokens
-            ]
-            if not kept:
-                break
-            if len(kept) < len(live):
-                live = [live[row] for row in kept]
-                own.keep(kept)
-            logits = self._forward(
-                [written[index][-1] for index in live], own.position, own.attend, rows=len(live)
-            )
-            own.position += 1
-        return [
-            Sample(tuple(tokens), tokens[-1] in self._ends, total / len(tokens))
-            for tokens, total in zip(written, entropies, strict=True)
-        ]
+        samples = self.write([Continuation(prompt, max_tokens, seed, temperature, top_p) for seed in seeds])
+        for sample in samples:
+            if not sample.finite:
+                raise FloatingPointError(f"the logits of token {len(sample.tokens) + 1} are not finite")
+        return samples
 
-    def _read(self, prompt: list[int]) -> Float[Tensor, "1 V"]:
-        """Reads what is not kept of a prompt; returns the logits after its last token."""
-        # prompt[:-1]: the last token must be read for its logits even if all of the prompt is kept.
-        start = common_prefix(self._prompt, prompt[:-1])
-        before, self._prompt, self._keys = self._keys, [], []
+    @torch.inference_mode()
+    def write(
+        self, wanted: Sequence[Continuation], on_end: Callable[[int], None] = lambda count: None
+    ) -> list[Sample]:
+        """Writes continuations of any prompts, each up to its own `max_tokens`; `on_end` gets the number that ended."""
+        prompts: dict[int, _Prompt] = {}
+        written: dict[int, range] = {}  # where the keys of the tokens of every continuation are
+        begins: list[int] = []  # the first token of every different prompt that is read
+        moved: list[tuple[range, int]] = []  # what was kept, and where it goes
+        size = 0
+        last = _Prompt([], [])
+        # Sorted, so that a prompt has nothing in common with others that its neighbor has not.
+        for index in sorted(range(len(wanted)), key=lambda index: list(wanted[index].prompt)):
+            ids = list(wanted[index].prompt)
+            if ids != last.ids:
+                # ids[:-1]: the last token must be read for its logits even if all of the prompt is kept.
+                shared = begin = common_prefix(last.ids, ids[:-1])
+                for kept in self._kept:
+                    if (known := common_prefix(kept.ids, ids[:-1])) > begin:
+                        begin, source = known, kept
+                if begin > shared:
+                    target = size
+                    for place in _between(source.places, shared, begin):
+                        moved.append((place, target))
+                        target += len(place)
+                places = [*_between(last.places, 0, shared), range(size, size + len(ids) - shared)]
+                last = _Prompt(ids, places)
+                begins.append(begin)
+                size += len(ids) - shared
+            prompts[index] = last
+            written[index] = range(size, size + wanted[index].max_tokens - 1)  # the last token is not read
+            size = written[index].stop
+        before, self._layers, self._kept = self._layers, [], []
+
+        def keep(layer: int, key: Keys, value: Keys, slots: slice | Tensor) -> tuple[Tensor, Tensor]:
+            if layer == len(self._layers):
+                new = [part.new_empty(size, part.shape[1], part.shape[3]) for part in (key, value)]
+                # Dropped as soon as what is used of it is copied, so that only one layer is in memory twice.
+                for old, room in zip(before.pop(0) if before else (), new, strict=False):
+                    for place, target in moved:
+                        room[target : target + len(place)] = old[place.start : place.stop]
+                self._layers.append((new[0], new[1]))
+            keys, values = self._layers[layer]
+            keys[slots], values[slots] = key[0].transpose(0, 1), value[0].transpose(0, 1)
+            return keys, values
+
+        different = list({id(prompt): prompt for prompt in prompts.values()}.values())
+        after = {
+            id(prompt): self._read(prompt, begin, keep)
+            for prompt, begin in zip(different, begins, strict=True)
+        }
+        self._kept = different
+        steps = 0
+
+        def read(live: Sequence[int], tokens: Sequence[int]) -> Float[Tensor, "N V"]:
+            nonlocal steps
+            positions = [len(prompts[index].ids) + steps for index in live]
+            slots = torch.tensor([written[index][steps] for index in live], device=self._model.device)
+            steps += 1
+
+            @cache  # for all layers of a kind
+            def calls(window: int | None) -> RangeCalls:
+                ends = [position + 1 for position in positions]
+                firsts = [0 if window is None else max(0, end - window) for end in ends]
+                return plan_ranges(
+                    [
+                        _between([*prompts[index].places, written[index]], first, end)
+                        for index, first, end in zip(live, firsts, ends, strict=True)
+                    ],
+                    self._model.device,
+                )
+
+            def attend(
+                layer: int,
+                query: Queries,
+                key: Keys,
+                value: Keys,
+                layout: PackedLayout,
+                spec: AttentionSpec,
+                only_ends: bool,
+            ) -> Output:
+                return range_attention(query, *keep(layer, key, value, slots), calls(spec.window), spec)
+
+            return self._forward(tokens, positions, attend, len(live))
+
+        logits = torch.cat([after[id(prompts[index])] for index in range(len(wanted))])
+        return write_tokens(wanted, logits, self._ends, read, on_end)
+
+    def token_bytes(self) -> int:
+        """Bytes of the keys and values of a token."""
+        self.write([Continuation([0], 1)])
+        return sum(part[0].nbytes for pair in self._layers for part in pair)
+
+    def forget(self) -> None:
+        """Frees the memory of what the last call kept."""
+        self._kept, self._layers = [], []
+
+    def _read(
+        self,
+        prompt: _Prompt,
+        start: int,
+        keep: Callable[[int, Keys, Keys, slice | Tensor], tuple[Tensor, Tensor]],
+    ) -> Float[Tensor, "1 V"]:
+        """Reads the tokens of a prompt from `start`; returns the logits after its last one."""
 
         def attend(
             layer: int,
@@ -122,98 +229,126 @@ class GroupSampler:
             spec: AttentionSpec,
             only_ends: bool,
         ) -> Output:
-            if layer == len(self._keys):
-                # [G, P, D] for the whole prompt
-                room = [part.new_empty(part.shape[1], len(prompt), part.shape[3]) for part in (key, value)]
-                for new, old in zip(room, before[layer] if start else (), strict=False):
-                    new[:, :start] = old[:, :start]
-                self._keys.append((room[0], room[1]))
-            keys, values = self._keys[layer]
             end = begin + layout.tokens
-            keys[:, begin:end], values[:, begin:end] = key[0], value[0]
+            (place,) = _between(prompt.places, begin, end)
+            states = keep(layer, key, value, slice(place.start, place.stop))
             if not begin:
                 return packed_attention(query, key, value, layout, spec)
-            return segment_attention(query, keys[None, :, :end], values[None, :, :end], [layout.tokens], spec)
+            # [T, G, D] -> [1, G, end, D]
+            keys, values = (
+                taken(part, _between(prompt.places, 0, end)).transpose(0, 1)[None] for part in states
+            )
+            return segment_attention(query, keys, values, [layout.tokens], spec)
 
-        for begin in range(start, len(prompt), _BLOCK):
-            logits = self._forward(prompt[begin : begin + _BLOCK], begin, attend)
-        self._prompt = prompt
+        for begin in range(start, len(prompt.ids), _BLOCK):
+            ids = prompt.ids[begin : begin + _BLOCK]
+            logits = self._forward(ids, range(begin, begin + len(ids)), attend, 1)
         return logits
 
     def _forward(
-        self, ids: Sequence[int], position: int, attend: LayerAttention, rows: int = 0
+        self, ids: Sequence[int], positions: Sequence[int], attend: LayerAttention, count: int
     ) -> Float[Tensor, "N V"]:
-        """Reads tokens; returns the logits after the last one, or with `rows` tokens of one position after each."""
-        places = [position] * rows if rows else range(position, position + len(ids))
+        """Reads tokens; returns the fp32 logits after the last `count`."""
         packed = Packed(
             torch.tensor([list(ids)]),
-            torch.tensor([list(places)]),
+            torch.tensor([list(positions)]),
             PackedLayout((TreeShape(len(ids), ()),)),
             lambda model: attend,
         ).to(self._model.device)
-        hidden = hidden_states(self._model, packed)
-        return next_logits(self._model, hidden if rows else hidden[-1:])
+        if self._fp32_head:
+            return next_logits(self._model, hidden_states(self._model, packed)[-count:])
+        with autocast_body(self._model):
+            output = self._model(
+                input_ids=packed.input_ids,
+                position_ids=packed.position_ids,
+                use_cache=False,
+                logits_to_keep=count,
+                layout=packed.layout,
+                layer_attention=attend,
+            )
+        logits: Tensor = output.logits[0].float()
+        return logits
 
 
-class _OwnKeys:
-    """Keys and values of what N continuations have written, next to those of their prompt."""
+def write_tokens(
+    wanted: Sequence[Continuation],
+    logits: Float[Tensor, "N V"],
+    ends: Collection[int],
+    read: Callable[[Sequence[int], Sequence[int]], Float[Tensor, "N V"]],
+    on_end: Callable[[int], None],
+) -> list[Sample]:
+    """Draws tokens, from the logits after the prompts on, until all continuations have ended.
 
-    def __init__(self, prompt: Sequence[tuple[Tensor, Tensor]], position: int, count: int, most: int) -> None:
-        self.position = position  # of the next token in every continuation
-        self._prompt, self._begin = prompt, position
-        # of every layer, [N, G, max_tokens, D] each
-        self._written = [
-            tuple(part.new_empty(count, part.shape[0], most, part.shape[2]) for part in pair)
-            for pair in prompt
-        ]
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Drops the continuations that have ended."""
-        self._written = [tuple(part[list(rows)] for part in pair) for pair in self._written]
-
-    def attend(
-        self,
-        layer: int,
-        query: Queries,
-        key: Keys,
-        value: Keys,
-        layout: PackedLayout,
-        spec: AttentionSpec,
-        only_ends: bool,
-    ) -> Output:
-        """Attends from one new token of every continuation to the prompt and to the continuation's own tokens."""
-        written = self.position - self._begin + 1  # with the new token
-        own_keys, own_values = self._written[layer]
-        # [1, G, N, D] -> [N, G, D]
-        own_keys[:, :, written - 1], own_values[:, :, written - 1] = (
-            key[0].transpose(0, 1),
-            value[0].transpose(0, 1),
-        )
-        keys, values = self._prompt[layer]  # [G, P, D]
-        # All new tokens have the same position, and so the same window.
-        first = 0 if spec.window is None else max(0, self.position + 1 - spec.window)
-        keys, values = keys[:, first:], values[:, first:]
-        first_own = max(0, first - self._begin)
-        own_keys, own_values = own_keys[:, :, first_own:written], own_values[:, :, first_own:written]
-        groups, count = key.shape[1], key.shape[2]
-        # [1, H, N, D] -> [G, H / G, N, D]: neighboring query heads share a key head
-        grouped = query[0].reshape(groups, -1, count, query.shape[3]) * spec.scale
-        rows = grouped.flatten(
-            1, 2
-        )  # [G, H / G * N, D]: the prompt's keys are the same for all continuations
-        to_prompt = (rows @ keys.transpose(1, 2)).reshape(*grouped.shape[:3], -1)  # [G, H / G, N, P]
-        to_own = torch.einsum("grnd,ngtd->grnt", grouped, own_keys)
-        weights = spec.softmax(torch.cat([to_prompt, to_own], dim=-1).float()).to(value.dtype)
-        of_prompt, of_own = torch.split(weights, [keys.shape[1], own_keys.shape[2]], dim=-1)
-        output: Tensor = (of_prompt.flatten(1, 2) @ values).reshape(grouped.shape)
-        output = output + torch.einsum("grnt,ngtd->grnd", of_own, own_values)
-        return output.flatten(0, 1).transpose(0, 1)[None]  # [1, N, H, D]
+    `read` takes the numbers of those that have not, and the last token of each, and returns the logits after these.
+    """
+    generators = [torch.Generator().manual_seed(one.seed) for one in wanted]
+    written: list[list[int]] = [[] for _ in wanted]
+    entropies, finite = [0.0] * len(wanted), [True] * len(wanted)
+    live = list(range(len(wanted)))
+    while live:
+        # Single logits may be minus infinity: those of tokens that never occur.
+        most = logits.max(dim=-1)
+        for index, known in zip(live, torch.isfinite(most.values).tolist(), strict=True):
+            finite[index] = known
+        likely = most.indices.tolist()
+        drawn = [row for row, index in enumerate(live) if finite[index] and wanted[index].temperature]
+        if drawn:
+            own = [live[row] for row in drawn]
+            found = _draw(
+                logits if len(drawn) == len(live) else logits[drawn],
+                [wanted[index] for index in own],
+                [generators[index] for index in own],
+            )
+            for row, (token, entropy) in zip(drawn, found, strict=True):
+                likely[row] = token
+                entropies[live[row]] += entropy
+        going_on = []
+        for index, token in zip(live, likely, strict=True):
+            if finite[index]:
+                written[index].append(token)
+                if token not in ends and len(written[index]) < wanted[index].max_tokens:
+                    going_on.append(index)
+        if len(going_on) < len(live):
+            on_end(len(wanted) - len(going_on))
+        live = going_on
+        if live:
+            logits = read(live, [written[index][-1] for index in live])
+    return [
+        Sample(tuple(tokens), bool(tokens) and tokens[-1] in ends, total / max(1, len(tokens)), known)
+        for tokens, total, known in zip(written, entropies, finite, strict=True)
+    ]
 
 
-def _draw(probabilities: Float[Tensor, " V"], top_p: float, generator: torch.Generator) -> int:
-    if top_p < 1.0:
-        ordered, tokens = probabilities.sort(descending=True)
-        # A token is drawn if those before it have less than top_p together; so is the most likely one in any case.
-        ordered = torch.where(ordered.cumsum(0) - ordered < top_p, ordered, 0.0)
-        return int(tokens[torch.multinomial(ordered, 1, generator=generator)])
-    return int(torch.multinomial(probabilities, 1, generator=generator))
+def _between(places: Sequence[range], begin: int, end: int) -> list[range]:
+    """Where tokens `begin` to `end` are of a sequence whose tokens are at some places."""
+    found: list[range] = []
+    at = 0
+    for place in places:
+        part = place[max(0, begin - at) : max(0, end - at)]
+        if part and found and found[-1].stop == part.start:
+            found[-1] = range(found[-1].start, part.stop)
+        elif part:
+            found.append(part)
+        at += len(place)
+    return found
+
+
+def _draw(
+    logits: Float[Tensor, "N V"], wanted: Sequence[Continuation], generators: Sequence[torch.Generator]
+) -> list[tuple[int, float]]:
+    """Draws a token from each row; returns it with the entropy of its distribution."""
+    # On the CPU, so that a seed means the same on every device.
+    temperatures = torch.tensor([one.temperature for one in wanted])
+    logprobs = (logits.cpu() / temperatures[:, None]).log_softmax(dim=-1)
+    probabilities = logprobs.exp()
+    entropies = -(probabilities * logprobs.clamp_min(torch.finfo(torch.float32).min)).sum(dim=-1)
+    drawn = []
+    for own, one, generator in zip(probabilities, wanted, generators, strict=True):
+        tokens = None
+        if one.top_p < 1.0:
+            own, tokens = own.sort(descending=True)
+            # A token is drawn if those before it have less than top_p together; so is the most likely one in any case.
+            own = torch.where(own.cumsum(0) - own < one.top_p, own, 0.0)
+        token = torch.multinomial(own, 1, generator=generator)
+        drawn.append(int(token if tokens is None else tokens[token]))
+    return list(zip(drawn, entropies.tolist(), strict=True))

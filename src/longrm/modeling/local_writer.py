@@ -1,14 +1,15 @@
-"""Generation on this machine, which reads what prompts have in common once.
+"""Generation on this machine: several requests are answered together, and what prompts share is read once.
 
-A prompt is read in blocks of fixed size. Blocks with which the last prompt began, too, are still in the cache and not
-read again: both orders of a pair, votes, and questions about one document share them. Block boundaries are multiples of
-the block size whatever was cached, so the model is called with the same tensors with and without a hit, and a hit
-changes no text.
+Requests are sorted by their prompts and answered in batches, as many at once as their keys and values fit into memory;
+a step reads one token of each (`group_sampling`). What a prompt has in common with another one of its batch or of the
+batch before is not read again: both orders of a pair, votes, reminders, and questions about one document.
 
-Shapes: V tokens of the vocabulary.
+A batch changes logits by rounding only, and the seed of each request is its own. In fp32 texts are the same in any
+batch; in bf16, where the two most likely tokens are closer than rounding, a text may differ with what is written next
+to it, as in every server that batches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self
 
 import torch
@@ -21,25 +22,26 @@ from longrm.data.joining import common_prefix
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.judging.answers import opened_thought, thinking_tags
-from longrm.modeling.attention import CONTINUATION
-from longrm.modeling.device_memory import autocast_body, concerns_one_query
+from longrm.modeling.attention import CONTINUATION, SHARED_PREFIX
+from longrm.modeling.device_memory import autocast_body, cache_bytes, concerns_one_query
+from longrm.modeling.group_sampling import Continuation, GroupSampler, Sample, write_tokens
 from longrm.modeling.loading import LanguageModel, load_language_model
 from longrm.modeling.shared_prefix import check_embedded
 from longrm.types import Message, Outcome
 
-_BLOCK = 512
-"""Tokens of a block: enough to keep a device busy, and few to read again where two prompts part."""
+_TOGETHER = 64
+"""Requests that are answered at once: more gain little, and all wait for the longest answer."""
 
 
 class LocalWriter(Writer):
-    """A transformers language model in this process, which answers requests one at a time.
+    """A transformers language model in this process, which answers several requests at once.
 
     Temperature 0 takes the most likely token; else tokens are drawn from softmax(logits / temperature) with the
     request's seed. The sampling settings of `generation_config.json` (top-k, top-p, penalties) are not applied.
     Generation ends at any end token of the generation config or the tokenizer. The text omits special tokens, except
     those that mark thinking, and begins with the thought that the chat template opens in the prompt, if any.
 
-    Architectures that cannot be read in blocks exactly (state-space layers) read every prompt in one piece.
+    Architectures whose attention cannot be replaced exactly (state-space layers) answer one request at a time.
     """
 
     keeps_prompt = True
@@ -51,10 +53,11 @@ class LocalWriter(Writer):
         self._model = language_model.model
         self.limit: int | None = getattr(self._model.config, "max_position_embeddings", None)
         self._ends = end_tokens(language_model)
-        self._in_blocks = self._model.config._attn_implementation == CONTINUATION
-        # The tokens of full blocks whose keys and values are at the start of the cache.
-        self._cached: list[int] = []
-        self._cache = self._new_cache()
+        self._sampler: GroupSampler | None = None
+        if self._model.config._attn_implementation == CONTINUATION:
+            self._model.set_attn_implementation(SHARED_PREFIX)
+            self._sampler = GroupSampler(self._model, self._ends, fp32_head=False)
+        self._room = 0  # tokens of a batch; unknown before the first one
 
     @classmethod
     def load(cls, model: str, *, dtype: str = "auto", device: str = "auto") -> Self:
@@ -66,7 +69,7 @@ class LocalWriter(Writer):
         return len(self.tokenizer.generation_ids(messages))
 
     def write(self, requests: Sequence[Request]) -> list[Completion]:
-        """Answers every request on its own, sorted by prompt so that those which begin alike follow each other.
+        """Answers requests in batches, sorted by prompt so that those which begin alike follow each other.
 
         A request is `TOO_LONG` if its prompt and `max_tokens` together exceed the limit, an `ERROR` if the chat
         template refuses its messages or memory runs out, and `UNPARSED` if the model computes NaN.
@@ -77,91 +80,108 @@ class LocalWriter(Writer):
             try:
                 ids = self.tokenizer.generation_ids(request.messages)
                 check_embedded(ids, self._model)
-                prompts[index] = ids
             except DataError as error:
                 completions[index] = Completion(Outcome.ERROR, detail=str(error))
-        for index in sorted(prompts, key=prompts.__getitem__):
-            completions[index] = self._answer(prompts[index], requests[index])
-            self.on_progress(len(completions) / len(requests))
+                continue
+            needed = len(ids) + request.max_tokens
+            if self.limit is not None and needed > self.limit:
+                detail = (
+                    f"{needed:,} > {self.limit:,} tokens: {len(ids):,} of the prompt and up to {request.max_tokens:,} "
+                    "of the answer"
+                )
+                completions[index] = Completion(Outcome.TOO_LONG, detail=detail, prompt_tokens=len(ids))
+            else:
+                prompts[index] = ids
+        for batch in self._batches(prompts, requests):
+
+            def report(ended: int, done: int = len(completions)) -> None:
+                self.on_progress((done + ended) / len(requests))
+
+            own = [requests[index] for index in batch]
+            answers = self._answers([prompts[index] for index in batch], own, report)
+            completions.update(zip(batch, answers, strict=True))
         return [completions[index] for index in range(len(requests))]
 
-    def _answer(self, prompt: list[int], request: Request) -> Completion:
-        needed = len(prompt) + request.max_tokens
-        if self.limit is not None and needed > self.limit:
-            detail = (
-                f"{needed:,} > {self.limit:,} tokens: {len(prompt):,} of the prompt and up to {request.max_tokens:,} "
-                "of the answer"
-            )
-            return Completion(Outcome.TOO_LONG, detail=detail, prompt_tokens=len(prompt))
+    def _batches(self, prompts: Mapping[int, list[int]], requests: Sequence[Request]) -> Iterator[list[int]]:
+        """The requests that are answered at once, by their numbers: those whose keys and values fit into memory."""
+        if not self._room and self._sampler is not None and prompts:
+            self._room = cache_bytes(self._model) // self._sampler.token_bytes()
+        batch: list[int] = []
+        room = 0
+        for index in sorted(prompts, key=prompts.__getitem__):
+            whole = len(prompts[index]) + requests[index].max_tokens
+            needed = whole - (common_prefix(prompts[batch[-1]], prompts[index]) if batch else 0)
+            if batch and (len(batch) == _TOGETHER or needed > room):
+                yield batch
+                batch = []
+            if not batch:
+                room, needed = self._room, whole
+            batch.append(index)
+            room -= needed
+        if batch:
+            yield batch
+
+    def _answers(
+        self, prompts: Sequence[list[int]], requests: Sequence[Request], on_end: Callable[[int], None]
+    ) -> list[Completion]:
+        """Answers a batch; without memory for all of it, each half of it."""
+        wanted = [
+            Continuation(prompt, request.max_tokens, request.seed, request.temperature)
+            for prompt, request in zip(prompts, requests, strict=True)
+        ]
         try:
-            written = self._continue(prompt, request)
-        except FloatingPointError as error:
-            return Completion(Outcome.UNPARSED, detail=str(error), prompt_tokens=len(prompt))
+            samples = self._write(wanted, on_end)
         except (MemoryError, RuntimeError) as error:
             if not concerns_one_query(error, self._model):
                 raise
-            self._cached, self._cache = [], self._new_cache()  # frees memory
-            detail = (
-                f"out of memory with {len(prompt):,} tokens of the prompt and up to {request.max_tokens:,} of the "
-                "answer; lower judge.max_length, set judge.cut, or use a larger device"
-            )
-            return Completion(Outcome.ERROR, detail=detail, prompt_tokens=len(prompt))
-        ended = written[-1] in self._ends
+            samples = None  # outside this block, as the error keeps the tensors of its frames
+        if samples is not None:
+            return [self._completion(*one) for one in zip(wanted, requests, samples, strict=True)]
+        if self._sampler is not None:
+            self._sampler.forget()
+        half = len(wanted) // 2
+        if half:
+            first = self._answers(prompts[:half], requests[:half], on_end)
+            second = self._answers(prompts[half:], requests[half:], lambda ended: on_end(half + ended))
+            return first + second
+        detail = (
+            f"out of memory with {len(prompts[0]):,} tokens of the prompt and up to {requests[0].max_tokens:,} of the "
+            "answer; lower judge.max_length, set judge.cut, or use a larger device"
+        )
+        return [Completion(Outcome.ERROR, detail=detail, prompt_tokens=len(prompts[0]))]
+
+    def _completion(self, wanted: Continuation, request: Request, sample: Sample) -> Completion:
+        tokens, written = len(wanted.prompt), len(sample.tokens)
+        if not sample.finite:
+            detail = f"the logits of answer token {written + 1} are not finite"
+            return Completion(Outcome.UNPARSED, detail=detail, prompt_tokens=tokens)
         opening = self.tokenizer.render(request.messages, add_generation_prompt=True)
         return Completion(
-            Outcome.ANSWERED if ended else Outcome.TRUNCATED,
-            text=written_text(self.tokenizer, opening, written[:-1] if ended else written),
-            detail="" if ended else f"no end after {request.max_tokens} tokens",
-            prompt_tokens=len(prompt),
-            completion_tokens=len(written),
+            Outcome.ANSWERED if sample.ended else Outcome.TRUNCATED,
+            text=written_text(self.tokenizer, opening, sample.tokens[: written - sample.ended]),
+            detail="" if sample.ended else f"no end after {request.max_tokens} tokens",
+            prompt_tokens=tokens,
+            completion_tokens=written,
         )
 
     @torch.inference_mode()
-    def _continue(self, prompt: list[int], request: Request) -> list[int]:
-        """Generates tokens, including the end token; raises `FloatingPointError` if the logits are not finite."""
-        generator = torch.Generator().manual_seed(request.seed)
-        logits = self._read(prompt)
-        written: list[int] = []
-        while True:
-            # Single logits may be minus infinity: those of tokens that never occur.
-            if not torch.isfinite(logits.max()):
-                raise FloatingPointError(f"the logits of answer token {len(written) + 1} are not finite")
-            written.append(_draw(logits, request.temperature, generator))
-            if written[-1] in self._ends or len(written) == request.max_tokens:
-                return written
-            logits = self._forward(written[-1:])
+    def _write(self, wanted: Sequence[Continuation], on_end: Callable[[int], None]) -> list[Sample]:
+        if self._sampler is not None:
+            return self._sampler.write(wanted, on_end)
+        cache = DynamicCache(config=self._model.config)
 
-    def _read(self, prompt: list[int]) -> Float[Tensor, " V"]:
-        """Reads all blocks of a prompt that are not cached; returns the logits after its last token."""
-        block = _BLOCK if self._in_blocks else len(prompt)
-        # prompt[:-1], as the last token must be read for its logits even if all of the prompt is cached.
-        start = common_prefix(self._cached, prompt[:-1]) // block * block
-        self._cached = []  # until the prompt is read to its end
-        if start:
-            self._cache.crop(start - self._cache.get_seq_length())
-        else:
-            self._cache = self._new_cache()
-        for begin in range(start, len(prompt), block):
-            logits = self._forward(prompt[begin : begin + block])
-        if self._in_blocks:
-            self._cached = prompt[: len(prompt) // block * block]
-        return logits
+        def read(live: Sequence[int], tokens: Sequence[int]) -> Float[Tensor, "1 V"]:
+            with autocast_body(self._model):
+                output = self._model(
+                    input_ids=torch.tensor([list(tokens)], device=self._model.device),
+                    past_key_values=cache,
+                    use_cache=True,
+                    logits_to_keep=1,
+                )
+            logits: Tensor = output.logits[0].float()
+            return logits
 
-    def _new_cache(self) -> DynamicCache:
-        # With the config, layers with a window drop earlier tokens, and the cache cannot be cropped to a shared prefix.
-        return DynamicCache(config=None if self._in_blocks else self._model.config)
-
-    def _forward(self, ids: list[int]) -> Float[Tensor, " V"]:
-        """Reads tokens into the cache; returns the fp32 logits after the last."""
-        with autocast_body(self._model):
-            output = self._model(
-                input_ids=torch.tensor([ids], device=self._model.device),
-                past_key_values=self._cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
-        logits: Tensor = output.logits[0, -1].float()
-        return logits
+        return write_tokens(wanted, read([0], wanted[0].prompt), self._ends, read, on_end)
 
 
 def end_tokens(language_model: LanguageModel) -> set[int]:
@@ -178,11 +198,3 @@ def written_text(tokenizer: Tokenizer, prompt: str, written: Sequence[int]) -> s
     if len(thinking_tags(with_special)) > len(thinking_tags(text)):  # tags that are special tokens
         text = with_special
     return opened_thought(prompt) + text
-
-
-def _draw(logits: Float[Tensor, " V"], temperature: float, generator: torch.Generator) -> int:
-    if temperature == 0:
-        return int(logits.argmax())
-    # On the CPU, so that a seed means the same on every device.
-    probabilities = torch.softmax((logits - logits.max()).cpu() / temperature, dim=-1)
-    return int(torch.multinomial(probabilities, 1, generator=generator))

@@ -94,7 +94,7 @@ class GenerativeRewardModel(RewardModel):
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
         """Sends the prompts of all queries at once, then the reminders to those without a verdict, and so on.
 
-        If the model answers first, those requests come before. A writer that keeps only its last prompt gets the
+        If the model answers first, those requests come before. A writer that keeps only its last prompts gets the
         requests of one comparison after those of the other, so that it reads every prompt once.
         """
         by_query = [self._start(query) for query in queries]

@@ -19,7 +19,7 @@ from longrm.data.joining import Encoded, TokenQuery, common_prefix, encode
 from longrm.data.tokenizing import Tokenizer, UnknownTokens
 from longrm.errors import ConfigError, DataError, ModelError
 from longrm.judging import TOKEN_FORMATS, Policy, fit, format_for, load_formats, too_long
-from longrm.modeling.device_memory import concerns_one_query
+from longrm.modeling.device_memory import cache_bytes, concerns_one_query
 from longrm.modeling.heads import last_layer
 from longrm.modeling.loading import LanguageModel, LoadedModel, Scorer, load_scorer
 from longrm.modeling.prefix_cache import BLOCK, PrefixCache, block_keys
@@ -100,10 +100,7 @@ class PackedRewardModel(RewardModel):
         The default is half of a GPU's free memory, as forward passes need some too, and 1 GiB elsewhere.
         Scores change by rounding only: in fp32 by less than 5e-5 of max(1, their size).
         """
-        if budget is None:
-            device = self._model.device
-            budget = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 2**30
-        self.kept = PrefixCache(self._models, budget)
+        self.kept = PrefixCache(self._models, cache_bytes(self._model) if budget is None else budget)
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
         """Reads all queries; neighbors with the same context share its encoding."""

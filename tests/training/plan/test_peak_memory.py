@@ -190,7 +190,7 @@ def sampled_at_most(settings, prompt):
         sampler.sample(ids, seeds, temperature=1.0, top_p=1.0, max_tokens=rollouts.max_tokens)
 
     sample(3)
-    sampler._prompt, sampler._keys = [], []
+    sampler.forget()
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
     ) as seen:

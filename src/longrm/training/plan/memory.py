@@ -263,23 +263,20 @@ def _sampling_moments(
     logits = _FP32 * count * sizes.vocabulary * (6 if device == "cpu" else 1) + frozen_head
     # The residual stream, its norm, queries, keys and values, and three wide activations.
     layer = 3 * _FP32 * sizes.hidden + b * (2 * sizes.queries + 2 * sizes.keys + 3 * sizes.intermediate)
-    # Scores of all heads and judgments with the prompt, joined with those with the judgment, and their softmax.
-    attention = (b + 2 * _FP32) * sizes.heads * count * (longest + most)
+    keys = float(per_token * (longest + count * most))
     return [
         replace(
             idle,
             when=f"reading a prompt of {longest:,} tokens",
-            # Those of the prompt before it are kept until then: neighbors may begin alike.
-            keys=float(2 * per_token * longest),
+            keys=keys,
             logits=float(frozen_head),
             working=float(min(longest, _BLOCK) * layer),
         ),
         replace(
             idle,
             when=f"writing the judgments of a prompt of {longest:,} tokens",
-            keys=float(per_token * (longest + count * most)),
+            keys=keys,
             logits=float(logits),
-            working=max(0.0, float(attention - logits)),  # one after the other
         ),
     ]
 

@@ -160,7 +160,7 @@ def moments_of(
     # FSDP pins offloaded weights and gradients one by one, and torch rounds pinned memory up to powers of two.
     elements = [width * output for width, output in sizes.matrices.values()]
     own = [size / devices for size in elements * sizes.layers + [embedding]]
-    pinned = sum(2 ** math.ceil(math.log2(size)) for size in own) / sum(own)
+    pinned = sum(2 ** math.ceil(math.log2(max(1.0, size))) for size in own) / sum(own)
     pieces = offload * trained.layers * math.ceil(layer.input / PINNED_PIECE) * PINNED_PIECE
 
     def moment(when: str, gradients: float, activations: float, logits: float, working: float) -> PeakMemory:

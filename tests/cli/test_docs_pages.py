@@ -72,6 +72,17 @@ def test_evaluating(folder):
     assert plain["counts"]["comparisons"] == compressed["counts"]["comparisons"] == 6
 
 
+def test_related(folder):
+    table, *sections = re.split(r"^## .+\n", (DOCS / "related.md").read_text(), flags=re.MULTILINE)
+    papers = re.findall(r"^\| \[.+?\]\(#.+?\) \((\d+\.\d+)\)", table, re.MULTILINE)
+    assert len(papers) == len(sections)
+    assert all(paper in section for paper, section in zip(papers, sections, strict=True)), "another order"
+    (block,) = [one for one in blocks("related.md", "sh") if "bandit.rows" in one]
+    *lines, train = block.replace("\\\n", "").splitlines()
+    printed = [ran(line) for line in lines]
+    assert train.removesuffix(" --out runs/model") in printed[-1]
+
+
 def test_runs(folder):
     rows = [{"prompt": f"{n}?", "chosen": "yes" * n, "rejected": "no" * (n % 5 + 1)} for n in range(1, 12)]
     Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

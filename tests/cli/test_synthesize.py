@@ -75,3 +75,11 @@ def test_a_run_without_a_row_fails_and_names_what_every_step_dropped(recipes):
             run(*arguments, *nothing)
     with pytest.raises(RunError, match=message):
         run(*arguments, *nothing, "--json")
+
+
+def test_pairs_of_the_bandit_train_a_policy_as_the_page_says(recipes):
+    settings = "documents.path=w.jsonl documents.format=comparisons sampling=bandit bandit.rounds=4"
+    writers = 'writers=[{model = "simulated:0.1"}]'
+    arguments = [part for one in [*settings.split(), writers, "bandit.rows=pairs"] for part in ("--set", one)]
+    printed = run("synthesize", "responses", "--out", "pairs", *arguments).stdout
+    assert "longrm train preference --set data.path=pairs/rows" in printed

@@ -133,6 +133,8 @@ def test_what_cannot_be_rewarded_by_a_checklist_is_refused():
     for model in (Baseline("longest"), GenerativeRewardModel(Script(str), JudgeSettings())):
         with pytest.raises(ConfigError, match="pointwise"):
             longrm.reward_function(model, rubrics="item")
+    with pytest.raises(ConfigError, match=r"tokens:MODEL.*simulated:0\.1"):
+        longrm.reward_function("simulated:0.1", rubrics="item")
     reward = longrm.reward_function(looks_up(), rubrics="item", length="item")
     for columns, field in (
         ({}, "rubrics"),

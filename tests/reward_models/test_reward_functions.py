@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import longrm
 from longrm.errors import DataError, RunError
-from longrm.reward_models import RewardModel
+from longrm.reward_models import Baseline, RewardModel
 from longrm.types import Judgment, Outcome, message_text
 
 from .tiny_models import make_scorer
@@ -120,6 +120,21 @@ def test_a_name_is_loaded_and_names_the_rewards(folder):
     assert reward.__name__ == folder.name
     assert reward([], []) == []
     assert longrm.reward_function("baseline:longest")(["p", "p"], ["a", "bb c"]) == [1.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("openai:http://127.0.0.1:8765/v1#org/N", "openai:127.0.0.1:8765/v1#N"),
+        ("longrm:https://host:8000", "longrm:host:8000"),
+        ("likelihood:runs/a/#Hub/b", "likelihood:a/#b"),
+        ("ensemble:votes:runs/a+openai:http://host:1/v1#N+org/b", "ensemble:votes:a+openai:host:1/v1#N+b"),
+    ],
+)
+def test_the_name_has_no_folders_and_tells_servers_apart(model, name):
+    judge = Baseline("longest")
+    judge.name = model
+    assert longrm.reward_function(judge).__name__ == name
 
 
 def test_a_completion_without_a_score_is_none_and_takes_no_other_with_it(loaded, plain_score, caplog):

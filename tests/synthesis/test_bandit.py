@@ -179,7 +179,7 @@ class Comparing(RewardModel):
 def test_judges_that_compare_and_plans_are_refused():
     with pytest.raises(ConfigError, match="j compares answers"):
         rater(Comparing())
-    with pytest.raises(ConfigError, match="`plans` is only valid with sampling = 'plans'"):
+    with pytest.raises(ConfigError, match=r"remove \[\[plans\]\]"):
         recipe(plans=[{}])
 
 

@@ -28,6 +28,9 @@ _TRAIN_PAIRS = (
     "Train on them: longrm train bradley-terry --config paper/skywork-v2/bradley_terry --set data.path={out}/rows "
     "--set model.path=MODEL --out RUN"
 )
+_TRAIN_POLICY = (
+    "Train on them: longrm train preference --set data.path={out}/rows --set model.path=MODEL --out RUN"
+)
 _REWARD_BY_CHECKLIST = (
     'Reward by them: longrm.reward_function(MODEL, rubrics="item", length="item"), with the columns of the rows; see '
     "docs/rewards.md"
@@ -135,8 +138,9 @@ def _subcommand(name: str, recipe: RecipeText) -> click.Command:
         if as_json:
             print_json(manifest)
         else:
-            of_rows = getattr(settings, "bandit", settings)
-            next_step = _TRAIN_PAIRS if getattr(of_rows, "rows", "") == "pairs" else recipe.next_step
+            next_step = _TRAIN_PAIRS if getattr(settings, "rows", "") == "pairs" else recipe.next_step
+            if getattr(getattr(settings, "bandit", None), "rows", "") == "pairs":
+                next_step = _TRAIN_POLICY
             next_step = _REWARD_BY_CHECKLIST if getattr(settings, "prompts", None) else next_step
             _print(manifest, out, next_step.format(out=out))
         counts = manifest["counts"]

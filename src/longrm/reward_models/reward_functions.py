@@ -67,7 +67,7 @@ class RewardFunction:
     Attributes:
         model: The reward model.
         unscored: The number of completions so far by outcome, except "answered".
-        __name__: The name in the trainer's logs: by default the model's name without folders.
+        __name__: The name in the trainer's logs: by default the model's name without folders and `http://`.
     """
 
     def __init__(
@@ -79,10 +79,11 @@ class RewardFunction:
             )
         if length not in (None, "item") and not (isinstance(length, int) and length > 0):
             raise ConfigError(f"length must be 'item' or a number of words above 0, got {length!r}")
-        if rubrics is not None and (model.sees_order or model.scale not in ("points", "logit")):
+        rates = model.by_criterion and not model.sees_order and model.scale in ("points", "logit")
+        if rubrics is not None and not rates:
             raise ConfigError(
-                f"rubrics needs a judge that rates each response on its own, and {model.name} does not: set "
-                "judge.format = 'pointwise'"
+                "rubrics requires a language model that rates each response on its own (a causal language model, "
+                f"tokens:MODEL or openai:URL#NAME, with judge.format = 'pointwise'), which {model.name} is not"
             )
         if rubrics is not None:
             # Here, because it imports bm25s, which nothing else here needs.
@@ -94,7 +95,8 @@ class RewardFunction:
         self._rubrics = () if rubrics is None or self._from_rows else read_rubrics(Path(rubrics))
         self._checklist, self._length = rubrics is not None, length
         self.unscored: Counter[str] = Counter()
-        self.__name__ = re.sub(r"[^:#,/]*/+(?=[^:#,/])", "", model.name).rstrip("/")
+        # URLs keep host, port and path: two servers must not share a name.
+        self.__name__ = re.sub(r"https?://([^#+]*)|[^:#+/]*/+(?=[^:#+/])", r"\1", model.name).rstrip("/")
         self._waiting: list[_Row] = []
         # The first lock guards the list, the second the model.
         self._arrival, self._turn = threading.Lock(), threading.Lock()

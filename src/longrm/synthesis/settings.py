@@ -15,6 +15,7 @@ from longrm.config import OPERATIONAL, Config
 from longrm.data.files import find_files
 from longrm.errors import ConfigError, nearest
 from longrm.reading import reading
+from longrm.reward_models.simulated import ErrorRates
 from longrm.synthesis.documents import (
     Document,
     document_format,
@@ -163,7 +164,7 @@ class WriterRecipe(ModelRecipe):
     Attributes:
         writer: The model that writes, at temperature 0: openai:URL#NAME (an endpoint), the folder or Hub id of a causal
             language model, or simulated:0 (to try it offline).
-        checker: The model that checks; by default the writer.
+        checker: The model that checks; by default the writer. A simulated one checks without errors.
     """
 
     writer: ModelSettings
@@ -177,6 +178,8 @@ class WriterRecipe(ModelRecipe):
                 "a simulated checker only knows what a simulated writer wrote: set checker.model to another model, or "
                 "omit the checker"
             )
+        if checker.startswith("simulated:") and ErrorRates.parse(checker.partition(":")[2]) != ErrorRates():
+            raise ValueError("a simulated checker checks without errors: set checker.model to simulated:0")
         return self
 
     @property

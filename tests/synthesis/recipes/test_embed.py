@@ -198,10 +198,13 @@ def test_comparisons_that_cannot_be_embedded_are_skipped_and_counted(data, tmp_p
     settings = {"lengths": [96], "max_response": 40}
     counts = run(tmp_path / "out", path, **settings)["counts"]
     dropped = {"has_tools": 1, "order_unknown": 1, "response_too_long": 1, "tied": 1}
-    assert counts["steps"]["contexts"] == {"in": 95, "kept": 90, "dropped": {**dropped, "too_long": 1}}
+    assert counts["steps"] == {
+        "comparisons": {"in": 95, "kept": 90, "dropped": {**dropped, "too_long": 1}},
+        "contexts": {"in": 90, "kept": 90, "dropped": {}},
+    }
     assert not any("word word" in text_of(row.prompt) for row in rows_of(tmp_path / "out"))
     counts = run(tmp_path / "short", path, **settings, max_prompt=80)["counts"]
-    assert counts["steps"]["contexts"]["dropped"] == {**dropped, "prompt_too_long": 1}
+    assert counts["steps"]["comparisons"]["dropped"] == {**dropped, "prompt_too_long": 1}
     # A file that cannot fill the length has no rows of it.
     counts = run(tmp_path / "far", path, lengths=[20_000], contexts=2)["counts"]
     assert counts["steps"]["contexts"]["dropped"]["padding_ran_out"] == 2
@@ -214,13 +217,17 @@ def test_comparisons_that_cannot_be_embedded_are_skipped_and_counted(data, tmp_p
 
 
 def test_all_lengths_begin_with_the_same_comparisons_and_repeat_them_among_others(pairs, data, tmp_path):
-    run(tmp_path / "some", pairs, lengths=[96, 200], contexts=20)
+    steps = run(tmp_path / "some", pairs, lengths=[96, 200], contexts=20)["counts"]["steps"]
+    undrawn = 2 * len(data) - 40  # of two lengths
+    assert steps["comparisons"] == {"in": 2 * len(data), "kept": 40, "dropped": {"not_drawn": undrawn}}
+    assert steps["contexts"]["in"] == 40
     by_length = defaultdict(list)
     for row in rows_of(tmp_path / "some"):
         by_length[row.metadata["length"]].append(row.metadata["embedded"])
     assert by_length[96] == by_length[200]
     assert len({*by_length[96]}) == 20
-    run(tmp_path / "again", pairs, lengths=[96], contexts=2 * len(data))
+    steps = run(tmp_path / "again", pairs, lengths=[96], contexts=2 * len(data))["counts"]["steps"]
+    assert (steps["comparisons"]["in"], steps["contexts"]["in"]) == (len(data), 2 * len(data))
     contexts = defaultdict(set)
     for row in rows_of(tmp_path / "again"):
         contexts[row.metadata["embedded"]].add(span_text(row, row.context[0]))

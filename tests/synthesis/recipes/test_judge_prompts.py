@@ -152,6 +152,17 @@ def test_gold_answers_of_the_data_are_used(tmp_path):
     assert [row["answer"] for row in rows_of(tmp_path / "out")] == [["Quill"]] * 2
 
 
+def test_rows_without_gold_answers_of_their_own_are_counted(tmp_path):
+    data = tmp_path / "data.jsonl"
+    pairs = [
+        {"prompt": f"{n}?", "chosen": "Yes.", "rejected": "No.", "answer": "Yes" * (n < 1)} for n in range(3)
+    ]
+    data.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    steps = run(tmp_path / "out", source=f"file:{data}", solve=True)["counts"]["steps"]
+    assert steps["gold answers"] == {"in": 6, "kept": 2, "dropped": {"not_in_data": 4}}
+    assert "gold answers" not in run(tmp_path / "plain", source=f"file:{data}")["counts"]["steps"]
+
+
 def test_worlds_are_drawn_with_another_seed_than_evaluations_use(tmp_path):
     probe = {"probe.cells": CELLS}
     run(tmp_path / "out", source="probe", tokenizer="judge_words", **probe)

@@ -215,3 +215,11 @@ def test_of_simulated_analyses_the_known_share_is_kept_and_a_killed_run_ends_ali
     rationales.synthesize(recipe, tmp_path / "killed")
     for file in ("ledger.jsonl", "rows/rows-00000.jsonl"):
         assert (tmp_path / "killed" / file).read_bytes() == (tmp_path / "out" / file).read_bytes()
+
+
+def test_a_simulated_checker_with_an_error_rate_is_refused():
+    models = {"preferences": {"path": "none"}, "writer": {"model": "simulated:0.2"}}
+    RECIPE.resolve(None, {**models, "checker": {"model": "simulated:0"}})
+    for rates in ("0.2", "misformat=0.1"):
+        with pytest.raises(ConfigError, match="checker"):
+            RECIPE.resolve(None, {**models, "checker": {"model": f"simulated:{rates}"}})

@@ -105,13 +105,14 @@ class Conversation:
 
 
 class Question(NamedTuple):
-    """A comparison to embed at a length, or the reason why it cannot be."""
+    """A comparison to embed at a length, or the reason why it is not."""
 
     id: str
     comparison: Comparison
     conversation: Conversation
     length: int
     problem: str = ""
+    again: bool = False  # not its first context of this length
 
 
 class ReplyRequest(NamedTuple):
@@ -193,7 +194,7 @@ class Inboxes:
         return ""
 
     def plan(self) -> list[Question]:
-        """What to embed, for every length; comparisons that cannot be embedded are listed with the reason."""
+        """What to embed, for every length; comparisons that are not embedded are listed with the reason."""
         planned: list[Question] = []
         for length in self._recipe.lengths:
             fitting: list[Question] = []
@@ -208,13 +209,21 @@ class Inboxes:
                     # By a hash, so that all lengths begin with the same comparisons.
                     fitting.sort(key=lambda one: hash_fraction(self._recipe.seed, time, one.comparison.id))
                 question = fitting[place]
-                planned.append(question._replace(id=f"{question.id}#{time + 1}") if time else question)
+                planned.append(
+                    question._replace(id=f"{question.id}#{time + 1}", again=True) if time else question
+                )
+            if self._recipe.contexts is not None:
+                planned += [one._replace(problem="not_drawn") for one in fitting[self._recipe.contexts :]]
         return planned
 
     async def make_rows(self, question: Question) -> InputOutcome:
         """The rows of one context."""
         recipe, comparison, steps = self._recipe, question.comparison, Steps()
-        inbox = question.problem or self._fill(question)
+        if not question.again:
+            steps["comparisons", question.problem or KEPT] += 1
+        if question.problem:
+            return InputOutcome(question.id, (), steps)
+        inbox = self._fill(question)
         if isinstance(inbox, str):
             steps["contexts", inbox] += 1
             return InputOutcome(question.id, (), steps)

@@ -15,7 +15,7 @@ from longrm.benchmarks import Leval, OwnTokenizer, Probe
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.judging import JudgingFormat, load_format
-from longrm.judging.judge_prompts import ASK_ANSWER, ASK_CONFIDENCE, judge_prompt_rows
+from longrm.judging.judge_prompts import ASK_ANSWER, ASK_CONFIDENCE, judge_prompt_rows, stated_answers
 from longrm.reading import read_text
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
@@ -137,6 +137,8 @@ async def make_rows(
             confidence=recipe.confidence,
         )
     ]
+    if recipe.solve:
+        steps["gold answers", KEPT if stated_answers(comparison) else "not_in_data"] += len(rows)
     return InputOutcome(comparison.id, rows, steps)
 
 

@@ -257,8 +257,12 @@ class ResponsesRecipe(DocumentRecipe):
 
     @model_validator(mode="after")
     def _only_its_own_settings(self) -> Self:
-        for name in {"plans", "bandit"} & self.model_fields_set - {self.sampling}:
-            raise ValueError(f"`{name}` is only valid with sampling = '{name}'")
+        tables = {"plans": "[[plans]]", "bandit": "[bandit]"}
+        for name in tables.keys() & self.model_fields_set - {self.sampling}:
+            raise ValueError(
+                f"{tables[name]} is only valid with sampling = '{name}', and sampling is '{self.sampling}': remove "
+                f"{tables[name]}, or set sampling = '{name}'"
+            )
         return self
 
 

@@ -1,4 +1,4 @@
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field, model_validator
@@ -139,6 +139,17 @@ def test_a_setting_of_another_group_is_found_by_its_name():
         Evaluation.resolve(None, {"bench": "probe", "judge.orders": "both"})
     with pytest.raises(ConfigError, match=r"'judge.retries'\?"):
         Evaluation.resolve(None, {"bench": "probe", "judge.retrys": 2})
+
+
+def test_a_list_without_a_right_item_is_named_once():
+    class Listed(Config):
+        kinds: Annotated[tuple[Literal["a", "b"], ...], Field(min_length=1)] = ("a",)
+
+    with pytest.raises(ConfigError, match=r"kinds\.0") as caught:
+        Listed.resolve(None, {"kinds": ["c"]})
+    assert "also wrong" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"kinds\.0.*also wrong: kinds\.1$"):
+        Listed.resolve(None, {"kinds": ["c", "d"]})
 
 
 def test_every_wrong_key_is_named():

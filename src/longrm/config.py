@@ -130,10 +130,14 @@ def _message(cls: type[Config], error: ValidationError, where: str) -> str:
     """One line about the first error, and the keys of the others."""
     first, *others = error.errors()
     key = cut(".".join(map(str, first["loc"])))
+    # A list with a wrong item is often an error itself, too: of none that is right, it is too short.
+    items = {one["loc"][:-1] for one in error.errors()}
     more = ""
     for problem, is_missing in (("also required", True), ("also wrong", False)):
         keys = [
-            cut(".".join(map(str, one["loc"]))) for one in others if (one["type"] == "missing") == is_missing
+            cut(".".join(map(str, one["loc"])))
+            for one in others
+            if (one["type"] == "missing") == is_missing and one["loc"] not in items
         ]
         more += f"; {problem}: {', '.join(keys)}" if keys else ""
     if first["type"] == "extra_forbidden":

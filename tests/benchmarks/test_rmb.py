@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from longrm.errors import DataError
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.types import text_of
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "rmb"
@@ -59,6 +60,16 @@ def test_both_sets_are_one_benchmark_clustered_by_conversation(rmb, bench, tmp_p
     assert best.metadata == {**known, "models": ["one", "two", "three"]}
     for part, name in (("Pairwise_set", "pairwise/7"), ("BoN_set/Helpfulness/Open QA/Factual.json", "bon/7")):
         assert [item.id for item in bench(f"rmb:{tmp_path}/rmb/{part}").comparisons] == [name]
+
+
+def test_files_without_rows_and_no_files_are_errors(rmb, bench, tmp_path):
+    rmb(BoN_set=[])
+    settings = Evaluation(model="baseline:first", bench=f"rmb:{tmp_path}/rmb")
+    with pytest.raises(DataError, match="rmb: no row in it"):
+        run_evaluation(settings, tmp_path / "run")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"empty: no \.json"):
+        bench(f"rmb:{tmp_path}/empty")
 
 
 def test_other_turns_are_another_group(rmb):

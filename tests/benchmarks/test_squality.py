@@ -117,6 +117,13 @@ def test_an_invalid_field_is_named(change, field, folder, bench):
         bench(f"squality:{folder({**ROW, **change})}")
 
 
+def test_pairs_of_a_missing_story_are_counted_as_pairs(folder, bench, counts):
+    loaded = bench(f"squality:{folder(ROW, {**ROW, 'passage-id': '79'})}", on_bad_row="skip")
+    assert len(list(loaded.comparisons)) == 6
+    assert counts(loaded) == {"unreadable_rows": 6}
+    assert "pairs" in loaded.audit.findings["unreadable_rows"].what
+
+
 def test_an_invalid_story_is_named(folder, bench):
     with pytest.raises(DataError, match=r"stories.jsonl, line 1, field 'document'"):
         bench(f"squality:{folder(ROW, stories=[{**STORY, 'document': None}])}")

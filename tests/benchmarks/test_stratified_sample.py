@@ -140,11 +140,41 @@ def test_any_benchmark_takes_a_sample_and_knows_its_size():
     assert everything.sampled_from is None
 
 
+def test_a_small_sample_has_every_kind_of_a_sorted_file_by_its_share():
+    """One kind is read before the other: of a fifth of the rows, a sample has a fifth, whatever its size."""
+    cells = [(2**length, f"task {task}") for length in range(5, 13) for task in range(12)]
+    rows = [
+        row(number, length=length, task=task, kind=kind)
+        for number, (kind, (length, task)) in enumerate(
+            (kind, cell) for kind, count in (("best-of-N", 10), ("pair", 40)) for cell in cells for _ in range(count)
+        )
+    ]
+    for limit in (48, 96, 200, 500):
+        taken = list(AuditedComparisons(lambda _: iter(rows), limit=limit))
+        share = sum(one.metadata["kind"] == "best-of-N" for one in taken) / limit
+        assert share == pytest.approx(0.2, abs=0.08), limit  # two standard errors of a fifth of 96
+        lengths = Counter(one.metadata["length"] for one in taken)
+        assert len(lengths) == 8
+        assert max(lengths.values()) - min(lengths.values()) <= 1
+    first = {stratum_of(one): one for one in reversed(rows)}  # negative control: the first of every cell
+    assert {one.metadata["kind"] for one in first.values()} == {"best-of-N"}
+
+
+def test_every_place_is_equally_likely():
+    for size in range(1, 30):
+        for count in range(1, size + 1):
+            drawn = [evenly(count, size, start) for start in range(size)]
+            assert Counter(place for places in drawn for place in places) == dict.fromkeys(range(size), count)
+            assert all(len({*places}) == count for places in drawn)
+
+
 def test_a_file_is_sampled(put, bench):
     rows = [
         {"prompt": f"{number}?", "chosen": "yes", "rejected": "no", "length": 2 ** (7 + number // 20)}
         for number in range(60)
     ]
     loaded = bench(f"file:{put('rows.jsonl', *rows)}", limit=6)
-    assert [one.id for one in loaded.comparisons] == [f"row-{number}" for number in range(1, 60, 10)]
+    numbers = [int(one.id.removeprefix("row-")) - 1 for one in loaded.comparisons]
+    assert [number // 20 for number in numbers] == [0, 0, 1, 1, 2, 2]
+    assert [b - a for a, b in zip(numbers[::2], numbers[1::2], strict=True)] == [10, 10, 10]
     assert loaded.sampled_from == 60

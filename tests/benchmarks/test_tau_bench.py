@@ -5,7 +5,9 @@ from collections import defaultdict
 
 import pytest
 
+from longrm.benchmarks import BenchmarkSource
 from longrm.errors import DataError
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.types import text_of
 from tests.benchmarks.conftest import REAL
 
@@ -68,6 +70,23 @@ def test_every_success_is_paired_with_every_failure_and_all_trials_are_one_item(
     assert len({one.group for one in found}) == 1
     assert loaded.rule == ""
     assert counts(loaded) == {"longer_successes": 2, "ties": 1}
+
+
+def test_a_folder_without_files_names_the_json_files_that_are_read(file, bench):
+    folder = file(*TRIALS).parent.parent
+    with pytest.raises(DataError, match=rf"{folder}: no \.json"):
+        bench(f"tau-bench:{folder}")
+
+
+def test_without_a_pair_the_error_counts_what_was_left_out(file, tmp_path):
+    bad = trial(3, "none", ASKED[0], *REFUSED)
+    settings = Evaluation(
+        model="baseline:first",
+        bench=f"tau-bench:{file(TRIALS[0], trial(1, 0.0, ASKED[1], *REFUSED), bad)}",
+        source=BenchmarkSource(on_bad_row="skip"),
+    )
+    with pytest.raises(DataError, match=r"without both a success and a failure.*: 1.*could not be read.*: 1"):
+        run_evaluation(settings, tmp_path / "run")
 
 
 def test_trajectories_keep_their_turns_calls_and_results(file, bench):

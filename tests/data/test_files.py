@@ -147,8 +147,12 @@ def test_the_folder_of_a_run_is_read_from_its_rows(tmp_path, caplog):
     assert find_files(tmp_path) == [tmp_path / "rows" / "rows-00000.jsonl"]
     assert not caplog.records
     (tmp_path / "manifest.json").write_text('{"kind": "synthesis of rubrics"}')
-    find_files(tmp_path)
-    assert "not finished" in caplog.text
+    for path in (tmp_path, tmp_path / "rows", tmp_path / "rows" / "rows-00000.jsonl"):
+        caplog.clear()
+        find_files(path)
+        find_files(path)
+        assert [record.getMessage().startswith(f"{path}: ") for record in caplog.records] == [True]
+        assert "not finished" in caplog.text
 
 
 def test_a_json_or_csv_file_in_a_folder(tmp_path):

@@ -253,6 +253,14 @@ def score_rows(folder: Path, model: str, form: str = "jsonl", **columns: object)
     return data, out
 
 
+def test_a_record_of_other_comparisons_leaves_no_run(tmp_path, put):
+    data, _ = score_rows(tmp_path, "baseline:longest")
+    record = put("j.jsonl", pair("p", scored(1, 2), scored(2, 1)))
+    with pytest.raises(DataError, match=str(record)):
+        run_evaluation(Evaluation(recorded=str(record), bench=f"file:{data}"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 @pytest.mark.parametrize("columns", [{}, {"scores": "of others"}])
 def test_scored_rows_are_evaluated_as_the_model_that_scored_them(tmp_path, form, columns):

@@ -28,7 +28,7 @@ from longrm.data.fields import (
     to_json_types,
     whole_length,
 )
-from longrm.data.files import find_files, origin_of, raw_rows
+from longrm.data.files import find_files, is_row_file, origin_of, raw_rows
 from longrm.data.readers import convert_row
 from longrm.errors import DataError
 from longrm.reading import FieldError, located, short
@@ -48,6 +48,10 @@ _FINDINGS = {
 }
 UNREADABLE: Mapping[str, str] = {"unreadable_rows": "rows that could not be read; left out"}
 """A kind of finding that most benchmarks have."""
+UNREADABLE_PAIRS: Mapping[str, str] = {
+    "unreadable_rows": "rows, or single pairs of a row, that could not be read; left out"
+}
+"""The same of benchmarks whose rows have several pairs."""
 
 
 class BenchmarkSource(Config):
@@ -251,6 +255,14 @@ def load_comparison_file(request: BenchmarkRequest) -> LoadedBenchmark:
         deque(comparisons(), maxlen=0)  # a bad row ends the run before any work is done
     rows = AuditedComparisons(lambda _: _with_length(comparisons(), measure), limit=source.limit)
     return LoadedBenchmark(request.name, rows, reading=reader, provenance=origin_of(reader.files))
+
+
+def json_files(path: Path, pattern: str) -> list[Path]:
+    """The .json files of a folder by their pattern, in order; without any, or for a file, those of `find_files`."""
+    found = sorted(path.glob(pattern)) if path.is_dir() else []
+    if path.is_dir() and not found and not any(map(is_row_file, path.iterdir())):
+        raise DataError(f"{path}: no .json, .jsonl or .parquet files; name the folder that has them")
+    return found or find_files(path)
 
 
 class Unrateable(Exception):  # noqa: N818  # not an error: such items are counted

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from longrm.benchmarks.benchmark import (
+    UNREADABLE_PAIRS,
     BenchmarkRequest,
     LoadedBenchmark,
     load_rows,
@@ -51,7 +52,7 @@ def load_if_rewardbench(request: BenchmarkRequest) -> LoadedBenchmark:
     Responses without an edge between them are never compared, not even if other edges imply their order. The checklist
     becomes `rubrics`, of criteria with equal weights.
     """
-    return load_rows(request, _comparison, parts=_pairs)
+    return load_rows(request, _comparison, UNREADABLE_PAIRS, _pairs)
 
 
 def _pairs(row: FileRow) -> Iterator[dict[str, Any]]:

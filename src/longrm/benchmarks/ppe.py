@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from longrm.benchmarks.benchmark import (
-    UNREADABLE,
+    UNREADABLE_PAIRS,
     BenchmarkRequest,
     LoadedBenchmark,
     Unrateable,
@@ -20,7 +20,7 @@ from longrm.types import Comparison
 VOTES, CORRECTNESS = "Human preference", "Correctness"
 FINDINGS = {
     "voted_ties": "pairs that people found equally good; left out, as in PPE's accuracy",
-    **UNREADABLE,
+    **UNREADABLE_PAIRS,
 }
 
 _PAIRS = "sampled_conflict_pairs"

@@ -6,9 +6,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from longrm.benchmarks.benchmark import (
-    UNREADABLE,
     BenchmarkRequest,
     LoadedBenchmark,
+    json_files,
     load_rows,
     published_comparison,
 )
@@ -56,10 +56,8 @@ def load_rmb(request: BenchmarkRequest) -> LoadedBenchmark:
     both sets share. A loser identical to the best answer ties with it: its item has no right answer, but it counts in
     RMB's rule.
     """
-    path = Path(request.path)
-    # Without any, `load_rows` reports the folder.
-    files = sorted(path.rglob("*.json")) if path.is_dir() else None
-    return load_rows(request, _comparison, UNREADABLE, files=files)
+    files = json_files(Path(request.path), "**/*.json")
+    return load_rows(request, _comparison, files=files)
 
 
 def _comparison(row: FileRow, number: int, names: Counter[str]) -> Comparison:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from longrm.benchmarks.benchmark import (
-    UNREADABLE,
+    UNREADABLE_PAIRS,
     BenchmarkRequest,
     LoadedBenchmark,
     Unrateable,
@@ -30,7 +30,7 @@ MODELS, PEOPLE = "model-model", "human-model"
 
 FINDINGS = {
     "tied_votes": "pairs that as many annotators rank one way as the other; left out",
-    **UNREADABLE,
+    **UNREADABLE_PAIRS,
 }
 
 _HUMAN = "human"

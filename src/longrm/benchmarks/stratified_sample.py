@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 
 from longrm.data.fields import length_and_depth
+from longrm.rng import hash_fraction
 from longrm.types import Comparison
 
 _DEPTHS = 5  # bins, as in the metrics by depth
@@ -49,19 +50,28 @@ def allot(limit: int, sizes: Mapping[Stratum, int]) -> dict[Stratum, int]:
     return taken
 
 
-def evenly(count: int, size: int) -> list[int]:
-    """`count` of `size` places, from 0, spread evenly, so that they come from many contexts."""
-    return [number * size // count for number in range(count)]
+def evenly(count: int, size: int, start: int = 0) -> list[int]:
+    """`count` of `size` places, spread evenly, so that they come from many contexts.
+
+    A random `start` from 0 to `size` - 1 makes every place equally likely.
+    """
+    return [(number * size + start) // count for number in range(count)]
 
 
 def sample(limit: int, strata: Sequence[Stratum]) -> list[int]:
-    """The places of the sampled comparisons, ascending, given the stratum of every comparison in order."""
+    """The places of the sampled comparisons, ascending, given the stratum of every comparison in order.
+
+    Where each stratum starts is hashed: files are often sorted by kind, such as best-of-N before pairs, and the first
+    of every stratum would all be of one kind.
+    """
     places: dict[Stratum, list[int]] = {}
     for place, stratum in enumerate(strata):
         places.setdefault(stratum, []).append(place)
     taken = allot(limit, {stratum: len(found) for stratum, found in places.items()})
     return sorted(
-        found[number] for stratum, found in places.items() for number in evenly(taken[stratum], len(found))
+        found[number]
+        for stratum, found in places.items()
+        for number in evenly(taken[stratum], len(found), int(hash_fraction(*stratum) * len(found)))
     )
 
 

@@ -14,11 +14,12 @@ from longrm.benchmarks.benchmark import (
     LoadedBenchmark,
     Unrateable,
     bucket,
+    json_files,
     measure_with,
     rateable_responses,
 )
 from longrm.data.fields import FileRow, group_of, messages_of, name_of, required
-from longrm.data.files import find_files, origin_of, raw_rows
+from longrm.data.files import origin_of, raw_rows
 from longrm.data.formats import split_conversations
 from longrm.errors import DataError
 from longrm.reading import FieldError, is_number, parse_json, reading, short
@@ -29,7 +30,7 @@ PAIRS = "pairs"
 
 FINDINGS = {
     "failed_trials": "trials without a trajectory, because of an error; left out",
-    "same_outcome": "tasks whose trials all succeed or all fail; left out",
+    "same_outcome": "tasks without both a success and a failure; left out",
     "longer_successes": "pairs whose success has more messages than the failure",
     "shorter_successes": "pairs whose success has fewer messages than the failure",
     **UNREADABLE,
@@ -54,7 +55,7 @@ def load_tau_bench(request: BenchmarkRequest) -> LoadedBenchmark:
     """
     path, source = Path(request.path), request.source
     # The authors publish one .json file per agent and domain.
-    files = (sorted(path.glob("*.json")) if path.is_dir() else []) or find_files(path)
+    files = json_files(path, "*.json")
     measure = measure_with(source.tokenizer)
 
     stop = source.on_bad_row == "stop"

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,18 @@ def find_files(path: Path) -> list[Path]:
     with reading(path, DataError):
         source = str(path)
         is_id = "/" in source and not source.endswith(_SUFFIXES) and hub.split_revision(source) is not None
-        return _files_of(_download(source) if is_id and not path.exists() else path)
+        files = _files_of(_download(source) if is_id and not path.exists() else path)
+        folder = files[0].absolute().parent
+        manifest = folder.with_name(MANIFEST)
+        if folder.name == RUN_ROWS and manifest.is_file():
+            if not read_json(manifest, DataError).get("counts"):  # the last thing that a run writes
+                _warn_of_unfinished(path)
+        return files
+
+
+@cache  # once for a path, though commands look for its files several times
+def _warn_of_unfinished(path: Path) -> None:
+    _logger.warning("%s: the run that writes these rows is not finished; repeat its command", path)
 
 
 def _download(source: str) -> Path:
@@ -117,9 +129,6 @@ def _files_of(path: Path) -> list[Path]:
     if (path / RUN_ROWS).is_dir():
         if not any((path / RUN_ROWS).iterdir()):
             raise DataError(f"{path}: this run has no rows yet; its manifest.json counts what was dropped")
-        manifest = path / MANIFEST
-        if manifest.is_file() and not read_json(manifest, DataError).get("counts"):
-            _logger.warning("%s: the run that writes these rows is not finished; repeat its command", path)
         return _files_of(path / RUN_ROWS)
     state = path / "state.json"
     if state.exists():  # written by datasets.save_to_disk

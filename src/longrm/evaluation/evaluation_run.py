@@ -6,7 +6,7 @@ from longrm import benchmarks, reward_models
 from longrm.benchmarks import BenchmarkSource, Leval, LoadedBenchmark, OwnTokenizer, Probe
 from longrm.clients.remote_settings import ModelName, Remote, refuse_server, servers_of
 from longrm.config import Config
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, DataError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.rules import RULES
 from longrm.evaluation.runner import Shard, ShardName, finish, join_logs, judge_comparisons
@@ -86,11 +86,13 @@ def run_evaluation(
     bench = bench or load_benchmark(settings)
     assert not bench.rule or bench.rule in RULES, f"no scoring rule {bench.rule!r}"
     shard = Shard.parse(settings.shard) if settings.shard is not None else None
-    with claimed_once(RunFolder(out, "evaluation", settings), place) as folder:
-        if model is None and settings.recorded is not None:
-            from longrm.reward_models.recorded import RecordedRewardModel
+    if model is None and settings.recorded is not None:
+        from longrm.reward_models.recorded import RecordedRewardModel
 
-            model = RecordedRewardModel(Path(settings.recorded))
+        model = RecordedRewardModel(Path(settings.recorded))
+        if not any(model.orders(one.id) for one in bench.comparisons):  # before there is a run folder
+            raise DataError(f"no comparison of '{bench.name}' is in the record {settings.recorded}")
+    with claimed_once(RunFolder(out, "evaluation", settings), place) as folder:
         judge = model or load_judge(settings, bench, out)
         if place.is_main_process:
             folder.record(model=judge.provenance, bench=bench.provenance)

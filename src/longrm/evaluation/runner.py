@@ -132,7 +132,10 @@ def finish(
     join_logs(folder)
     if not ranks:
         if shard is None or not batches["batches"]:
-            raise DataError(f"{bench.name}: no row is a comparison")
+            findings = bench.audit.findings.values() if bench.audit is not None else ()
+            counted = [f"{finding.what}: {finding.count:,}" for finding in findings if finding.count]
+            why = f"no row is a comparison ({', '.join(counted)})" if counted else "no row in it"
+            raise DataError(f"{bench.name}: {why}")
         number = len(batches["batches"])
         raise ConfigError(
             f"shard {shard} is empty: '{bench.name}' has {number} batches; omit this shard and merge the first {number}"

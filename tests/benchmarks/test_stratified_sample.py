@@ -146,7 +146,10 @@ def test_a_small_sample_has_every_kind_of_a_sorted_file_by_its_share():
     rows = [
         row(number, length=length, task=task, kind=kind)
         for number, (kind, (length, task)) in enumerate(
-            (kind, cell) for kind, count in (("best-of-N", 10), ("pair", 40)) for cell in cells for _ in range(count)
+            (kind, cell)
+            for kind, count in (("best-of-N", 10), ("pair", 40))
+            for cell in cells
+            for _ in range(count)
         )
     ]
     for limit in (48, 96, 200, 500):

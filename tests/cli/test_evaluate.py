@@ -122,11 +122,20 @@ def test_everything_measured_is_printed_and_fits(capsys, monkeypatch, columns):
         assert text in out, text
 
 
+def test_pairs_among_rankings_are_printed_alone(capsys, monkeypatch):
+    several = {"order": (0, 1, 2), "ranks": (1, 2, 2), "scores": (0.0, 1.0, 2.0), "trials": ()}
+    found = [replace(one, id=f"best of 3, {one.id}", **several) for one in records()]
+    out = printed(capsys, monkeypatch, summed([*records(), *found]))
+    assert "top-1 41.7%" in out
+    assert "pairs alone, % 83.3 [" in out
+    assert "n = 24" in out
+
+
 def test_nothing_empty_is_printed(capsys, monkeypatch):
     plain = [replace(one, length=None, trials=(), scores=(1.0, 0.0)) for one in records(tasks=("one",))]
     out = printed(capsys, monkeypatch, summed(plain))
     assert out.endswith("outcomes 24 answered")
-    for absent in ("By task", "order", "baseline", "rule", "cut", "trials", "boundary", "None"):
+    for absent in ("By task", "alone", "order", "baseline", "rule", "cut", "trials", "boundary", "None"):
         assert absent not in out, absent
 
 

@@ -112,6 +112,7 @@ def percentage(estimate: "Estimate | None", *, interval: bool = True) -> str:
 
 def print_evaluation(summary: "EvaluationSummary") -> None:
     """Prints the headline, accuracy by length and by task, and everything else that was measured as facts."""
+    from longrm.evaluation.metrics import PAIR_ACCURACY
     from longrm.evaluation.rules import RULES
     from longrm.reading import short_name
     from longrm.report.formatting import (
@@ -146,6 +147,9 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
     outcomes = ", ".join(f"{n} {outcome.replace('_', ' ')}" for outcome, n in counts.outcomes.items() if n)
     trials = f", in {counts.trials.total} trials" if counts.trials.total != counts.comparisons else ""
     facts = [("outcomes", f"{outcomes}{trials}")]
+    if (pairs := summary.metrics.pairs) is not None:  # among rankings
+        alone = pairs.overall[PAIR_ACCURACY.name]
+        facts.append(("pairs alone, %", f"{percentage(alone)}, n = {alone.n:,}"))
     if counts.sampled_from is not None:
         facts.append(("sample", f"of {counts.sampled_from:,} comparisons (--limit)"))
     if summary.shard is not None:

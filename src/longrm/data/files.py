@@ -93,11 +93,11 @@ def find_files(path: Path) -> list[Path]:
         source = str(path)
         is_id = "/" in source and not source.endswith(_SUFFIXES) and hub.split_revision(source) is not None
         files = _files_of(_download(source) if is_id and not path.exists() else path)
-        folder = files[0].absolute().parent
+        folder = next(iter(files), path).absolute().parent
         manifest = folder.with_name(MANIFEST)
-        if folder.name == RUN_ROWS and manifest.is_file():
-            if not read_json(manifest, DataError).get("counts"):  # the last thing that a run writes
-                _warn_of_unfinished(path)
+        is_run = folder.name == RUN_ROWS and manifest.is_file()
+        if is_run and not read_json(manifest, DataError).get("counts"):  # the last thing that a run writes
+            _warn_of_unfinished(path)
         return files
 
 

@@ -8,6 +8,7 @@ and written while training goes on; here the copy is one within CPU memory.
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -47,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON line for each way")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     settings = TrainingSettings.model_validate(
         {
             "objective": "bradley_terry",

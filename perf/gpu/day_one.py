@@ -10,10 +10,15 @@ writes a line with the error and does not stop the others; the exit status is th
 
 import argparse
 import json
+import os
 import re
 import shutil
+import signal
+import statistics
 import subprocess
 import sys
+import tempfile
+import textwrap
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -266,7 +271,67 @@ def exchange(options: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
-PARTS = (kernels, equal_scores, steps, lengths_change, serving, generation, profile, exchanges)
+def sharded(options: argparse.Namespace) -> Iterator[Line]:
+    """One training on one device, sharded over all, and again with a process that is killed; and its checkpoints."""
+    count = 2 if options.dry else torch.cuda.device_count()
+    if count < 2:
+        yield {"part": "sharded", "failed": "one GPU"}
+        return
+    length, layers, hidden = (64, 2, 64) if options.dry else (16_384, 16, 2048)
+    recipe = f"""
+        objective = "bradley_terry"
+        model.new = {{ layers = {layers}, hidden = {hidden} }}
+        data.world = {{ name = "records", tokens_per_step = {count * length}, responses_per_step = {8 * count} }}
+        curriculum.lengths = [{length}]
+        optimizer = {{ steps = 8, learning_rate = 1e-4 }}
+        memory.gradient_checkpointing = true
+        checkpoint.every = 4
+    """
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "recipe.toml")
+        file.write_text(textwrap.dedent(recipe))
+        train = ["-m", "longrm", "train", "bradley-terry", "--config", str(file), "--out"]
+        runs = {name: Path(folder, name) for name in ("one", "all", "killed")}
+        shards = ["--set", "parallel.shard=true"]
+        seconds, losses, walls = {}, {}, {}
+        for name, run in runs.items():
+            command = [sys.executable, *train, str(run)]
+            if name != "one":
+                command = [*launch, "--max-restarts=1", *train, str(run), *shards]
+            begun = time.perf_counter()
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+                while name == "killed" and process.poll() is None and not (run / "checkpoints/4").exists():
+                    time.sleep(0.1)
+                if name == "killed":
+                    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+                    os.kill(int(children[-1]), signal.SIGKILL)
+                if process.wait(timeout=1800):
+                    raise RuntimeError(f"the training '{name}' ended with {process.returncode}")
+            walls[name] = time.perf_counter() - begun
+            steps = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
+            losses[name] = torch.tensor([line["loss"] for line in steps])
+            timing = [json.loads(line) for line in (run / "timing.jsonl").read_text().splitlines()]
+            seconds[name] = statistics.median(line["seconds"] for line in timing)
+        yield {
+            "part": "sharded",
+            "devices": count,
+            "one_device": seconds["one"],
+            "all_devices": seconds["all"],
+        } | {
+            f"loss_off_{name}": float((losses[name] / losses["one"] - 1).abs().max())
+            for name in ("all", "killed")
+        }
+        yield {"part": "killed process", "seconds_lost": walls["killed"] - walls["all"]}
+    sizes = ["--layers", str(layers), "--hidden", str(hidden), "--json"]
+    command = [*launch, str(ROOT / "perf/checkpoints.py"), *sizes]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=True)
+    for line in done.stdout.splitlines():
+        if line.startswith("{"):
+            yield {"part": "checkpoint"} | json.loads(line)
+
+
+PARTS = (kernels, equal_scores, steps, lengths_change, serving, generation, profile, exchanges, sharded)
 
 
 def table(lines: Sequence[Line]) -> str:

@@ -38,10 +38,15 @@ def test_a_dry_run_measures_every_part(tmp_path):
         "generation",
         "profile",
         "exchange",
+        "sharded",
+        "killed process",
+        "checkpoint",
     }
     for line in lines:
         if line["part"] == "kernel":
             assert max(line[name] for name in ("output", "query", "key", "value")) < 2e-2
+        if line["part"] == "sharded":
+            assert max(line["loss_off_all"], line["loss_off_killed"]) < 1e-4
         if line["part"] == "scores":
             assert line["largest_difference_over_deviation"] < 0.1
     page = (tmp_path / "docs/scale.md").read_text()

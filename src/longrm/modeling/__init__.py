@@ -10,3 +10,7 @@ import logging
 logging.getLogger("DeepSpeed").addFilter(
     lambda record: "Setting accelerator to CPU" not in record.getMessage()
 )
+# And PEFT imports bitsandbytes wherever that is installed, which then misses a faster kernel for CPUs.
+logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(
+    lambda record: "gemm_4bit_forward" not in record.getMessage()
+)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
@@ -98,6 +99,32 @@ def test_an_adapter_changes_nothing_at_first_and_trains_no_weight_of_the_base(
     linear = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     assert len(free) == 1 + 2 * 2 * len(linear)
     assert all(any(name in weight for weight in free) for name in linear)
+
+
+def test_inputs_of_adapters_are_not_copied_in_fp32(base: Path):
+    found = []
+    for casts in (False, True):
+        scorer = load_scorer(str(base), head_seed=0)
+        trained(scorer, base)
+        set_precision(scorer.model, "bfloat16")
+        if casts:  # as PEFT does by itself
+            for module in scorer.model.modules():
+                if isinstance(module, BaseTunerLayer):
+                    module.cast_input_dtype_enabled = True
+        kept: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor, kept: dict[int, int] = kept) -> torch.Tensor:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            result = shared_prefix.scores(scorer.model, pack([TREE]))
+        weights = [weight for weight in scorer.model.parameters() if weight.requires_grad]
+        found.append((result, *torch.autograd.grad(result.square().sum(), weights)))
+        found.append(sum(kept.values()))
+    (ours, bytes_of_ours), (others, bytes_of_others) = zip(found[::2], found[1::2], strict=True)
+    assert all(torch.equal(one, other) for one, other in zip(ours, others, strict=True))
+    assert bytes_of_ours < bytes_of_others
 
 
 def test_chosen_layers_only(base: Path, tmp_path: Path):

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftConfig, TaskType, inject_adapter_in_model
+from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer, cast_adapter_dtype
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
@@ -68,6 +69,10 @@ def adapt(
         torch.manual_seed(seed)
         inject_adapter_in_model(config, model)
     cast_adapter_dtype(model, _NAME)
+    for module in model.modules():
+        if isinstance(module, LoraLayer):
+            # PEFT's copies of inputs in the fp32 of the adapters would be rounded right back by autocast.
+            module.cast_input_dtype_enabled = False
     if head is not None:
         head.requires_grad_(True)
 

@@ -313,9 +313,9 @@ def _layer_memory(
     norm = not_in_first + tokens * stream * sizes.hidden * full
 
     def matrix_inputs(*modules: str) -> int:
-        """Bytes per token of the kept input of some matrices: one copy in fp32, one each in bf16; and adapters."""
+        """Bytes per token of the kept input of some matrices and of their adapters; bf16 has a copy for each matrix."""
         width = sizes.matrices[modules[0]][0]
-        return b * (width * (1 if b == _FP32 else len(modules)) + rank * len(modules))
+        return b * (width * (1 if b == _FP32 or rank else len(modules)) + rank * len(modules))
 
     def bf16_copies(*modules: str) -> int:
         """Bytes of the bf16 copies of trained fp32 matrices, which autograd keeps as they were multiplied."""
@@ -324,25 +324,22 @@ def _layer_memory(
         shapes = [sizes.matrices[name] for name in modules]
         return b * sum(rank * (width + output) if rank else width * output for width, output in shapes)
 
-    # Attention: inputs of its matrices; queries, keys, values and log-sum-exps; norms of queries and keys; the output,
-    # unless the matrix that reads it, in the model's own precision, keeps it.
+    # Attention: inputs of its matrices; queries, keys, values and log-sum-exps; norms of queries and keys. The
+    # output is the input of a matrix.
     heads = b * (sizes.queries + 2 * keys) + _FP32 * sizes.heads
     if sizes.qk_norm:
         heads += (_FP32 + b * full) * (sizes.queries + sizes.keys) + _FP32 * (sizes.heads + sizes.kv_heads)
-    output = 0 if full or b == _FP32 else b * sizes.queries
     attention_inputs = matrix_inputs("q_proj", "k_proj", "v_proj") + matrix_inputs("o_proj")
-    attention = tokens * (attention_inputs + heads + output)
+    attention = tokens * (attention_inputs + heads)
     kept = sizes.norms * norm + attention + bf16_copies("q_proj", "k_proj", "v_proj", "o_proj")
     # A scorer on a CPU computes the queries of the last layer only where scores are read.
     everywhere = device != "cpu" or sizes.kind != "scorer"
-    not_in_last = 0.0 if everywhere else float(tokens * (b * sizes.queries + _FP32 * sizes.heads + output))
+    not_in_last = 0.0 if everywhere else float(tokens * (b * sizes.queries + _FP32 * sizes.heads))
 
     # The feed-forward layer: inputs of its matrices, and three wide activations (gate, up, and their product).
     wide = matrix_inputs("gate_proj", "up_proj") + matrix_inputs("down_proj") + 3 * b * sizes.intermediate
     copies = bf16_copies("gate_proj", "up_proj", "down_proj")
-    # Adapters read an fp32 copy of what bf16 computes, so the backward pass has a gradient of that copy.
-    cast = _FP32 if rank and b < _FP32 else 0
-    gradients = (2 * b + cast) * sizes.intermediate  # two wide gradients more than are freed
+    gradients = 2 * b * sizes.intermediate  # two wide gradients more than are freed
     if settings.memory.tiled_mlp:
         tile = min(tokens, tile_length(sizes.hidden))
         # Weight gradients are summed over tiles, next to those of one tile.
@@ -355,10 +352,12 @@ def _layer_memory(
 
     # In attention's backward pass, when nothing of the feed-forward layer is kept any more: gradients of output,
     # queries, keys, values and input.
-    attention_working = tokens * (2 * b * (sizes.queries + keys) + (b + cast) * sizes.hidden)
+    attention_working = tokens * (2 * b * (sizes.queries + keys) + b * sizes.hidden)
     if device != "cpu" and b < _FP32:
         # A flash kernel sums the gradient of queries in fp32, and those of keys and values per query head.
         attention_working += tokens * sizes.queries * (_FP32 + 2 * b * (sizes.kv_heads < sizes.heads))
+    # Between the two is the backward pass of a norm: fp32 gradients as wide as its input, in a bf16 stream also copies.
+    norm_working = tokens * (3 if stream == _FP32 else 5) * _FP32 * sizes.hidden
     trees = workload.largest.trees
     if sizes.window_layers and sizes.window is not None and workload.largest.longest > sizes.window:
         # Within a window every branch has a copy of what it sees of its prefix, and the copies have gradients.
@@ -376,7 +375,7 @@ def _layer_memory(
         not_in_first=not_in_first,
         # An fp32 input is shared with the first norm.
         recomputed=kept - (layer_input if stream == _FP32 else 0.0) + layer_input,
-        working=layer_input + max(feed_working, attention_working - feed_kept),
+        working=layer_input + max(feed_working, max(attention_working, norm_working) - feed_kept),
         # The gradient of its output goes nowhere around attention.
-        working_in_first=max(layer_input + feed_working, attention_working - feed_kept),
+        working_in_first=max(layer_input + feed_working, max(attention_working, norm_working) - feed_kept),
     )

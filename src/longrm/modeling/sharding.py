@@ -86,7 +86,10 @@ def compute(model: Any, function: Callable[P, R], *args: P.args, **kwargs: P.kwa
         return function(*args, **kwargs)
     result: R = root(function, *args, **kwargs)
     if not torch.is_grad_enabled():
-        root.reshard()
+        # Without a backward pass, layers that are kept for it would miss the next update.
+        layer: Any
+        for layer in (*model.base_model.layers, root):
+            layer.reshard()
     return result
 
 

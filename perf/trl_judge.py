@@ -2,10 +2,10 @@
 
 The judge is the demo's: it learned to judge contexts of up to 128 tokens by imitation. Then its rotary base is raised
 from 1,000 to 3,000, as for longer contexts, which costs a part of its right verdicts: what GRPO can win back in few
-steps. `longrm synthesize judge-prompts` makes prompts, and `examples/trl_judge.py` trains on them. In the control gold
-verdicts are shuffled among the rows. Both are measured before and after on prompts of unseen contexts, one sampled
-completion each (temperature 1, as in training): the share of right verdicts, by their real gold. Intervals are cluster
-bootstraps over contexts.
+steps. `longrm synthesize judge-prompts` makes prompts, and `examples/trainers/trl_judge.py` trains on them. In the
+control gold verdicts are shuffled among the rows. Both are measured before and after on prompts of unseen contexts, one
+sampled completion each (temperature 1, as in training): the share of right verdicts, by their real gold. Intervals are
+cluster bootstraps over contexts.
 """
 
 import argparse
@@ -142,7 +142,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     judge = rescaled(options.judge or trained_judge(options.out), options.out / "judge")
     spec = importlib.util.spec_from_file_location(
-        "trl_judge", Path(__file__).parents[1] / "examples/trl_judge.py"
+        "trl_judge", Path(__file__).parents[1] / "examples/trainers/trl_judge.py"
     )
     assert spec is not None, "the example is part of the repository"
     assert spec.loader is not None, "it is a Python file"

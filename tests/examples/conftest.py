@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.reward_models.tiny_models import make_scorer
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+TRAINERS = Path(__file__).parents[2] / "examples/trainers"
 PROMPTS = [
     f"In the old ledger {name} holds {word}.\n\nQuestion: What is the access code of {name}?"
     for name, word in (("Corimo", "bucket"), ("Tanelo", "turtle"))
@@ -62,7 +62,7 @@ def example(scorer, monkeypatch):
     monkeypatch.setenv("LONGRM_MODEL", str(scorer))
 
     def load(name):
-        spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+        spec = importlib.util.spec_from_file_location(name, TRAINERS / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module

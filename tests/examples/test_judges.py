@@ -22,7 +22,7 @@ from longrm.types import message_text
 from longrm.worlds.words_tokenizer import words_tokenizer
 from tests.examples.test_trl import SETTINGS
 
-from .conftest import EXAMPLES
+from .conftest import TRAINERS
 
 TEXTS = [
     "B is wrong. [[A]]",
@@ -110,10 +110,10 @@ def test_the_reward_manager_of_verl(rows, expected, tmp_path):
     from verl import DataProto
     from verl.trainer.ppo.reward import get_custom_reward_fn
 
-    spec = importlib.util.spec_from_file_location("verl_judge", EXAMPLES / "verl_judge.py")
+    spec = importlib.util.spec_from_file_location("verl_judge", TRAINERS / "verl_judge.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    function = {"path": str(EXAMPLES / "verl_judge.py"), "name": "compute_score", "reward_kwargs": {}}
+    function = {"path": str(TRAINERS / "verl_judge.py"), "name": "compute_score", "reward_kwargs": {}}
     config = OmegaConf.create(
         {"reward": {"custom_reward_function": function}, "custom_reward_function": function}
     )
@@ -145,7 +145,7 @@ def test_the_reward_manager_of_verl(rows, expected, tmp_path):
 def test_the_executor_of_openrlhf(rows, expected):
     """Its executor loads the file, renders prompts as its data set does, and calls the function for every rollout."""
     agent = pytest.importorskip("openrlhf.utils.agent")
-    executor = agent.SingleTurnAgentExecutor(str(EXAMPLES / "openrlhf_judge.py"))
+    executor = agent.SingleTurnAgentExecutor(str(TRAINERS / "openrlhf_judge.py"))
 
     class Characters:
         def __call__(self, text, **_):

@@ -30,5 +30,5 @@ def test_the_commands_work(scorer, tmp_path, monkeypatch):
 
 def test_the_pages_list_every_example():
     pages = PAGE + (ROOT / "docs/judge_training.md").read_text()
-    named = set(re.findall(r"\(\.\./examples/(\w+\.py)\)", pages))
-    assert named == {file.name for file in (ROOT / "examples").glob("*.py")}
+    named = set(re.findall(r"\(\.\./examples/trainers/(\w+\.py)\)", pages))
+    assert named == {file.name for file in (ROOT / "examples/trainers").glob("*.py")}

@@ -15,7 +15,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from .conftest import EXAMPLES, ROWS, TOO_LONG
+from .conftest import ROWS, TOO_LONG, TRAINERS
 
 
 def watch(reward):
@@ -159,7 +159,7 @@ def test_verifiers(example, expected):
     module = example("verifiers_reward")
     asked = watch(module.REWARD)
     verifiers.load = lambda file: module
-    path = f"{EXAMPLES / 'verifiers_reward.py'}:longrm_reward"
+    path = f"{TRAINERS / 'verifiers_reward.py'}:longrm_reward"
     found = asyncio.run(all_at_once(*[verifiers(path, prompt, reply) for prompt, reply in ROWS]))
     assert found == expected
     assert_shared(asked, len(ROWS))

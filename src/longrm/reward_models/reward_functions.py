@@ -257,7 +257,7 @@ def reward_function(
     rubrics: str | None = None,
     length: int | Literal["item"] | None = None,
 ) -> RewardFunction:
-    """Makes the reward function that TRL takes as `reward_funcs`; for other trainers see `examples/`.
+    """Makes the reward function that TRL takes as `reward_funcs`; for other trainers see `examples/trainers/`.
 
     Args:
         model: A name as `longrm.load` takes it, with its errors, or a loaded model.

@@ -355,7 +355,7 @@ def verdict_reward(
     metric: str = "exact_match",
     **weights: float,
 ) -> VerdictReward:
-    """Makes the reward that TRL takes as `reward_funcs`, to train a judge; for other trainers see `examples/`.
+    """Makes the reward that TRL takes as `reward_funcs`, to train a judge; for other trainers see `examples/trainers/`.
 
     Prompts are rows of `longrm synthesize judge-prompts`. `longrm.verdict_reward(correct=1.0, format=0.1)` weighs two
     terms; docs/judge_training.md describes all of them.

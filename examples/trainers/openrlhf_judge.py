@@ -2,7 +2,7 @@
 
 longrm synthesize judge-prompts --set source=file:pairs.jsonl --set tokenizer=JUDGE --out runs/prompts
 python -m openrlhf.cli.train_ppo_ray ... \
-    --reward.remote_url examples/openrlhf_judge.py --data.prompt_dataset runs/prompts/rows \
+    --reward.remote_url examples/trainers/openrlhf_judge.py --data.prompt_dataset runs/prompts/rows \
     --data.input_key prompt --data.label_key gold --data.apply_chat_template
 
 OpenRLHF passes one completion and its gold verdict per call, for prompts of the pairwise or the listwise format. Terms

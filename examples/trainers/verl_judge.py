@@ -1,9 +1,9 @@
 """Rewards a judge that verl trains for its verdicts.
 
 longrm synthesize judge-prompts --set source=file:pairs.jsonl --set tokenizer=JUDGE --out runs/prompts
-python examples/verl_judge.py runs/prompts/rows prompts.parquet   # the columns that verl reads
+python examples/trainers/verl_judge.py runs/prompts/rows prompts.parquet   # the columns that verl reads
 python -m verl.trainer.main_ppo ... \
-    data.train_files=prompts.parquet reward.custom_reward_function.path=examples/verl_judge.py
+    data.train_files=prompts.parquet reward.custom_reward_function.path=examples/trainers/verl_judge.py
 
 verl passes one completion per call, so terms that compare completions of one comparison (`consistent`, and `correct` of
 the pointwise format) do not apply. For long completions use verl's own overlong buffer in place of `brief`.

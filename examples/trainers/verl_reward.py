@@ -1,7 +1,7 @@
 """Scores verl's rollouts with a longrm reward model; no server is needed.
 
 python -m verl.trainer.main_ppo ... \
-    reward.custom_reward_function.path=examples/verl_reward.py reward.num_workers=1
+    reward.custom_reward_function.path=examples/trainers/verl_reward.py reward.num_workers=1
 
 verl passes one completion per call, without its prompt: your data set must have the prompt, as text or messages, in
 `extra_info["prompt"]`. Each of the `reward.num_workers` processes loads its own copy of the model; completions that

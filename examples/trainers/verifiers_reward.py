@@ -3,7 +3,7 @@
 As a setting of the task, in the TOML of an evaluation or of prime-rl:
 
 [env.taskset.task.rewards.longrm]
-fn = "examples/verifiers_reward.py:longrm_reward"
+fn = "examples/trainers/verifiers_reward.py:longrm_reward"
 weight = 1.0
 
 LONGRM_MODEL is the model.

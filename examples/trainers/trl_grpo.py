@@ -1,6 +1,6 @@
 """Trains a policy with TRL's GRPO and a longrm reward model.
 
-python examples/trl_grpo.py POLICY MODEL PROMPTS.jsonl OUT
+python examples/trainers/trl_grpo.py POLICY MODEL PROMPTS.jsonl OUT
 
 POLICY is a language model, MODEL anything that `longrm.load` takes; PROMPTS.jsonl has a column `prompt` (text or
 messages).

@@ -1,7 +1,7 @@
 """Trains a judge with TRL's GRPO on its verdicts.
 
 longrm synthesize judge-prompts --set source=file:pairs.jsonl --set tokenizer=JUDGE --out runs/prompts
-python examples/trl_judge.py JUDGE runs/prompts/rows OUT
+python examples/trainers/trl_judge.py JUDGE runs/prompts/rows OUT
 
 JUDGE is a language model. The rows of a comparison follow one another, and stay together because `shuffle_dataset` is
 off: the term `consistent` compares both orders of a comparison in one batch.

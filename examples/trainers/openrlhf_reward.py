@@ -1,7 +1,7 @@
 """Scores OpenRLHF's rollouts with a longrm reward model; no server is needed.
 
 python -m openrlhf.cli.train_ppo_ray ... \
-    --reward.remote_url examples/openrlhf_reward.py --data.label_key prompt
+    --reward.remote_url examples/trainers/openrlhf_reward.py --data.label_key prompt
 
 OpenRLHF passes one completion per call, after a prompt that is rendered for the policy. The reward model reads the
 prompt from the label instead: set --data.label_key to the column of the prompt (text or messages). Each of the

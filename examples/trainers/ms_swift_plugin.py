@@ -1,6 +1,6 @@
 """Registers a longrm reward model as a reward function of ms-swift; no server is needed.
 
-swift rlhf --rlhf_type grpo ... --external_plugins examples/ms_swift_plugin.py --reward_funcs longrm
+swift rlhf --rlhf_type grpo ... --external_plugins examples/trainers/ms_swift_plugin.py --reward_funcs longrm
 
 LONGRM_MODEL names the model.
 """

@@ -83,6 +83,13 @@ def test_related(folder):
     assert train.removesuffix(" --out runs/model") in printed[-1]
 
 
+def test_shared_prefix(folder):
+    make_scorer(folder / "runs/short/model", positions=512)
+    (python,) = blocks("shared_prefix.md", "python")
+    together, *alone = executed(python, "docs/shared_prefix.md").splitlines()
+    assert json.loads(together) == pytest.approx([float(score) for score in alone], rel=1e-4)
+
+
 def test_runs(folder):
     rows = [{"prompt": f"{n}?", "chosen": "yes" * n, "rejected": "no" * (n % 5 + 1)} for n in range(1, 12)]
     Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -28,7 +28,7 @@ from longrm.training.train import train
 
 
 class TimedWriter(CheckpointWriter):
-    """Records the seconds that training stands still."""
+    """Records the seconds that training is stopped."""
 
     seconds: list[float]
 

@@ -52,7 +52,6 @@ from torch import Tensor
 from longrm.clients import Request
 from longrm.data.joining import Encoded
 from longrm.data.tokenizing import Tokenizer
-from longrm.modeling.attention import CONTINUATION
 from longrm.modeling.group_sampling import GroupSampler
 from longrm.modeling.loading import LanguageModel
 from longrm.modeling.local_writer import LocalWriter
@@ -239,7 +238,6 @@ def rollout_arm(name: str, work: Workload, count: int, most: int) -> Arm:
         requests = [Request(question, most, temperature=1.0, seed=seed) for seed in seeds]
 
         def write() -> list[tuple[str, int]]:
-            work.stock.set_attn_implementation(CONTINUATION)
             writer = LocalWriter(LanguageModel(work.stock, tokenizer), "")
             answers = [writer.write([request])[0] for request in requests]
             return [(answer.text, answer.completion_tokens) for answer in answers]

@@ -26,14 +26,13 @@ from measuring import (
 
 from longrm.clients import Completion, Request
 from longrm.data.tokenizing import Tokenizer
-from longrm.modeling.attention import CONTINUATION
 from longrm.modeling.loading import LanguageModel
 from longrm.modeling.local_writer import LocalWriter
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     model = make_workload(options, options.prompt, [options.response], writes=True).ours.eval()
-    model.to(getattr(torch, options.dtype)).set_attn_implementation(CONTINUATION)
+    model.to(getattr(torch, options.dtype))
     template = "{{ messages[0]['content'] }}"
     backend = words_backend(options.vocabulary)
     tokenizer = Tokenizer.from_backend(backend, chat_template=template, eos=word(END), pad=word(PAD))

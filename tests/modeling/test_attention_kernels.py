@@ -344,7 +344,7 @@ def test_a_model_with_a_kernel_computes_what_separate_sequences_do(family, monke
 
 
 class Remembering(WrittenOut):
-    """Knows what it has returned, and what of it exists still."""
+    """Keeps weak references to its results."""
 
     def __init__(self):
         super().__init__()
@@ -524,7 +524,7 @@ def test_a_soft_cap_has_no_flash_kernel_of_torch(monkeypatch):
 
 @pytest.fixture
 def flash_of_torch(monkeypatch):
-    """Stands in for a GPU with torch's flash kernel, and returns what installs one that replaces it."""
+    """Simulates a GPU with torch's flash kernel; returns a function that installs a replacement of it."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(attention_cuda, "find_spec", lambda name: name == "flash_attn_interface" or None)
 

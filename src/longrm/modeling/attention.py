@@ -1,12 +1,9 @@
-"""Attention over a shared prefix, as functions that transformers calls by name.
+"""Attention over a shared prefix, as a function that transformers calls by name.
 
 A prefix token sees the prefix up to itself; a branch token sees its whole prefix, and its branch up to itself. Two
 calls of a flash kernel compute that and are merged (`attention_varlen`); on CUDA, `attention_cuda` chooses the kernel,
 or FlexAttention. Without one the scores are written out a part at a time. No mask over pairs of prefix tokens is built,
 so memory is linear in the prefix.
-
-Two names are registered with transformers. `longrm_shared_prefix` reads packed sequences without a cache.
-`longrm_continuation` reads one sequence block by block, over transformers' cache, for generation.
 
 Transformers passes to an attention function whatever a model's architecture needs: windows, soft caps, sinks. Ignoring
 one would be silently wrong, so what is not computed here is refused at the call, and mostly earlier (`loading`). The
@@ -24,7 +21,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn import functional
-from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
 from longrm.errors import ModelError
@@ -48,9 +44,6 @@ from longrm.modeling.shared_prefix import LayerAttention, Packed, TransformersMo
 
 SHARED_PREFIX = "longrm_shared_prefix"
 """The `attn_implementation` of packed sequences over shared prefixes."""
-
-CONTINUATION = "longrm_continuation"
-"""The `attn_implementation` of one sequence that is read block by block over a cache."""
 
 LayerKeys = Float[Tensor, "G S D"]
 
@@ -108,41 +101,7 @@ def shared_prefix_attention(
     return (output if sequence is None else over_tokens(output, sequence)), None
 
 
-def continuation_attention(
-    module: nn.Module,
-    query: Float[Tensor, "1 H R D"],
-    key: Keys,
-    value: Keys,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    **extra: Any,
-) -> tuple[Float[Tensor, "1 R H D"], None]:
-    """Computes the causal attention of the last R of S tokens, without a mask; registered as `CONTINUATION`."""
-    if extra.get("layout") is not None:
-        raise ModelError(
-            f"{CONTINUATION} attention reads one sequence, not a packed one: load the model with packed=True, or call "
-            f"model.set_attn_implementation('{SHARED_PREFIX}')"
-        )
-    spec = _spec(module, query, dropout, scaling, {"attention_mask": attention_mask, **extra})
-    assert len(query) == 1, "one sequence at a time: padding would be ignored"
-    query, key = query.to(value.dtype), key.to(value.dtype)
-    read, tokens = query.shape[2], key.shape[2]  # R, S
-    spec = spec.within(tokens)
-    if read == 1 and spec.window is not None:  # one query sees the last keys, whatever is before them
-        key, value = key[:, :, -spec.window :], value[:, :, -spec.window :]
-        spec = replace(spec, window=None)
-    if spec.plain and read in (1, tokens):
-        # torch's `is_causal` aligns the mask to the start, which is right only if all tokens are read.
-        return sdpa(query, key, value, spec.scale, is_causal=read > 1).transpose(1, 2), None
-    if spec.plain and query.device.type != "cpu":
-        mask = causal_lower_right(read, tokens)  # on a CPU torch would make it a dense mask, [R, S]
-        return sdpa(query, key, value, spec.scale, attn_mask=mask).transpose(1, 2), None
-    return segment_attention(query, key, value, [read], spec), None
-
-
 AttentionInterface.register(SHARED_PREFIX, shared_prefix_attention)
-AttentionInterface.register(CONTINUATION, continuation_attention)
 
 
 def _spec(

@@ -65,9 +65,8 @@ class TorchKernel:
     def _activate(self) -> None:
         active = current_flash_attention_impl()
         if self._replacement and active != self._replacement:
-            with warnings.catch_warnings(
-                action="ignore"
-            ):  # torch warns of what is meant here, that kernels change
+            # torch warns that kernels change, which is intended.
+            with warnings.catch_warnings(action="ignore"):
                 activate_flash_attention_impl(self._replacement)
         elif active and not self._replacement:
             restore_flash_attention_impl()

@@ -117,9 +117,7 @@ class SequenceBounds:
     longest_keys: int
     causal: bool
     window: int | None = None
-    used: Int[Tensor, " sequences"] | None = (
-        None  # how many of its keys, the first ones, a sequence has; None for all
-    )
+    used: Int[Tensor, " sequences"] | None = None  # a sequence has only its first so many keys; None for all
 
     @property
     def positional(self) -> tuple[Tensor, Tensor, int, int]:
@@ -409,24 +407,16 @@ class _Calls(torch.autograd.Function):
     """The calls, their merge and its gradient; see the module."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        query: FlatQueries,
-        key: FlatKeys,
-        value: FlatKeys,
-        sinks: Float[Tensor, " H"] | None,
-        kernel: VarlenKernel,
-        calls: Calls,
-        spec: AttentionSpec,
-    ) -> FlatQueries:
+    def forward(ctx: Any, *inputs: Any) -> FlatQueries:
         results = _results.get()
         if isinstance(results, Iterator):
             output, lse = next(results)
             output = output.detach()  # what is returned here gets a graph, which would outlive its layer
         else:
-            output, lse = _merged(query, key, value, sinks, kernel, calls, spec)
+            output, lse = _merged(*inputs)
             if results is not None and any(ctx.needs_input_grad):
                 results.append((output.detach(), lse))
+        query, key, value, sinks, kernel, calls, spec = inputs
         ctx.save_for_backward(query, key, value, output, lse, *(() if sinks is None else (sinks,)))
         ctx.kernel, ctx.calls, ctx.spec = kernel, calls, spec
         return output
@@ -437,7 +427,7 @@ class _Calls(torch.autograd.Function):
         (grad,) = grads
         query, key, value, output, lse, *sinks = ctx.saved_tensors
         # With the merged output and lse, each call returns its keys' part of the whole gradient.
-        own = Attended(query, taken(key, calls.keys), taken(value, calls.keys), output, lse)
+        own = Attended(query, gathered(key, calls.keys), gathered(value, calls.keys), output, lse)
         of_query, *of_keys = kernel.backward(grad, own, calls.own, spec)
         of_key, of_value = (_put_back(part, calls.keys, len(key)) for part in of_keys)
         if calls.on_prefix is not None:
@@ -465,7 +455,7 @@ def _merged(
     spec: AttentionSpec,
 ) -> tuple[FlatQueries, LogSumExps]:
     """The output and the log-sum-exp of all calls."""
-    own_key, own_value = taken(key, calls.keys), taken(value, calls.keys)
+    own_key, own_value = gathered(key, calls.keys), gathered(value, calls.keys)
     output, lse = kernel.forward(query, own_key, own_value, calls.own, spec)
     if calls.on_prefix is not None:
         rows, seen = calls.branches, calls.prefixes
@@ -481,8 +471,8 @@ def _merged(
     return output, lse
 
 
-def taken(states: FlatKeys, places: Sequence[range]) -> FlatKeys:
-    """The rows at some places: a copy only if there are several."""
+def gathered(states: FlatKeys, places: Sequence[range]) -> FlatKeys:
+    """The rows at some places; one place is not copied."""
     parts = [states[place.start : place.stop] for place in places]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 

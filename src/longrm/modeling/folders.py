@@ -150,7 +150,7 @@ def has_head(parts: ModelFolders) -> bool:
 
 
 def has_mlp_head(folder: Path) -> bool:
-    """Whether the weights in a folder, if there are any, are of a model or an adapter with an MLP head."""
+    """Whether a folder has the weights of a model or an adapter with an MLP head."""
     shards = folder.glob("*model*.safetensors")
     return any(name.endswith(HEAD_OUT) for shard in shards for name in tensor_shapes(shard))
 

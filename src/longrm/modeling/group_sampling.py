@@ -11,7 +11,7 @@ comparison share the context.
 All keys of a layer are in one tensor, and a continuation sees some ranges of it: those of its prompt, which it may
 share with others, and its own. Attention over them needs neither padding nor a copy (`attention.range_attention`).
 
-What is drawn depends on the seed and the logits alone, and logits on the batch by rounding only.
+Tokens depend on the seed and the logits alone; the batch changes logits by rounding only.
 
 The model has `longrm_shared_prefix` attention, as in training.
 
@@ -21,6 +21,7 @@ Shapes: T tokens that there is room for, N continuations, G key heads, D head si
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -29,13 +30,12 @@ from torch import Tensor
 from longrm.data.joining import common_prefix
 from longrm.modeling.attention import packed_attention, range_attention, segment_attention
 from longrm.modeling.attention_varlen import (
-    AttentionSpec,
     Keys,
     Output,
     Queries,
     RangeCalls,
+    gathered,
     plan_ranges,
-    taken,
 )
 from longrm.modeling.device_memory import autocast_body
 from longrm.modeling.shapes import PackedLayout, TreeShape
@@ -70,9 +70,7 @@ class Sample:
     ended: bool  # whether the last token is an end token; otherwise `max_tokens` was reached
     # Mean entropy in nats of the distributions that tokens were drawn from, before top-p; 0 at temperature 0.
     entropy: float
-    finite: bool = (
-        True  # whether all logits were; otherwise the tokens are those before the first that were not
-    )
+    finite: bool = True  # whether all logits were; otherwise `tokens` ends before the first that were not
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ class GroupSampler:
 
     @torch.inference_mode()
     def write(
-        self, wanted: Sequence[Continuation], on_end: Callable[[int], None] = lambda count: None
+        self, continuations: Sequence[Continuation], on_end: Callable[[int], None] = lambda count: None
     ) -> list[Sample]:
         """Writes continuations of any prompts, each up to its own `max_tokens`; `on_end` gets the number that ended."""
         prompts: dict[int, _Prompt] = {}
@@ -127,8 +125,8 @@ class GroupSampler:
         size = 0
         last = _Prompt([], [])
         # Sorted, so that a prompt has nothing in common with others that its neighbor has not.
-        for index in sorted(range(len(wanted)), key=lambda index: list(wanted[index].prompt)):
-            ids = list(wanted[index].prompt)
+        for index in sorted(range(len(continuations)), key=lambda index: list(continuations[index].prompt)):
+            ids = list(continuations[index].prompt)
             if ids != last.ids:
                 # ids[:-1]: the last token must be read for its logits even if all of the prompt is kept.
                 shared = begin = common_prefix(last.ids, ids[:-1])
@@ -145,14 +143,16 @@ class GroupSampler:
                 begins.append(begin)
                 size += len(ids) - shared
             prompts[index] = last
-            written[index] = range(size, size + wanted[index].max_tokens - 1)  # the last token is not read
+            written[index] = range(
+                size, size + continuations[index].max_tokens - 1
+            )  # the last token is not read
             size = written[index].stop
         before, self._layers, self._kept = self._layers, [], []
 
         def keep(layer: int, key: Keys, value: Keys, slots: slice | Tensor) -> tuple[Tensor, Tensor]:
             if layer == len(self._layers):
                 new = [part.new_empty(size, part.shape[1], part.shape[3]) for part in (key, value)]
-                # Dropped as soon as what is used of it is copied, so that only one layer is in memory twice.
+                # Old keys are dropped layer by layer as they are copied, so that only one layer is in memory twice.
                 for old, room in zip(before.pop(0) if before else (), new, strict=False):
                     for place, target in moved:
                         room[target : target + len(place)] = old[place.start : place.stop]
@@ -187,21 +187,14 @@ class GroupSampler:
                     self._model.device,
                 )
 
-            def attend(
-                layer: int,
-                query: Queries,
-                key: Keys,
-                value: Keys,
-                layout: PackedLayout,
-                spec: AttentionSpec,
-                only_ends: bool,
-            ) -> Output:
+            def attend(layer: int, query: Queries, key: Keys, value: Keys, *options: Any) -> Output:
+                _, spec, _ = options
                 return range_attention(query, *keep(layer, key, value, slots), calls(spec.window), spec)
 
             return self._forward(tokens, positions, attend, len(live))
 
-        logits = torch.cat([after[id(prompts[index])] for index in range(len(wanted))])
-        return write_tokens(wanted, logits, self._ends, read, on_end)
+        logits = torch.cat([after[id(prompts[index])] for index in range(len(continuations))])
+        return write_tokens(continuations, logits, self._ends, read, on_end)
 
     def token_bytes(self) -> int:
         """Bytes of the keys and values of a token."""
@@ -220,15 +213,8 @@ class GroupSampler:
     ) -> Float[Tensor, "1 V"]:
         """Reads the tokens of a prompt from `start`; returns the logits after its last one."""
 
-        def attend(
-            layer: int,
-            query: Queries,
-            key: Keys,
-            value: Keys,
-            layout: PackedLayout,
-            spec: AttentionSpec,
-            only_ends: bool,
-        ) -> Output:
+        def attend(layer: int, query: Queries, key: Keys, value: Keys, *options: Any) -> Output:
+            layout, spec, _ = options
             end = begin + layout.tokens
             (place,) = _between(prompt.places, begin, end)
             states = keep(layer, key, value, slice(place.start, place.stop))
@@ -236,7 +222,7 @@ class GroupSampler:
                 return packed_attention(query, key, value, layout, spec)
             # [T, G, D] -> [1, G, end, D]
             keys, values = (
-                taken(part, _between(prompt.places, 0, end)).transpose(0, 1)[None] for part in states
+                gathered(part, _between(prompt.places, 0, end)).transpose(0, 1)[None] for part in states
             )
             return segment_attention(query, keys, values, [layout.tokens], spec)
 
@@ -271,7 +257,7 @@ class GroupSampler:
 
 
 def write_tokens(
-    wanted: Sequence[Continuation],
+    continuations: Sequence[Continuation],
     logits: Float[Tensor, "N V"],
     ends: Collection[int],
     read: Callable[[Sequence[int], Sequence[int]], Float[Tensor, "N V"]],
@@ -281,22 +267,22 @@ def write_tokens(
 
     `read` takes the numbers of those that have not, and the last token of each, and returns the logits after these.
     """
-    generators = [torch.Generator().manual_seed(one.seed) for one in wanted]
-    written: list[list[int]] = [[] for _ in wanted]
-    entropies, finite = [0.0] * len(wanted), [True] * len(wanted)
-    live = list(range(len(wanted)))
+    generators = [torch.Generator().manual_seed(one.seed) for one in continuations]
+    written: list[list[int]] = [[] for _ in continuations]
+    entropies, finite = [0.0] * len(continuations), [True] * len(continuations)
+    live = list(range(len(continuations)))
     while live:
         # Single logits may be minus infinity: those of tokens that never occur.
         most = logits.max(dim=-1)
         for index, known in zip(live, torch.isfinite(most.values).tolist(), strict=True):
             finite[index] = known
         likely = most.indices.tolist()
-        drawn = [row for row, index in enumerate(live) if finite[index] and wanted[index].temperature]
+        drawn = [row for row, index in enumerate(live) if finite[index] and continuations[index].temperature]
         if drawn:
             own = [live[row] for row in drawn]
             found = _draw(
                 logits if len(drawn) == len(live) else logits[drawn],
-                [wanted[index] for index in own],
+                [continuations[index] for index in own],
                 [generators[index] for index in own],
             )
             for row, (token, entropy) in zip(drawn, found, strict=True):
@@ -306,10 +292,10 @@ def write_tokens(
         for index, token in zip(live, likely, strict=True):
             if finite[index]:
                 written[index].append(token)
-                if token not in ends and len(written[index]) < wanted[index].max_tokens:
+                if token not in ends and len(written[index]) < continuations[index].max_tokens:
                     going_on.append(index)
         if len(going_on) < len(live):
-            on_end(len(wanted) - len(going_on))
+            on_end(len(continuations) - len(going_on))
         live = going_on
         if live:
             logits = read(live, [written[index][-1] for index in live])
@@ -320,7 +306,7 @@ def write_tokens(
 
 
 def _between(places: Sequence[range], begin: int, end: int) -> list[range]:
-    """Where tokens `begin` to `end` are of a sequence whose tokens are at some places."""
+    """The places of tokens `begin` to `end` of a sequence, given the places of all its tokens."""
     found: list[range] = []
     at = 0
     for place in places:
@@ -334,16 +320,16 @@ def _between(places: Sequence[range], begin: int, end: int) -> list[range]:
 
 
 def _draw(
-    logits: Float[Tensor, "N V"], wanted: Sequence[Continuation], generators: Sequence[torch.Generator]
+    logits: Float[Tensor, "N V"], continuations: Sequence[Continuation], generators: Sequence[torch.Generator]
 ) -> list[tuple[int, float]]:
     """Draws a token from each row; returns it with the entropy of its distribution."""
     # On the CPU, so that a seed means the same on every device.
-    temperatures = torch.tensor([one.temperature for one in wanted])
+    temperatures = torch.tensor([one.temperature for one in continuations])
     logprobs = (logits.cpu() / temperatures[:, None]).log_softmax(dim=-1)
     probabilities = logprobs.exp()
     entropies = -(probabilities * logprobs.clamp_min(torch.finfo(torch.float32).min)).sum(dim=-1)
     drawn = []
-    for own, one, generator in zip(probabilities, wanted, generators, strict=True):
+    for own, one, generator in zip(probabilities, continuations, generators, strict=True):
         tokens = None
         if one.top_p < 1.0:
             own, tokens = own.sort(descending=True)

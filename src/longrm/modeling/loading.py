@@ -22,7 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from longrm.data.tokenizing import Tokenizer, scored_at
 from longrm.errors import ConfigError, ModelError, first_line, importing, nearest
-from longrm.modeling.attention import CONTINUATION, SHARED_PREFIX
+from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.folders import (
     ADAPTER_PREFIX,
@@ -35,7 +35,6 @@ from longrm.modeling.folders import (
     find_model_folders,
     has_head,
     tensor_shapes,
-    unsupported,
     weight_files,
 )
 from longrm.modeling.heads import MLPHead, draw_head
@@ -160,9 +159,7 @@ def load_language_model(
 ) -> LanguageModel:
     """Loads a causal language model from a folder or a Hub id; arguments as for `load_scorer`.
 
-    With `packed` it reads packed sequences, by `longrm_shared_prefix` attention. Else it generates: by
-    `longrm_continuation` if the architecture can be read block by block exactly, and otherwise by transformers' own
-    attention.
+    With `packed` it reads packed sequences only, by `longrm_shared_prefix` attention; else it is transformers' own.
 
     Raises:
         ModelError: As for `load_scorer`, or the model cannot generate token by token.
@@ -185,23 +182,19 @@ def load_language_model(
     _complete(model, tokenizer, parts, where)
     if packed:
         model.set_attn_implementation(SHARED_PREFIX)
-    elif model._supports_attention_backend and not any(unsupported(model.config)):
-        model.set_attn_implementation(CONTINUATION)
     with weights_fit(where, device):
         return LanguageModel(model.to(device).eval(), tokenizer, parts.origin)
 
 
 @contextmanager
 def generation_mode(language_model: LanguageModel) -> Iterator[LanguageModel]:
-    """Lets a language model that was loaded with `packed=True` generate, within a `with` block."""
+    """Lets a language model in training generate, within a `with` block."""
     model = language_model.model
     training = model.training
-    model.set_attn_implementation(CONTINUATION)
     model.eval()
     try:
         yield language_model
     finally:
-        model.set_attn_implementation(SHARED_PREFIX)
         model.train(training)
 
 

@@ -5,8 +5,8 @@ a step reads one token of each (`group_sampling`). What a prompt has in common w
 batch before is not read again: both orders of a pair, votes, reminders, and questions about one document.
 
 A batch changes logits by rounding only, and the seed of each request is its own. In fp32 texts are the same in any
-batch; in bf16, where the two most likely tokens are closer than rounding, a text may differ with what is written next
-to it, as in every server that batches.
+batch; in bf16, where the two most likely tokens are closer than rounding, a text may depend on the other requests of
+its batch, as in every server that batches.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,8 +22,9 @@ from longrm.data.joining import common_prefix
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.judging.answers import opened_thought, thinking_tags
-from longrm.modeling.attention import CONTINUATION, SHARED_PREFIX
+from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.device_memory import autocast_body, cache_bytes, concerns_one_query
+from longrm.modeling.folders import unsupported
 from longrm.modeling.group_sampling import Continuation, GroupSampler, Sample, write_tokens
 from longrm.modeling.loading import LanguageModel, load_language_model
 from longrm.modeling.shared_prefix import check_embedded
@@ -54,7 +55,7 @@ class LocalWriter(Writer):
         self.limit: int | None = getattr(self._model.config, "max_position_embeddings", None)
         self._ends = end_tokens(language_model)
         self._sampler: GroupSampler | None = None
-        if self._model.config._attn_implementation == CONTINUATION:
+        if self._model._supports_attention_backend and not any(unsupported(self._model.config)):
             self._model.set_attn_implementation(SHARED_PREFIX)
             self._sampler = GroupSampler(self._model, self._ends, fp32_head=False)
         self._room = 0  # tokens of a batch; unknown before the first one
@@ -125,21 +126,21 @@ class LocalWriter(Writer):
         self, prompts: Sequence[list[int]], requests: Sequence[Request], on_end: Callable[[int], None]
     ) -> list[Completion]:
         """Answers a batch; without memory for all of it, each half of it."""
-        wanted = [
+        continuations = [
             Continuation(prompt, request.max_tokens, request.seed, request.temperature)
             for prompt, request in zip(prompts, requests, strict=True)
         ]
         try:
-            samples = self._write(wanted, on_end)
+            samples = self._write(continuations, on_end)
         except (MemoryError, RuntimeError) as error:
             if not concerns_one_query(error, self._model):
                 raise
             samples = None  # outside this block, as the error keeps the tensors of its frames
         if samples is not None:
-            return [self._completion(*one) for one in zip(wanted, requests, samples, strict=True)]
+            return [self._completion(*one) for one in zip(continuations, requests, samples, strict=True)]
         if self._sampler is not None:
             self._sampler.forget()
-        half = len(wanted) // 2
+        half = len(continuations) // 2
         if half:
             first = self._answers(prompts[:half], requests[:half], on_end)
             second = self._answers(prompts[half:], requests[half:], lambda ended: on_end(half + ended))
@@ -150,8 +151,8 @@ class LocalWriter(Writer):
         )
         return [Completion(Outcome.ERROR, detail=detail, prompt_tokens=len(prompts[0]))]
 
-    def _completion(self, wanted: Continuation, request: Request, sample: Sample) -> Completion:
-        tokens, written = len(wanted.prompt), len(sample.tokens)
+    def _completion(self, continuation: Continuation, request: Request, sample: Sample) -> Completion:
+        tokens, written = len(continuation.prompt), len(sample.tokens)
         if not sample.finite:
             detail = f"the logits of answer token {written + 1} are not finite"
             return Completion(Outcome.UNPARSED, detail=detail, prompt_tokens=tokens)
@@ -165,9 +166,9 @@ class LocalWriter(Writer):
         )
 
     @torch.inference_mode()
-    def _write(self, wanted: Sequence[Continuation], on_end: Callable[[int], None]) -> list[Sample]:
+    def _write(self, continuations: Sequence[Continuation], on_end: Callable[[int], None]) -> list[Sample]:
         if self._sampler is not None:
-            return self._sampler.write(wanted, on_end)
+            return self._sampler.write(continuations, on_end)
         cache = DynamicCache(config=self._model.config)
 
         def read(live: Sequence[int], tokens: Sequence[int]) -> Float[Tensor, "1 V"]:
@@ -181,7 +182,7 @@ class LocalWriter(Writer):
             logits: Tensor = output.logits[0].float()
             return logits
 
-        return write_tokens(wanted, read([0], wanted[0].prompt), self._ends, read, on_end)
+        return write_tokens(continuations, read([0], continuations[0].prompt), self._ends, read, on_end)
 
 
 def end_tokens(language_model: LanguageModel) -> set[int]:

@@ -240,7 +240,7 @@ def _faster(
     devices: int,
     saved: float,
 ) -> Switch | None:
-    """The outputs of attention, kept instead of recomputed, if there is room for them; `saved` is of all operations."""
+    """Keeping the outputs of attention instead of recomputing them, if they fit; `saved` is the share of operations."""
     if saved < 1 - _WORTHWHILE or not settings.memory.gradient_checkpointing:
         return None
     memory = settings.memory.model_copy(update={"keep_attention": True})

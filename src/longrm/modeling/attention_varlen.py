@@ -411,11 +411,11 @@ class _Calls(torch.autograd.Function):
         results = _results.get()
         if isinstance(results, Iterator):
             output, lse = next(results)
-            output = output.detach()  # what is returned here gets a graph, which would outlive its layer
+            output = output.detach()  # it is part of the graph of the first pass
         else:
             output, lse = _merged(*inputs)
             if results is not None and any(ctx.needs_input_grad):
-                results.append((output.detach(), lse))
+                results.append((output, lse))
         query, key, value, sinks, kernel, calls, spec = inputs
         ctx.save_for_backward(query, key, value, output, lse, *(() if sinks is None else (sinks,)))
         ctx.kernel, ctx.calls, ctx.spec = kernel, calls, spec

@@ -12,10 +12,9 @@ with c, a and h the FLOPs per token, per pair of tokens and per row of logits. `
 the ratios of c and of a alone. The script fails if losses or gradient norms differ by more than 1e-4, or if `share` is
 above 1.05.
 
-`rollouts`: G continuations of one prompt, sampled together (`together`), by the same sampler one by one (`singly`), and
-by the writer that evaluations use (`writer`), one request at a time. All read the prompt once; the last two read its
-last token again for each continuation. `seconds_per_token` is the time of all over their tokens; without the prompt, it
-is the difference to one token each. The script fails if the texts differ.
+`rollouts`: G continuations of one prompt, sampled together (`together`) and one by one (`singly`). Both read the prompt
+once; the second reads its last token again for each continuation. `seconds_per_token` is the time of all over their
+tokens; without the prompt, it is the difference to one token each. The script fails if the texts differ.
 """
 
 import argparse
@@ -28,7 +27,6 @@ from typing import Any
 import torch
 from measuring import (
     END,
-    PAD,
     Arm,
     Workload,
     as_text,
@@ -44,17 +42,11 @@ from measuring import (
     peak_growth_in_fresh_process,
     rounded,
     show,
-    word,
-    words_backend,
 )
 from torch import Tensor
 
-from longrm.clients import Request
 from longrm.data.joining import Encoded
-from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.group_sampling import GroupSampler
-from longrm.modeling.loading import LanguageModel
-from longrm.modeling.local_writer import LocalWriter
 from longrm.modeling.shared_prefix import pack, response_logprobs
 from longrm.runs.records import RolloutRecord
 from longrm.training.batches import Example, MicroBatch
@@ -68,7 +60,7 @@ AGREEMENT = 1e-4
 BATCHINGS = ("trl", "trl_batched")
 UPDATE_MEMORY = ("shared", *BATCHINGS)
 UPDATES = (*UPDATE_MEMORY, "trl_compact")
-ROLLOUTS = ("together", "singly", "writer")
+ROLLOUTS = ("together", "singly")
 QUICK = """
 --prompt 640 --response 12 --generations 4 --prompts 640 --tokens 6 --repeats 1
 --layers 1 --hidden 32 --heads 2 --kv-heads 2 --intermediate 48 --vocabulary 128
@@ -229,20 +221,6 @@ def rollout_arm(name: str, work: Workload, count: int, most: int) -> Arm:
     """Samples the continuations anew, and returns their texts and the number of tokens of each."""
     prompt, seeds = work.tree.prefix, range(count)
     work.ours.eval()
-    work.stock.eval()
-    if name == "writer":
-        template = "{{ messages[0]['content'] }}"
-        backend = words_backend(work.stock.config.vocab_size)
-        tokenizer = Tokenizer.from_backend(backend, chat_template=template, eos=word(END), pad=word(PAD))
-        question = ({"role": "user", "content": as_text(prompt)},)
-        requests = [Request(question, most, temperature=1.0, seed=seed) for seed in seeds]
-
-        def write() -> list[tuple[str, int]]:
-            writer = LocalWriter(LanguageModel(work.stock, tokenizer), "")
-            answers = [writer.write([request])[0] for request in requests]
-            return [(answer.text, answer.completion_tokens) for answer in answers]
-
-        return write
 
     def sample() -> list[tuple[str, int]]:
         sampler = GroupSampler(work.ours, {END})

@@ -25,7 +25,8 @@ from longrm.training.settings import LossSettings, TrainingSettings
 PAGE = Path(__file__).with_name("cli.md")
 INTRODUCTION = """# The command line
 
-`make docs` writes this page from the `--help` texts and the docstrings of the settings.
+Every command with all of its options (`longrm COMMAND --help-all`), then every setting for `--config` and `--set`.
+`make docs` writes this page from the help texts and the docstrings of the settings.
 """
 DATA = {
     f"synthesize {name}": import_module(f"longrm.synthesis.recipes.{name.replace('-', '_')}").RECIPE
@@ -42,7 +43,7 @@ SETTINGS: dict[str, type[Config]] = {
 
 
 def sections(command: click.Command, words: list[str]) -> Iterator[str]:
-    result = CliRunner().invoke(cli, [*words, "--help"], prog_name="longrm", terminal_width=80)
+    result = CliRunner().invoke(cli, [*words, "--help-all"], prog_name="longrm", terminal_width=80)
     yield f"## `{' '.join(['longrm', *words])}`\n\n```text\n{result.output.rstrip()}\n```\n"
     if isinstance(command, click.Group):
         context = click.Context(command)

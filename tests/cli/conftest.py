@@ -1,12 +1,14 @@
 """Runs commands in this process, as the entry point does."""
 
 import io
+import shlex
 import sys
 from typing import NamedTuple
 
+import click
 import pytest
 
-from longrm.cli import commands
+from longrm.cli import commands, terminal
 from longrm.data import write
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
@@ -23,6 +25,24 @@ class Done(NamedTuple):
         """The one line of an error."""
         (line,) = [line for line in self.err.splitlines() if line.startswith("longrm: error: ")]
         return line
+
+
+@pytest.fixture(autouse=True)
+def _next_commands_parse(monkeypatch):
+    """What any test's command prints as the next one is a command with valid options."""
+    echo = terminal.echo
+
+    def checked(text="", **options):
+        if text.startswith("next: "):
+            name, *words = shlex.split(text.removeprefix("next: "))
+            context = commands.cli.make_context(name, words)
+            while isinstance(context.command, click.Group):
+                words = [*context._protected_args, *context.args]
+                name, command, words = context.command.resolve_command(context, words)
+                context = command.make_context(name, words, parent=context)
+        echo(text, **options)
+
+    monkeypatch.setattr(terminal, "echo", checked)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 
 import click
 import pytest
@@ -21,20 +23,29 @@ def every_command(command=cli, words=()):
             yield from every_command(command.get_command(context, name), (*words, name))
 
 
-def test_every_help_text_fits_the_terminal(longrm):
+def test_every_help_fits_on_a_screen_and_help_all_has_every_option(longrm):
     names = list(every_command())
     assert len(names) > len(COMMANDS) + 10
     for words in names:
-        for columns in (80, 50):
-            done = longrm(*words, "--help", columns=columns)
-            assert done.status == 0
-            assert done.out.startswith("Usage: longrm")
-            prose = [
-                line for line in done.out.splitlines() if not line.strip().startswith(("longrm ", "model "))
-            ]
-            assert "\b" not in done.out
-            if columns == 80 and words[:1] != ("synthesize",):  # its help has recipes in TOML
-                assert max(map(len, prose)) <= columns, words
+        command = cli
+        for word in words:
+            command = command.get_command(click.Context(command), word)
+        short, whole = (longrm(*words, flag) for flag in ("--help", "--help-all"))
+        assert short.status == whole.status == 0
+        lines = short.out.splitlines()
+        assert len(lines) <= 40, (words, len(lines))
+        assert max(map(len, [*lines, *whole.out.splitlines()])) <= 80, words
+        assert lines[0].startswith("Usage: longrm")
+        assert not {"\b", "\f"} & {*short.out, *whole.out}
+        assert "..." not in short.out.partition("Commands:")[2], "a first sentence is cut"
+        options = {param.opts[-1] for param in command.params if isinstance(param, click.Option)}
+        listed = set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", whole.out, re.MULTILINE))
+        assert options | {"--help"} <= listed | ({"--help-all"} if not command.has_more else set()), words
+        has_more = lines[-1] == f"More options and details: {' '.join(['longrm', *words])} --help-all"
+        assert has_more == command.has_more == (short.out != whole.out)
+    assert "--votes" not in longrm("evaluate", "--help").out  # control: rare options are only in --help-all
+    assert "--votes" in longrm("evaluate", "--help-all").out
+    assert longrm("evaluate", "--help", columns=50).status == 0
 
 
 @pytest.mark.parametrize("command", [[], ["train"]])
@@ -143,6 +154,37 @@ def test_standard_streams_have_the_same_rows_as_files(longrm, pairs, tmp_path, c
     assert "scoring" not in quiet.err
     empty = longrm(*command, *model, "--data", "-", "--out", "-")
     assert (empty.status, empty.out) == (1, "")
+
+
+def test_each_next_command_can_be_run(longrm, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    generate = ["world", "records", "--length", 128, "--n", 8, "--out", "w.jsonl"]
+    seen = []
+    for command in (
+        generate,
+        ["score", "--model", "baseline:longest", "--data", "w.jsonl", "--out", "s.jsonl"],
+    ):
+        while command:
+            done = longrm(*command)
+            assert done.status == 0, (command, done.err)
+            seen.append(str(command[0]))
+            (line,) = re.findall(r"^next: longrm (.+)$", done.out, re.MULTILINE) or [""]
+            command = shlex.split(line.replace("MODEL", "baseline:overlap").replace("RUN", "run"))
+            if command[:1] == ["train"]:
+                break
+    assert seen == ["world", "evaluate", "report", "score", "rank"]
+    for arguments in (
+        ["evaluate", "--config", "run/config.toml", "--out", "again", "--json"],
+        ["compare", "run", "again", "--json"],
+        ["audit", "w.jsonl", "--json"],
+        ["runs", "list", ".", "--json"],
+        ["recipes", "demo/short"],
+        ["plan", "demo/short", "--json"],
+    ):
+        done, quiet = longrm(*arguments), longrm("--quiet", *arguments)
+        assert "next: longrm " in done.err, arguments
+        assert "next: " not in done.out + quiet.out + quiet.err
+        assert done.out == quiet.out
 
 
 def test_worlds_are_listed_and_generated(longrm, tmp_path):

@@ -45,7 +45,11 @@ def trained(tmp_path_factory):
 
 def test_a_run_is_merged_to_a_model_that_scores_the_same(trained, tmp_path):
     done = merge(trained, "--out", tmp_path / "merged")
-    assert (done.exit_code, done.output) == (0, f"Wrote {tmp_path / 'merged'}\n")
+    assert done.exit_code == 0
+    assert done.output.splitlines() == [
+        f"Wrote {tmp_path / 'merged'}",
+        f"next: longrm push {tmp_path / 'merged'} OWNER/NAME --dry-run",
+    ]
     with torch.no_grad():
         truth = scores(load_scorer(trained / "model").model, pack([TREE]))
         base = scores(load_scorer(trained.parent / "base", head_seed=0).model, pack([TREE]))

@@ -144,7 +144,9 @@ def test_a_run_is_uploaded_complete_and_nothing_else(place: Path, hub: FakeHub):
     assert hub.commits == [(NAME, "main", "Upload judge with longrm")]
     assert not hub.private[NAME]
     assert "notes.txt" in done.output.partition("Not uploaded: ")[2]
-    assert done.output.splitlines()[-1].endswith(f" bytes to {hub.endpoint}/{NAME}")
+    uploaded, following = done.output.splitlines()[-2:]
+    assert uploaded.endswith(f" bytes to {hub.endpoint}/{NAME}")
+    assert following == f"next: longrm serve --model {NAME}"
 
 
 def test_the_card_has_the_results_of_the_evaluations(place: Path, hub: FakeHub):
@@ -174,13 +176,14 @@ def test_a_dry_run_changes_nothing_and_shows_the_card(place: Path, hub: FakeHub)
     assert not hub.branches
     assert sorted((place / "full").rglob("*")) == before
     assert f"{(place / 'full/model/model.safetensors').stat().st_size:,}" in done.output
-    card = done.output.partition("with this card:\n\n")[2]
+    card = done.stdout.partition("with this card:\n\n")[2]
+    assert done.stderr == f"next: longrm push {place / 'full/model'} {NAME}\n"
     assert push(place / "full", NAME).exit_code == 0
     assert hub.branches[NAME]["main"]["README.md"].decode() == card
 
 
 def test_the_settings_on_the_card_repeat_the_evaluation(place: Path, tmp_path: Path):
-    card = push(place / "full", NAME, "--dry-run").output
+    card = push(place / "full", NAME, "--dry-run").stdout
     settings = card.partition("repeats it</summary>\n\n```toml\n")[2].partition("```")[0]
     (tmp_path / "evaluation.toml").write_text(settings)
     names = {

@@ -48,7 +48,7 @@ def longrm(*arguments, width=200, answer=None):
     )
     if done.exception:
         raise done.exception
-    return done.output
+    return done.stdout
 
 
 def listed(*arguments):

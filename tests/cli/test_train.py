@@ -75,12 +75,12 @@ def test_every_objective_trains_and_prints_what_to_do_next(tmp_path, recipes, ob
     name = objective.replace("_", "-")
     done = command("train", name, "--config", recipes[objective], "--out", out)
     assert done.exit_code == 0, done.exception
-    trained, saved, evaluate = done.stdout.splitlines()
+    trained, saved, following = done.stdout.splitlines()
     assert trained.startswith("Trained 4 steps: loss ")
     assert trained.endswith("per second")
     assert ("pair accuracy" in trained) == (objective != "sft")
     assert saved == f"Saved the model to {out / 'model'}"
-    assert f"longrm evaluate --model {out / 'model'} --bench probe" in evaluate
+    assert following == f"next: longrm probe {out / 'model'} --out RUN"
     assert (out / "model/README.md").is_file()
     summary = json.loads((out / "summary.json").read_text())
     assert summary["objective"] == objective

@@ -50,8 +50,7 @@ LAST = Loss("endings", last_token, "last token", "the likelihood of the last tok
 class Endings(Objective):
     trains = "language_model"
     reads = "demonstration"
-    title = "Imitate how completions end."
-    help = "Trains a language model on the last token of every completion."
+    help = "Imitate how completions end."
     description = "imitation of the last token of completions"
 
     def loss(self, model, micro):

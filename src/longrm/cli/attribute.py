@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from longrm.cli.evaluate import percentage
+from longrm.cli.help import Command
 from longrm.cli.options import HTML_FILE, MODEL_OPTIONS, PATH, RUN_OPTIONS, columns_option, resolve, setting
-from longrm.cli.terminal import echo, print_json, print_lines, print_table, progress
+from longrm.cli.terminal import echo, print_json, print_lines, print_next, print_table, progress
 from longrm.errors import ConfigError, RunError, require
 from longrm.reading import cut, short
 
@@ -17,19 +18,24 @@ if TYPE_CHECKING:
     from longrm.evaluation.summaries import AttributionSummary
     from longrm.types import Comparison
 
-_LIMIT_HELP = "Explain only a sample of this size, spread over lengths, depths and tasks."
-_REMOVAL_HELP = "How to remove a sentence (default filler: replace it by other text with as many tokens)."
-_ATTENTION_HELP = "Also measure FR and IG: the attention of a scalar model, layer by layer."
+_LIMIT_HELP = "Explain a sample, spread over lengths and tasks."
+_REMOVAL_HELP = "How to remove a sentence (default filler: other text with as many tokens)."
+_ATTENTION_HELP = "Also measure FR and IG, the attention of a scalar model by layer."
 _HTML_HELP = "Also write an HTML page with shaded sentences."
+_COMMON = {
+    "Model and data": "--run --model --data --bench --items --limit",
+    "Method": "--removal --attention --device",
+    "Run": "--out --html --set --json",
+}
 
 
-@click.command("attribute", short_help="Find the sentences of a context that moved a score.")
-@setting("--model", "model", "A model, as for longrm evaluate (default: the model of --run).")
-@click.option("--data", metavar="PATH", help="Your own preference data; the same as --bench file:PATH.")
-@setting("--bench", "bench", "A benchmark, as for longrm evaluate.")
-@click.option("--run", "run", type=PATH, help="Explain comparisons of this evaluation.")
+@click.command("attribute", cls=Command, common=_COMMON)
+@setting("--model", "model", "A model, as for longrm evaluate (default: that of --run).", metavar="MODEL")
+@click.option("--data", metavar="PATH", help="Your preference data; the same as --bench file:PATH.")
+@setting("--bench", "bench", "A benchmark, as for longrm evaluate.", metavar="NAME:PATH")
+@click.option("--run", "run", metavar="RUN", type=PATH, help="Explain comparisons of this evaluation.")
 @click.option("--items", metavar="ID,ID", help="Explain these comparisons only.")
-@setting("--limit", "source.limit", _LIMIT_HELP, int)
+@setting("--limit", "source.limit", _LIMIT_HELP, int, "N")
 @setting("--removal", "removal", _REMOVAL_HELP, ["filler", "deletion"])
 @setting("--attention", "attention", _ATTENTION_HELP, bool)
 @click.option("--html", "page", metavar="FILE", type=HTML_FILE, help=_HTML_HELP)
@@ -47,15 +53,17 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Finds the sentences of a long context that made a model prefer a response, and checks how far to trust them.
-
-    Sentences are removed and the model judges again. OUT/attributions.jsonl has a line for each comparison: all
-    sentences with their weights, and the trust checks. If a check fails, the reason is printed in place of sentences.
+    """Find the sentences of a context that moved a score.
 
     \b
-    longrm attribute --model MODEL --data pairs.jsonl --out runs/why
     longrm attribute --run runs/probe --items ID --out runs/why
-    longrm attribute --model openai:URL#NAME --data pairs.jsonl --limit 10 --out runs/why
+    longrm attribute --model MODEL --data pairs.jsonl --limit 10 --out runs/why
+
+    Sentences are removed and the model judges again. If fresh prompts do not confirm the result, the reason is printed
+    in place of the sentences.
+    \f
+
+    OUT/attributions.jsonl has a line for each comparison: all sentences with their weights, and the checks.
     """
     from longrm.attribution.run import AttributionSettings, attention_of, run_attribution
     from longrm.report.attribution import write_attribution
@@ -87,6 +95,7 @@ def command(
         echo(f"{summary.prompts:,} prompts, {summary.tokens_computed:,} tokens computed. Saved to {out}")
     if records and all(record.trust is None for record in records):
         raise RunError(f"no comparison could be explained, first: '{records[0].id}': {records[0].detail}")
+    print_next("report", out, "--out", "report.html", err=as_json)
 
 
 def _settings_of(run: Path) -> dict[str, Any]:

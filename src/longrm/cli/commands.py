@@ -10,17 +10,19 @@ from typing import NoReturn
 import click
 
 from longrm import __version__
+from longrm.cli.help import Group
 from longrm.cli.terminal import MessageHandler, echo
 from longrm.errors import ConfigError, LongRMError, importing, nearest
 from longrm.runs.workers import is_main_process, print_error, world_size
 
 # Names, not the commands themselves: importing all of them would slow down every start.
-COMMANDS = [
-    *("demo", "world", "synthesize", "audit"),
-    *("recipes", "plan", "train", "merge", "push"),
-    *("probe", "evaluate", "score", "rank", "filter", "compare", "attribute"),
-    *("report", "runs", "serve"),
-]
+_HEADINGS = {
+    "Measure": ("demo", "probe", "evaluate", "compare", "attribute", "report", "runs"),
+    "Train": ("recipes", "plan", "train", "merge", "push"),
+    "Data": ("world", "synthesize", "audit"),
+    "Use": ("score", "rank", "filter", "serve"),
+}
+COMMANDS = [name for names in _HEADINGS.values() for name in names]
 _IN_OTHER_MODULES = {"rank": ("score", "rank"), "filter": ("score", "filter_"), "merge": ("push", "merge")}
 SHARED = {"train", "probe", "evaluate", "score", "rank", "filter"}
 """Commands that several processes of torchrun can share."""
@@ -30,7 +32,7 @@ CONTINUED = SHARED | {"demo", "synthesize", "attribute"}
 _LOGGER = logging.getLogger("longrm")
 
 
-class _Commands(click.Group):
+class _Commands(Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS]
 
@@ -40,6 +42,15 @@ class _Commands(click.Group):
         module, attribute = _IN_OTHER_MODULES.get(cmd_name, (cmd_name, "command"))
         command: click.Command = getattr(importlib.import_module(f"longrm.cli.{module}"), attribute)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, COMMANDS))
+        for heading, names in _HEADINGS.items():
+            with formatter.section(heading):
+                found = ((name, self.get_command(ctx, name)) for name in names)
+                formatter.write_dl(
+                    [(f"{name:<{width}}", one.get_short_help_str(99)) for name, one in found if one]
+                )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -56,12 +67,10 @@ class _Commands(click.Group):
     cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(__version__, prog_name="longrm")
-@click.option("--quiet", is_flag=True, help="Show no progress, and log warnings only.")
-@click.option(
-    "--verbose", is_flag=True, help="Log retried and served requests, and show the traceback of an error."
-)
+@click.option("--quiet", is_flag=True, help="Show no progress and no next command; log warnings only.")
+@click.option("--verbose", is_flag=True, help="Log requests; show the traceback of an error.")
 def cli(quiet: bool, verbose: bool) -> None:
-    """Reveals how far a reward model's judgment reaches into a long context, and extends it."""
+    """Measure how far a reward model's judgment reaches into a long context, and extend it."""
     if quiet and verbose:
         raise click.UsageError("--quiet and --verbose exclude each other")
     if quiet:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from longrm.cli.help import Command
 from longrm.cli.options import JSON, PATH
-from longrm.cli.terminal import echo, print_json, print_lines, print_table
+from longrm.cli.terminal import echo, print_json, print_lines, print_next, print_table
 
 if TYPE_CHECKING:  # numpy is not loaded for the help
     from longrm.evaluation.comparison import ComparedPart, RunComparison
@@ -14,30 +15,31 @@ if TYPE_CHECKING:  # numpy is not loaded for the help
 _IDS = 5  # printed of the comparisons that only one run judged right
 
 
-@click.command("compare", short_help="Compare evaluated models on the comparisons they share.")
+@click.command("compare", cls=Command)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...", type=PATH)
-@click.option("--metric", help="A metric that is a mean over comparisons (default: main accuracy).")
+@click.option("--metric", metavar="NAME", help="A mean over comparisons (default: main accuracy).")
 @JSON
 def command(runs: tuple[Path, ...], metric: str | None, as_json: bool) -> None:
-    """Compares evaluations on the comparisons that they share: overall, by length, depth and task.
+    """Compare evaluations on the comparisons they share.
 
     \b
     longrm compare runs/base runs/trained
     longrm compare runs/base runs/trained runs/other --json
 
-    Every other run is compared with the first one. Comparisons are matched by prompt and responses, also across
-    benchmarks. Those that only one run has are left out and counted.
+    It prints differences overall, by length, depth and task; every run is compared with the first one. Comparisons are
+    matched by prompt and responses, also across benchmarks. Those that only one run has are left out and counted.
     """
     from longrm.evaluation.comparison import compare
 
     found = compare(*runs, metric=metric)
     if as_json:
         print_json(found.as_dict())
-        return
-    for number, one in enumerate(found.each):
-        if number:
-            echo()
-        _print(one)
+    else:
+        for number, one in enumerate(found.each):
+            if number:
+                echo()
+            _print(one)
+    print_next("report", *runs, "--out", "report.html", err=as_json)
 
 
 def _print(found: "RunComparison") -> None:

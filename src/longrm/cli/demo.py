@@ -1,37 +1,52 @@
 """`longrm demo`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from longrm.cli.evaluate import percentage
+from longrm.cli.help import Command
 from longrm.cli.options import JSON, OUT_FOLDER
-from longrm.cli.terminal import echo, print_json, print_lines, print_table, progress
+from longrm.cli.terminal import echo, print_json, print_lines, print_next, print_table, progress
+
+_SEED_HELP = "Seed of data and models."
 
 
-@click.command("demo", short_help="Reveal a context boundary and extend it, on a laptop.")
+@click.command("demo", cls=Command)
 @OUT_FOLDER
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of data and models."
+    "--seed", metavar="N", type=click.IntRange(min=0), default=0, show_default=True, help=_SEED_HELP
 )
 @click.option("--generative", is_flag=True, help="Also train a generative reward model: SFT, then LOGO.")
 @JSON
 def command(out: Path, seed: int, generative: bool, as_json: bool) -> None:
-    """Trains a tiny reward model on short contexts, then continues on longer ones, and on short ones as a control.
+    """Find a context boundary and extend it, on a laptop.
 
-    Every stage is evaluated on the same unseen contexts of 128 to 4096 tokens; the report shows the boundary before
-    and after. It takes about four minutes on two CPU cores, longer with --generative; nothing is downloaded.
+    \b
+    longrm demo --out runs/demo
+
+    It trains a tiny reward model on short contexts, then on longer ones, and on short ones again as a control. Every
+    stage is evaluated on the same unseen contexts of 128 to 4096 tokens. It takes about four minutes on two CPU cores,
+    longer with --generative; nothing is downloaded.
     """
     with progress() as report:
         report("demo", 0, 100, "loading")
         from longrm.demo import DemoSettings, run_demo
-        from longrm.evaluation.summaries import DemoSummary, parse_summary
 
         settings = DemoSettings(seed=seed, generative=generative)
         found = run_demo(settings, out, progress=report)
     if as_json:
         print_json(found)
-        return
+    else:
+        _print(found, out)
+    before, after = (out / "stages" / stage / "pairs" for stage in ("short", "long"))
+    print_next("compare", before, after, err=as_json)
+
+
+def _print(found: dict[str, Any], out: Path) -> None:
+    from longrm.evaluation.summaries import DemoSummary, parse_summary
+
     summary = parse_summary(found)
     assert isinstance(summary, DemoSummary), "a demo has a demo's summary"
     print_lines("Pair accuracy by context length in tokens, % (chance 50)")

@@ -6,8 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from longrm.cli.help import Command
 from longrm.cli.options import JUDGING_OPTIONS, ON_BAD_ROW, RUN_OPTIONS, columns_option, resolve, setting
-from longrm.cli.terminal import echo, print_facts, print_json, print_lines, print_table, shared_work
+from longrm.cli.terminal import (
+    echo,
+    print_facts,
+    print_json,
+    print_lines,
+    print_next,
+    print_table,
+    shared_work,
+)
 from longrm.errors import RunError
 from longrm.runs.logs import JUDGMENTS, read_judgments
 from longrm.types import Outcome
@@ -16,23 +25,28 @@ if TYPE_CHECKING:  # numpy is not loaded for the help
     from longrm.evaluation.summaries import EvaluationSummary, PartAnswers
     from longrm.runs.records import Estimate
 
-_MODEL_HELP = (
-    "Folder or Hub id (OWNER/NAME@REVISION), openai:URL#NAME, longrm:URL, likelihood:MODEL[#REFERENCE], tokens:MODEL, "
-    "ensemble:mean-rank:MODEL+MODEL, baseline:NAME, compress:MODEL, simulated:RATE."
-)
+_MODEL_HELP = "Folder, Hub id, openai:URL#NAME or another kind."
+_FORMAT_HELP = "Judging format: pairwise, listwise or pointwise."
 _FORMATS = ["pairwise", "listwise", "pointwise"]
+_COMMON = {
+    "Model": "--model --recorded --format --template --device",
+    "Data": "--bench --columns --limit",
+    "Run": "--out --config --set --json",
+}
 
 
-@click.command("evaluate", short_help="Judge a benchmark and measure accuracy by context length.")
-@setting("--model", "model", _MODEL_HELP)
-@setting("--recorded", "recorded", "Evaluate recorded judgments instead of a model.", metavar="PATH")
-@setting("--bench", "bench", "probe, or NAME:PATH with a name from the list above.")
-@setting("--format", "judge.format", "Judging format of a generative model.", _FORMATS)
+@click.command("evaluate", cls=Command, common=_COMMON)
+@setting("--model", "model", _MODEL_HELP, metavar="MODEL")
+@setting("--recorded", "recorded", "Recorded judgments to evaluate instead of a model.", metavar="PATH")
+@setting("--bench", "bench", "A benchmark from the list above.", metavar="NAME:PATH")
+@setting("--format", "judge.format", _FORMAT_HELP, _FORMATS, "FORMAT")
 @setting("--template", "judge.template", "Your own judging prompt (jinja2).", metavar="FILE")
 @setting("--verdict", "judge.verdict", "Pattern of the verdict that your template asks for.", metavar="REGEX")
-@setting("--retries", "judge.retries", "Retries after an answer without a verdict (default 1).", int)
-@setting("--temperature", "judge.temperature", "Temperature of a generative model (default 0).", float)
-@setting("--votes", "judging.votes", "Votes per order of a generative model that samples (default 1).", int)
+@setting("--retries", "judge.retries", "Retries after an answer without a verdict (default 1).", int, "N")
+@setting("--temperature", "judge.temperature", "Temperature of a generative model (default 0).", float, "T")
+@setting(
+    "--votes", "judging.votes", "Votes per order of a generative model that samples (default 1).", int, "N"
+)
 @setting("--on-bad-row", "source.on_bad_row", *ON_BAD_ROW)
 @columns_option("source.columns")
 @JUDGING_OPTIONS
@@ -40,19 +54,33 @@ _FORMATS = ["pairwise", "listwise", "pointwise"]
 def command(
     out: Path, config_file: Path | None, assignments: tuple[str, ...], as_json: bool, **flags: Any
 ) -> None:
-    """Judges every comparison of a benchmark and reports accuracy by length and task, with intervals.
+    """Judge a benchmark and report accuracy by context length.
 
     \b
     longrm evaluate --model MODEL --bench probe --out runs/probe
     longrm evaluate --model MODEL --bench file:pairs.jsonl --out runs/mine
-    longrm evaluate --model openai:URL#NAME --bench long-rewardbench:FOLDER --out runs/long
     longrm evaluate --recorded FILE --bench judgebench:FILE --out runs/judge
 
-    Benchmarks: probe (generated worlds), long-rewardbench:PATH, rewardbench:PATH, rewardbench-2:PATH,
-    judgebench:PATH, rm-bench:PATH, rmb:PATH, ppe:PATH, judgelrm:PATH, memrewardbench:PATH, if-rewardbench:PATH,
-    long-form-rewardbench:PATH, fc-rewardbench:PATH, plan-rewardbench:PATH, leval:PATH, squality:PATH, tau-bench:PATH,
-    and file:PATH for your own preference data. docs/cli.md lists every setting for --set. Processes started by
-    torchrun share the comparisons.
+    \b
+    Benchmarks: probe (generated contexts), file:PATH (your preference data), and
+    with a PATH long-rewardbench, rewardbench, rewardbench-2, judgebench, ppe,
+    rmb, rm-bench, judgelrm, memrewardbench, if-rewardbench, fc-rewardbench,
+    long-form-rewardbench, plan-rewardbench, leval, squality and tau-bench.
+    \f
+
+    \b
+    Models:
+      FOLDER or OWNER/NAME@REVISION  a local model, or one of the Hub
+      openai:URL#NAME                a model behind an OpenAI-compatible endpoint
+      longrm:URL                     a model behind longrm serve
+      likelihood:MODEL[#REFERENCE]   the likelihood of a response
+      tokens:MODEL                   the probabilities of verdict tokens
+      ensemble:mean-rank:A+B         several models; or ensemble:votes:A+B
+      compress:MODEL                 a model that reads relevant chunks only
+      baseline:NAME                  a heuristic without a model, such as longest
+      simulated:RATE                 a simulated judge with this error rate
+
+    Processes started by torchrun share the comparisons. docs/cli.md lists every setting for --set.
     """
     from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 
@@ -75,7 +103,7 @@ def print_result(summary: "EvaluationSummary", out: Path, *, as_json: bool) -> N
         print_json(summary.to_dict())
     else:
         print_evaluation(summary)
-        echo(f"Saved to {out}; view it with: longrm report {out} --out report.html")
+        echo(f"Saved to {out}")
     outcomes = summary.counts.outcomes
     missing = {outcome for outcome, count in outcomes.items() if count and outcome != Outcome.ANSWERED}
     for record in read_judgments(out) if missing else ():
@@ -96,6 +124,10 @@ def print_result(summary: "EvaluationSummary", out: Path, *, as_json: bool) -> N
         problems.append(f"the run is incomplete: {', '.join(where)}")
     if problems:
         raise RunError("; ".join(problems))
+    if summary.shard is None:
+        print_next("report", out, "--out", "report.html", err=as_json)
+    else:
+        print_next("runs", "merge", out, "SHARD", "--out", "RUN", err=as_json)
 
 
 def percentage(estimate: "Estimate | None", *, interval: bool = True) -> str:

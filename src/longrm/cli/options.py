@@ -93,6 +93,11 @@ def recipe_file(name: str) -> Path:
     return recipe
 
 
+def recipe_name(path: Path) -> str:
+    """How a user writes the path of a settings file: by its name if it is a recipe of the package."""
+    return next((name for name, known in packaged_recipes().items() if known == path), str(path))
+
+
 # --- Options ---
 
 
@@ -113,15 +118,17 @@ def setting(flag: str, key: str, help: str, type: Any = None, metavar: str | Non
     return click.option(flag, name, type=choice, metavar=metavar, help=help)
 
 
-_SET_HELP = "Change one setting (TOML value); repeatable."
+_SET_HELP = "Change a setting (a TOML value); repeatable."
 SET = click.option("--set", "assignments", multiple=True, metavar="A.B=VALUE", help=_SET_HELP)
-_CONFIG_HELP = "TOML file of settings, or the name of a recipe (longrm recipes)."
+_CONFIG_HELP = "TOML file, or a recipe of longrm recipes."
 CONFIG = click.option("--config", "config_file", type=recipe_file, metavar="FILE", help=_CONFIG_HELP)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-_OUT_HELP = "Run folder; the same command continues an interrupted run."
+_OUT_HELP = "Run folder; rerun to continue."
 OUT_FOLDER = click.option("--out", required=True, type=PATH, help=_OUT_HELP)
 RUN_OPTIONS = options(OUT_FOLDER, CONFIG, SET, JSON)
-FORMAT = click.option("--format", help="Format of the rows (default: recognized from the columns).")
+FORMAT = click.option(
+    "--format", metavar="NAME", help="Format of the rows (default: detected from the columns)."
+)
 
 
 def _pairs(_: click.Context, option: click.Parameter, text: str | None) -> dict[str, str] | None:
@@ -137,55 +144,58 @@ def _pairs(_: click.Context, option: click.Parameter, text: str | None) -> dict[
 
 def columns_option(key: str = "columns") -> Decorator:
     """The option `--columns` for the setting `key`."""
-    help = "Names of the columns in your data, such as chosen=good."
+    help = "Rename columns of your data, as in chosen=good."
     name = key.replace(".", "__")
-    return click.option("--columns", name, metavar="OURS=THEIRS,...", callback=_pairs, help=help)
+    return click.option("--columns", name, metavar="OURS=YOURS,...", callback=_pairs, help=help)
 
 
-_WEIGHTS_HELP = "Weight of each label of a model with several labels, such as helpfulness=1,verbosity=-0.4."
-_DEVICE_HELP = "Device of a local model, such as cpu or cuda:1 (default auto: a GPU if there is one)."
-_DTYPE_HELP = "Dtype of a local model's weights (default auto: that of the checkpoint)."
+_WEIGHTS_HELP = "Weights of the labels of a multi-label model, as in helpfulness=1,verbosity=-0.4."
+_DEVICE_HELP = "Device of a local model (default: a GPU if any)."
+_DTYPE_HELP = "Dtype of a local model's weights (default auto: as in its files)."
 MODEL_OPTIONS = options(
     click.option(
         "--weights", "judge__weights", metavar="LABEL=WEIGHT,...", callback=_pairs, help=_WEIGHTS_HELP
     ),
-    setting("--device", "judge.device", _DEVICE_HELP),
+    setting("--device", "judge.device", _DEVICE_HELP, metavar="NAME"),
     setting("--dtype", "judge.dtype", _DTYPE_HELP, ["auto", "float32", "bfloat16", "float16"]),
 )
 
 ON_BAD_ROW = ("Stop at a row that cannot be read, or skip and count it (default stop).", ["stop", "skip"])
-_LIMIT_HELP = "Judge only a sample of this size, spread over lengths, depths and tasks."
-_SHARD_HELP = "Judge only part I of N, into a separate --out; longrm runs merge joins the parts."
-_ORDERS_HELP = "Orders in which a judge that compares responses sees them (default auto: both for pairs)."
-_CUT_HELP = "Where to cut a context that does not fit (default refuse: do not cut)."
+_LIMIT_HELP = "Judge a sample, spread over lengths and tasks."
+_SHARD_HELP = "Judge part I of N only; longrm runs merge joins the parts."
+_ORDERS_HELP = "Orders in which a judge sees the responses (default auto: both for pairs)."
+_CUT_HELP = "Cut contexts that do not fit: middle, left or right."
 JUDGING_OPTIONS = options(
-    setting("--seed", "judging.seed", "Seed of the presented orders and of the bootstrap (default 0).", int),
-    setting("--limit", "source.limit", _LIMIT_HELP, int),
+    setting(
+        "--seed", "judging.seed", "Seed of the presented orders and of the bootstrap (default 0).", int, "N"
+    ),
+    setting("--limit", "source.limit", _LIMIT_HELP, int, "N"),
     setting("--shard", "shard", _SHARD_HELP, metavar="I/N"),
     setting("--orders", "judging.orders", _ORDERS_HELP, ["auto", "one", "both"]),
-    setting("--cut", "judge.cut", _CUT_HELP, ["middle", "left", "right", "refuse"]),
+    setting("--cut", "judge.cut", _CUT_HELP, ["middle", "left", "right", "refuse"], "WHERE"),
     MODEL_OPTIONS,
 )
 
-MODEL_HELP = (
-    "Folder or Hub id (OWNER/NAME@REVISION) of a reward model, likelihood:MODEL[#REFERENCE], tokens:MODEL, or another "
-    "kind that longrm evaluate accepts."
-)
+MODEL_HELP = "Folder or Hub id of a reward model, or another kind (longrm evaluate --help-all)."
+ROWS_HELP = {"Rows": "--data --columns --out --on-bad-row", "Model": "--model --device --set"}
+"""The common options of score, rank and filter, by heading."""
 
 
 def scoring_options(*, model: str, column: str, model_required: bool) -> Decorator:
     """The options of score, rank and filter, with the help texts of `--model` and `--column`."""
-    data = "Preference data; - for JSONL from standard input."
-    workers = "Number of Ray workers (default: one per GPU, else one per CPU)."
+    data = "Preference data; - reads JSONL from standard input."
+    workers = "Number of Ray workers (default: one per GPU, or per CPU)."
     return options(
-        click.option("--model", required=model_required, help=model),
+        click.option("--model", metavar="MODEL", required=model_required, help=model),
         click.option("--data", metavar="PATH", required=True, help=data),
-        click.option("--out", required=True, type=PATH, help="JSONL or Parquet file; - for standard output."),
+        click.option(
+            "--out", required=True, type=PATH, help="JSONL or Parquet file; - writes to standard output."
+        ),
         columns_option(),
-        setting("--column", "column", column),
+        setting("--column", "column", column, metavar="NAME"),
         setting("--on-bad-row", "on_bad_row", *ON_BAD_ROW),
         setting("--engine", "engine", "Score on the workers of a Ray cluster.", ["ray"]),
-        setting("--workers", "workers", workers, int),
+        setting("--workers", "workers", workers, int, "N"),
         setting("--force", "force", "Overwrite a file with another model's scores.", bool),
         MODEL_OPTIONS,
         SET,

@@ -5,18 +5,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from longrm.cli.options import JSON, SET, recipe_file, resolve
-from longrm.cli.terminal import echo, print_facts, print_json, print_lines, progress
+from longrm.cli.help import Command
+from longrm.cli.options import JSON, SET, recipe_file, recipe_name, resolve
+from longrm.cli.terminal import echo, print_facts, print_json, print_lines, print_next, progress
 from longrm.training.plan import DEVICES, GIB, format_bytes
 
 if TYPE_CHECKING:
     from longrm.training.plan.plan import TrainingPlan
 
-_DEVICE_HELP = f"Device: {', '.join(DEVICES)}; cpu is this machine."
-_DEVICES_HELP = "Number of devices; the recipe's [parallel] decides how they are used."
+_DEVICE_HELP = f"{', '.join(DEVICES)}; cpu is this machine."
+_DEVICES_HELP = "Number of devices; [parallel] in the recipe sets their use."
+_HOST_HELP = "CPU memory of each machine, to check whether offloaded data fits."
 
 
-@click.command("plan", short_help="Compute the cost and memory of a training.")
+@click.command("plan", cls=Command)
 @click.argument("recipe", metavar="RECIPE", type=recipe_file)
 @click.option(
     "--device",
@@ -26,13 +28,10 @@ _DEVICES_HELP = "Number of devices; the recipe's [parallel] decides how they are
     show_default=True,
     help=_DEVICE_HELP,
 )
-@click.option("--devices", type=click.IntRange(min=1), default=1, show_default=True, help=_DEVICES_HELP)
 @click.option(
-    "--host-memory",
-    metavar="GIB",
-    type=click.FloatRange(min=0, min_open=True),
-    help="CPU memory of each machine, to check whether offloaded data fits.",
+    "--devices", metavar="N", type=click.IntRange(1), default=1, show_default=True, help=_DEVICES_HELP
 )
+@click.option("--host-memory", metavar="GIB", type=click.FloatRange(0, min_open=True), help=_HOST_HELP)
 @SET
 @JSON
 def command(
@@ -43,16 +42,16 @@ def command(
     assignments: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Computes what a training needs: steps, tokens, operations, hours by attention kernel, and memory by part.
-
-    If the training does not fit on the device, the command lists the settings that make it fit, the cheapest first.
-    Sizes are read from the model's config and lengths from the data, or else from the recipe's [plan]. Memory is for
-    one device; --host-memory checks the CPU memory that a machine with GPUs needs.
+    """Compute the time and memory that a training needs.
 
     \b
     longrm plan paper/qwen3-8b/logo-lora --device h100-80gb
     longrm plan mine.toml --device l40s --set memory.gradient_checkpointing=true
     longrm plan scale/8-a100 --device a100-80gb --devices 8 --host-memory 900
+
+    If the training does not fit on the device, the command lists the settings that make it fit, the cheapest first.
+    Sizes are read from the model's config and lengths from the data, or else from [plan] in the recipe. Memory is per
+    device.
     """
     from longrm.training.settings import TrainingSettings
 
@@ -73,6 +72,15 @@ def command(
         print_lines(*_verdict(plan))
         echo()
         print_facts(_facts(plan))
+    fits = plan.memory.total <= plan.offers.memory
+    helps = [switch.setting for switch in plan.switches if plan.switches[-1].total <= plan.offers.memory]
+    sets = [word for setting in (*assignments, *helps) for word in ("--set", setting)]
+    if fits and devices == 1:  # the launch on several devices depends on the machines (docs/scale.md)
+        objective = settings.objective.replace("_", "-")
+        print_next("train", objective, "--config", recipe_name(recipe), *sets, "--out", "RUN", err=as_json)
+    elif not fits and helps:
+        there = ("--device", device, "--devices", devices)
+        print_next("plan", recipe_name(recipe), *there, *sets, err=as_json)
 
 
 def _verdict(plan: "TrainingPlan") -> list[str]:

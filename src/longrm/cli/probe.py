@@ -6,32 +6,28 @@ from typing import Any
 import click
 
 from longrm.cli.evaluate import print_result
+from longrm.cli.help import Command
 from longrm.cli.options import JSON, JUDGING_OPTIONS, OUT_FOLDER, SET, resolve, setting
 from longrm.cli.terminal import echo, shared_work
 from longrm.runs.workers import is_main_process
 
-_LENGTHS_HELP = (
-    "Context lengths in tokens, where 8k is 8192 (default: powers of two up to the model's window)."
-)
-_DEPTHS_HELP = "Positions of the evidence, from 0 = start to 1 = end (default uniform: anywhere)."
-_N_HELP = (
-    "Comparisons of each length, depth and task (default 128). Several may share a context (docs/probing.md)."
-)
-_TASKS_HELP = (
-    "Worlds of longrm world --list (default single-fact,two-hops,latest-update; records for a model with the demo's "
-    "tokenizer)."
-)
-_TOKENIZER_HELP = (
-    "Tokenizer that measures lengths: words, approximate, a file, folder or Hub id (default: the model's own; "
-    "approximate if it is unknown)."
-)
+_LENGTHS_HELP = "Context lengths in tokens; 8k is 8192 (default: powers of two up to the model's window)."
+_DEPTHS_HELP = "Depths of the evidence, from 0 = start to 1 = end (default: anywhere)."
+_N_HELP = "Comparisons of each length, depth and task (default 128)."
+_TASKS_HELP = "Worlds of longrm world --list, such as two-hops."
+_TOKENIZER_HELP = "Tokenizer that measures lengths (default: the model's)."
+_COMMON = {
+    "Contexts": "--lengths --depths --tasks --n --limit",
+    "Model": "--tokenizer --cut --device",
+    "Run": "--out --set --json",
+}
 
 
-@click.command("probe", short_help="Measure how far a model's judgment reaches, in its own tokens.")
+@click.command("probe", cls=Command, common=_COMMON)
 @click.argument("model")
 @click.option("--lengths", metavar="A,B", help=_LENGTHS_HELP)
 @click.option("--depths", metavar="X,Y", help=_DEPTHS_HELP)
-@click.option("--n", type=click.IntRange(min=1), help=_N_HELP)
+@click.option("--n", metavar="N", type=click.IntRange(min=1), help=_N_HELP)
 @click.option("--tasks", metavar="A,B", help=_TASKS_HELP)
 @setting("--tokenizer", "probe.tokenizer", _TOKENIZER_HELP, metavar="PATH")
 @JUDGING_OPTIONS
@@ -49,16 +45,22 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Measures how long a context can be before a model's judgments fail, on generated contexts with known answers.
+    """Measure the context length at which a model's judgment fails.
 
     \b
     longrm probe MODEL --out runs/probe
-    longrm probe MODEL --lengths 8k,32k,128k --depths 0,0.5,1 --n 128 --out runs/probe
-    longrm probe openai:URL#NAME --tokenizer FOLDER --lengths 8k,32k --out runs/probe
+    longrm probe MODEL --lengths 8k,32k,128k --depths 0,0.5,1 --out runs/probe
+    longrm probe openai:URL#NAME --lengths 8k,32k --out runs/probe
 
-    MODEL is any model that longrm evaluate --model accepts. The command prints its plan, then progress and the time
-    left. Its run is an evaluation: longrm evaluate --config runs/probe/config.toml --out NEW repeats it. Processes
-    started by torchrun share the comparisons.
+    The contexts are generated, so every answer is known. MODEL is any model that longrm evaluate --model accepts.
+    \f
+
+    The default tasks are single-fact, two-hops and latest-update; for a model with the demo's tokenizer, records.
+    Several comparisons may share a context. --tokenizer is words, approximate, a file, a folder or a Hub id; if the
+    model's tokenizer is unknown, lengths are approximate.
+
+    The run is an evaluation: longrm evaluate --config runs/probe/config.toml --out NEW repeats it. Processes started
+    by torchrun share the comparisons.
     """
     from longrm.benchmarks.probe import probe_parts
     from longrm.evaluation.evaluation_run import Evaluation, load_benchmark, run_evaluation

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import click
 
+from longrm.cli.help import Command
 from longrm.cli.options import PATH
-from longrm.cli.terminal import echo, print_table
+from longrm.cli.terminal import echo, print_next, print_table
 
 
-@click.command("push", short_help="Upload a trained model to the Hugging Face Hub, with its card.")
+@click.command("push", cls=Command)
 @click.argument("run", metavar="RUN", type=PATH)
 @click.argument("name", metavar="OWNER/NAME")
 @click.option(
@@ -16,23 +17,23 @@ from longrm.cli.terminal import echo, print_table
     metavar="RUN",
     multiple=True,
     type=PATH,
-    help="A finished evaluation of this model, for the card; repeatable.",
+    help="A finished evaluation for the card; repeatable.",
 )
 @click.option("--private", is_flag=True, help="Make the repository private.")
 @click.option("--revision", metavar="BRANCH", help="Branch, created if needed (default main).")
-@click.option("--dry-run", is_flag=True, help="Show what would be uploaded, without network access.")
+@click.option("--dry-run", is_flag=True, help="Show what would be uploaded; uses no network.")
 def command(
     run: Path, name: str, results: tuple[Path, ...], private: bool, revision: str | None, dry_run: bool
 ) -> None:
-    """Uploads the model of a training run, or the output of longrm merge, in one commit.
+    """Upload a trained model to the Hugging Face Hub, with its card.
 
     \b
     longrm push runs/rm acme/my-reward-model --dry-run
     longrm push runs/rm acme/my-reward-model --results runs/probe --private
 
-    The model card shows accuracy by length from the evaluation during training and from --results. Only the model's
-    files and the card are uploaded, and the card contains no local path. The token comes from hf auth login or
-    HF_TOKEN.
+    RUN is a training or the output of longrm merge. The card shows accuracy by length from the evaluation during
+    training and from --results. Only the model's files and the card are uploaded, in one commit; the card contains no
+    local path. The token comes from hf auth login or HF_TOKEN.
     """
     from longrm import hub
 
@@ -50,6 +51,8 @@ def command(
     if dry_run:
         echo(f"Would upload {total} to {name}, with this card:\n")
         echo(model.card, end="")
+        evaluations = [word for result in results for word in ("--results", result)]
+        print_next("push", run, name, *evaluations, err=True)
         return
     done = hub.upload(
         name,
@@ -66,18 +69,20 @@ def command(
         removed = f" and removed {', '.join(done.removed)}" if done.removed else ""
         echo(f"Replaced the model that was there, in commit {done.commit[:12]}{removed}")
     echo(f"Uploaded {total} to {done.url}")
+    print_next("serve", "--model", name if revision is None else f"{name}@{revision}")
 
 
-@click.command("merge", short_help="Merge an adapter into its base model.")
+@click.command("merge", cls=Command)
 @click.argument("run", metavar="RUN", type=PATH)
 @click.option("--out", required=True, type=PATH, help="Folder to write the model into.")
 def merge(run: Path, out: Path) -> None:
-    """Merges the adapter and the scalar head of a training run or a model folder into the base model.
-
-    The result is a model folder for transformers, vLLM and SGLang.
+    """Merge an adapter into its base model.
 
     \b
     longrm merge runs/lora --out runs/lora/merged
+
+    RUN is a training or a model folder with an adapter. The output is a model folder for transformers, vLLM and
+    SGLang.
     """
     from longrm.modeling import saving
     from longrm.training.model_card import card_context_of_run, save_card_context, training_run, write_card
@@ -94,3 +99,4 @@ def merge(run: Path, out: Path) -> None:
     source = run if trained is None else trained / "model"
     saving.merge(source, out, finish=describe)
     echo(f"Wrote {out}")
+    print_next("push", out, "OWNER/NAME", "--dry-run")

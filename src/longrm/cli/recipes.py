@@ -5,26 +5,33 @@ from pathlib import Path
 
 import click
 
+from longrm.cli.help import Command
 from longrm.cli.options import packaged_recipes, recipe_file
-from longrm.cli.terminal import echo, print_facts
+from longrm.cli.terminal import echo, print_facts, print_next
 
 
-@click.command("recipes", short_help="List the recipes of the package, or print one.")
+@click.command("recipes", cls=Command)
 @click.argument("name", required=False)
 def command(name: str | None) -> None:
-    """Lists the recipes of the package; with NAME, prints one for you to edit and save.
-
-    Wherever a command accepts a settings file, it also accepts the name of a recipe.
+    """List the recipes of the package, or print one.
 
     \b
     longrm recipes
     longrm recipes paper/llama-3.1-8b/logo > mine.toml
     longrm train preference --config paper/llama-3.1-8b/logo --out runs/logo
+
+    Wherever a command accepts a settings file, it also accepts the name of a recipe.
     """
     if name is None:
         print_facts([(known, _purpose(path)) for known, path in packaged_recipes().items()])
+        print_next("recipes", "NAME")
+        return
+    echo(recipe_file(name).read_text(encoding="utf-8").rstrip())
+    if name.startswith("data/"):
+        subcommand = name.removeprefix("data/").removesuffix(".toml").replace("_", "-")
+        print_next("synthesize", subcommand, "--config", name, "--out", "RUN", err=True)
     else:
-        echo(recipe_file(name).read_text(encoding="utf-8").rstrip())
+        print_next("plan", name, err=True)
 
 
 def _purpose(recipe: Path) -> str:

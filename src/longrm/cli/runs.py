@@ -11,23 +11,24 @@ from rich.cells import cell_len
 from rich.filesize import decimal as file_size
 
 from longrm.cli.evaluate import percentage, print_result
+from longrm.cli.help import Group
 from longrm.cli.options import JSON, PATH
-from longrm.cli.terminal import echo, print_facts, print_json, print_lines, terminal_width
+from longrm.cli.terminal import echo, print_facts, print_json, print_lines, print_next, terminal_width
 from longrm.errors import ConfigError, RunError
 from longrm.reading import short, short_name, visible
 
 
-class _DefaultToList(click.Group):
+class _DefaultToList(Group):
     """Runs `list` where no subcommand is named."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        bare = not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names)
+        bare = not args or args[0] not in {*self.commands, *ctx.help_option_names, "--help-all"}
         return super().parse_args(ctx, ["list", *args] if bare else args)
 
 
-@click.group("runs", cls=_DefaultToList, short_help="List, show, merge and remove runs; prune caches.")
+@click.group("runs", cls=_DefaultToList)
 def command() -> None:
-    """Lists and manages the runs in a folder; longrm runs alone lists them.
+    """List, show, merge and remove runs; prune caches.
 
     \b
     longrm runs
@@ -43,36 +44,37 @@ def command() -> None:
 
 _FIELDS = ("path", "kind", "state", "model", "bench", "result", "started", "size")
 _SORT_HELP = f"{', '.join(_FIELDS)}; -FIELD for descending order."
-_FILTER_HELP = "List only runs with this text in a field, such as kind=evaluation; repeatable."
+_FILTER_HELP = "List only runs with this text in a field; repeatable."
 
 
-@command.command("list", short_help="List every run in a folder.")
+@command.command("list")
 @click.argument("folder", default="runs", type=PATH)
 @click.option("--sort", default="path", metavar="FIELD", show_default=True, help=_SORT_HELP)
 @click.option("--filter", "filters", multiple=True, metavar="FIELD=TEXT", help=_FILTER_HELP)
-@click.option(
-    "--all", "every", is_flag=True, help="Also list runs inside other runs, such as the stages of a demo."
-)
+@click.option("--all", "every", is_flag=True, help="Also list runs inside runs, as the stages of a demo.")
 @JSON
 def list_runs(folder: Path, sort: str, filters: tuple[str, ...], every: bool, as_json: bool) -> None:
-    """Lists every run in FOLDER (default `runs`): model, main metric, context boundary, state and size.
-
-    A run is finished, incomplete (the same command retries its errors), running, stopped (the same command continues
-    it) or damaged.
+    """List every run in a folder.
 
     \b
     longrm runs list runs --filter state=stopped
     longrm runs list runs --json
+
+    FOLDER is `runs` by default. The list has model, main metric, context boundary, state and size. A run is finished,
+    incomplete (rerun its command to retry errors), running, stopped (rerun its command to continue it) or damaged.
     """
     runs = _selected(listed_runs(folder, every=every), filters, sort)
     if as_json:
         print_json({"folder": str(folder), "runs": runs})
-        return
-    if not runs:
+    elif not runs:
         echo(f"No run in {folder}" + (" matches" if filters else ""))
-        return
-    _print_runs(folder, runs)
-    print_lines(*(f"Damaged: {run['problem']}" for run in runs if run["problem"]))
+    else:
+        _print_runs(folder, runs)
+        print_lines(*(f"Damaged: {run['problem']}" for run in runs if run["problem"]))
+    if evaluated := [
+        run["path"] for run in runs if run["kind"] == "evaluation" and run["state"] == "finished"
+    ]:
+        print_next("runs", "show", evaluated[0], err=as_json)
 
 
 def listed_runs(top: Path, *, every: bool = False) -> list[dict[str, Any]]:
@@ -186,30 +188,25 @@ def _print_runs(folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:
 
 # --- show ---
 
+_SHOWN_HELP = "Comparisons or prompts to print."
 
-@command.command("show", short_help="Print a run's comparisons, verdicts and answers.")
+
+@command.command("show")
 @click.argument("run", type=PATH)
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    help="Number of comparisons, or of prompts, to print.",
-)
-@click.option("--id", "only", help="Print only the comparison, or the prompt, with this id.")
+@click.option("--limit", metavar="N", type=click.IntRange(1), default=10, show_default=True, help=_SHOWN_HELP)
+@click.option("--id", "only", metavar="ID", help="Print only this comparison or prompt.")
 @click.option("--verify", is_flag=True, help="Check the files of a training, merge or synthesis instead.")
 def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
-    """Prints the question, presented orders, verdict, answer and outcome of each comparison of an evaluation.
-
-    Of a training by GRPO it prints the last prompts' judgments with their rewards.
-
-    With --verify it compares the sizes and SHA-256 digests of model files or rows with those recorded when they were
-    written.
+    """Print a run's comparisons, verdicts and answers.
 
     \b
     longrm runs show runs/judge --limit 3
     longrm runs show runs/judge --id ID | less
     longrm runs show runs/rm --verify
+
+    For an evaluation it prints the question, presented orders, verdict, answer and outcome of each comparison; for a
+    training by GRPO the judgments of the last prompts with their rewards. --verify compares the sizes and SHA-256
+    digests of model files or rows with those recorded when they were written.
     """
     if verify:
         from longrm.runs.folder import FILES, check_files
@@ -249,6 +246,8 @@ def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
         echo()
     if len(records) > limit:
         echo(f"{len(records) - limit:,} more; show them with --limit {len(records)}")
+    if opened.settings.get("model"):
+        print_next("attribute", "--run", run, "--items", records[0].id, "--out", "RUN")
 
 
 def _show_rollouts(run: Path, limit: int, only: str | None) -> None:
@@ -272,6 +271,7 @@ def _show_rollouts(run: Path, limit: int, only: str | None) -> None:
         echo()
     if found > limit:
         echo(f"{found - limit:,} earlier prompts; show them with --limit {found}")
+    print_next("report", run, "--out", "report.html")
 
 
 def _numbers(places: Iterable[int]) -> str:
@@ -281,13 +281,15 @@ def _numbers(places: Iterable[int]) -> str:
 
 # --- merge, rm, cache ---
 
+_PRUNE_HELP = "Remove this part; repeatable."
 
-@command.command("merge", short_help="Merge the shards of an evaluation into one run.")
+
+@command.command("merge")
 @click.argument("shards", metavar="SHARD...", nargs=-1, required=True, type=PATH)
 @click.option("--out", required=True, type=PATH, help="Run folder to write.")
 @JSON
 def merge(shards: tuple[Path, ...], out: Path, as_json: bool) -> None:
-    """Merges the run folders of all shards of an evaluation into one run.
+    """Merge the shards of an evaluation into one run.
 
     \b
     longrm evaluate --model MODEL --bench probe --shard 1/2 --out runs/one
@@ -302,16 +304,17 @@ def merge(shards: tuple[Path, ...], out: Path, as_json: bool) -> None:
     print_result(merge_shards(shards, out), out, as_json=as_json)
 
 
-@command.command("rm", short_help="Remove runs.")
+@command.command("rm")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=PATH)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def remove(runs: tuple[Path, ...], yes: bool) -> None:
-    """Removes run folders with all their files: logs, summaries, trained models, cached answers.
-
-    If a folder is not a run, or is in use, nothing is removed. Links inside a run are removed, but not their targets.
+    """Remove runs.
 
     \b
     longrm runs rm runs/old runs/older
+
+    A run folder is removed with all its files: logs, summaries, trained models, cached answers. If a folder is not a
+    run, or is in use, nothing is removed. Links inside a run are removed, but not their targets.
     """
     from longrm.runs.removal import check_removable, remove_runs, size_of
 
@@ -330,20 +333,19 @@ def remove(runs: tuple[Path, ...], yes: bool) -> None:
     echo(f"Removed {', '.join(map(str, runs))}")
 
 
-@command.command("cache", short_help="Show the sizes of caches, or prune them.")
+@command.command("cache")
 @click.argument("folder", default="runs", type=PATH)
-@click.option(
-    "--prune", multiple=True, type=click.Choice(["tokens", "answers"]), help="Remove this part; repeatable."
-)
+@click.option("--prune", multiple=True, type=click.Choice(["tokens", "answers"]), help=_PRUNE_HELP)
 def cache(folder: Path, prune: tuple[str, ...]) -> None:
-    """Shows the caches: tokenized data in the user's cache, and answers of endpoints in finished runs of FOLDER.
-
-    The user's cache is ~/.cache/longrm, or LONGRM_CACHE. FOLDER is `runs` by default. Tokenized data are recreated
-    when needed. Answers of unfinished runs are never pruned, because continuing would pay for them again.
+    """Show the sizes of caches, or prune them.
 
     \b
     longrm runs cache
     longrm runs cache --prune tokens --prune answers
+
+    Tokenized data are in the user's cache (~/.cache/longrm, or LONGRM_CACHE) and are recreated when needed. Answers of
+    endpoints are in the runs of FOLDER (default `runs`); those of unfinished runs are never pruned, because continuing
+    would pay for them again.
     """
     from longrm.data.token_cache import user_cache
     from longrm.runs.folder import CACHE

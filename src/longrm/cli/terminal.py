@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shlex
 import shutil
 import sys
 import time
@@ -63,14 +64,29 @@ class MessageHandler(logging.StreamHandler[TextIO]):
         return visible(super().format(record))
 
 
+def print_next(*words: object, err: bool = False) -> None:
+    """Prints the `longrm` command that users run next, except with `longrm --quiet`.
+
+    Args:
+        words: The command's words, unquoted; placeholders are in capitals, such as MODEL.
+        err: Whether standard output has data, so that the line belongs on standard error.
+    """
+    if not _is_quiet():
+        echo(f"next: {shlex.join(['longrm', *map(str, words)])}", err=err)
+
+
+def _is_quiet() -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.find_root().params.get("quiet"))
+
+
 @contextmanager
 def progress() -> Iterator[Progress]:
     """Yields the callable that long work reports to: a bar in a terminal, a line every ten seconds elsewhere.
 
     With `longrm --quiet` it shows nothing.
     """
-    context = click.get_current_context(silent=True)
-    if context is not None and context.find_root().params.get("quiet"):
+    if _is_quiet():
         yield no_progress
     elif sys.stderr.isatty():
         with _progress_bars() as report:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from longrm.cli.help import Command, Group
 from longrm.cli.options import RUN_OPTIONS, resolve
-from longrm.cli.terminal import echo, print_json, progress
+from longrm.cli.terminal import echo, print_json, print_next, progress
 from longrm.config import parse_assignments
 from longrm.errors import ConfigError, nearest
 from longrm.reading import read_toml
@@ -24,24 +25,24 @@ if TYPE_CHECKING:  # torch and the benchmarks are not loaded before the settings
     from longrm.reward_models import JudgeSettings, RewardModel
     from longrm.training.evaluations import Evaluator
 
-_REPORT_HELP = "Experiment tracker, such as tensorboard or wandb; repeatable."
+_REPORT_HELP = "Experiment tracker, such as wandb; repeatable."
 _logger = logging.getLogger(__name__)
 
 
-@click.group("train", short_help="Train a reward model.")
+@click.group("train", cls=Group)
 def command() -> None:
-    """Trains a reward model; every objective is a subcommand.
+    """Train a reward model.
 
-    A prompt is encoded once for all its responses. Processes started by torchrun train together. A killed run
-    continues bit for bit on the same machine with the same number of processes, otherwise up to rounding. The trained
-    model is saved to OUT/model, which transformers, vLLM and SGLang load.
+    Every objective is a subcommand. A prompt is encoded once for all its responses. The model is saved to OUT/model,
+    which transformers, vLLM and SGLang load. Processes started by torchrun train together. A killed run continues: bit
+    for bit on the same machine with the same number of processes, otherwise up to rounding.
     """
 
 
 def _command(objective: str) -> click.Command:
     kind = OBJECTIVES[objective]
 
-    @click.command(objective.replace("_", "-"), short_help=kind.title, help=kind.help)
+    @click.command(objective.replace("_", "-"), cls=Command, help=kind.help)
     @click.option("--report-to", multiple=True, metavar="NAME", help=_REPORT_HELP)
     @RUN_OPTIONS
     def train_objective(
@@ -75,6 +76,7 @@ def _command(objective: str) -> click.Command:
             print_json(summary)
         else:
             _print(summary, out, lora=settings.model.lora is not None)
+        print_next("probe", out / "model", "--out", "RUN", err=as_json)
 
     return train_objective
 
@@ -166,7 +168,7 @@ def _judge(
 
 
 def _print(summary: dict[str, Any], out: Path, *, lora: bool) -> None:
-    """Prints loss and accuracy, where the model is, and what to do next."""
+    """Prints loss and accuracy, and where the model is."""
     from longrm.runs.logs import Log
     from longrm.runs.records import TimingRecord
     from longrm.training.checkpoints import TIMING
@@ -193,7 +195,5 @@ def _print(summary: dict[str, Any], out: Path, *, lora: bool) -> None:
             echo(f"Best {metric} {found['values'][str(best)]:.4f} after step {best:,}")
     step = summary["model_step"]
     at = "" if step == summary["steps"] else f", as of step {step:,}"
-    echo(f"Saved the {'adapter' if lora else 'model'} to {out / 'model'}{at}")
-    if lora:
-        echo(f"Merge it into its base with: longrm merge {out} --out MODEL")
-    echo(f"Evaluate it with: longrm evaluate --model {out / 'model'} --bench probe --out EVALUATION")
+    what = "adapter (longrm merge makes a full model of it)" if lora else "model"
+    echo(f"Saved the {what} to {out / 'model'}{at}")

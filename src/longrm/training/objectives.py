@@ -34,8 +34,9 @@ class Objective:
 
     trains: ClassVar[ModelKind]
     reads: ClassVar[Literal["comparison", "demonstration", "judge_prompt"]]
-    title: ClassVar[str]  # one line for `longrm train --help`
-    help: ClassVar[str]  # the text of `longrm train OBJECTIVE --help`
+    help: ClassVar[
+        str
+    ]  # of `longrm train OBJECTIVE --help`; its first sentence is also in `longrm train --help`
     description: ClassVar[str]  # what was trained, for the model card
 
     def __init__(
@@ -72,12 +73,13 @@ class SFT(Objective):
 
     trains = "language_model"
     reads = "demonstration"
-    title = "Imitate judgments: stage 1 of a generative reward model."
-    help = """Trains a language model to write the completions of demonstrations; prompts carry no loss.
+    help = """Imitate judgments: stage 1 of a generative reward model.
 
     \b
-    longrm train sft --config sft.toml --out runs/sft
-    longrm train sft --config sft.toml --out runs/other --set optimizer.learning_rate=1e-5
+    longrm train sft --config paper/qwen3-8b/sft --out runs/sft
+    longrm train sft --set data.path=FILE --set model.path=MODEL --out runs/sft
+
+    The model learns to write the completions of demonstrations; prompts carry no loss.
     """
     description = "imitation of judgments: the likelihood of their tokens"
 
@@ -97,12 +99,13 @@ class Preference(Objective):
 
     trains = "language_model"
     reads = "comparison"
-    title = "Prefer judgments over others: stage 2, LOGO, SimPO or DPO."
-    help = """Trains a language model to prefer chosen responses over rejected ones, by their log-probabilities.
+    help = """Prefer judgments over others: stage 2, LOGO, SimPO or DPO.
 
     \b
     longrm train preference --config paper/qwen3-8b/logo --out runs/logo
-    longrm train preference --config mine.toml --out runs/dpo --set loss.kind=dpo --set optimizer.learning_rate=1e-6
+    longrm train preference --config mine.toml --set loss.kind=dpo --out runs/dpo
+
+    The model learns to prefer chosen responses over rejected ones, by their log-probabilities.
     """
     description = "preference between judgments"
 
@@ -132,12 +135,13 @@ class BradleyTerry(Objective):
 
     trains = "scorer"
     reads = "comparison"
-    title = "Train a discriminative reward model on comparisons."
-    help = """Trains a scalar head on gold-ordered responses, -log sigmoid(r_better - r_worse).
+    help = """Train a discriminative reward model on comparisons.
 
     \b
     longrm train bradley-terry --config mine.toml --out runs/mine
-    longrm train bradley-terry --config mine.toml --out runs/other --set optimizer.learning_rate=1e-5
+    longrm train bradley-terry --config mine.toml --set seed=1 --out runs/other
+
+    A scalar head learns the gold order of responses: -log sigmoid(r_chosen - r_rejected).
     """
     description = "a score for every response"
 
@@ -183,15 +187,15 @@ class GRPO(Objective):
 
     trains = "language_model"
     reads = "judge_prompt"
-    title = "Reward a judge for right verdicts: reinforcement learning."
-    help = """Trains a language model to judge, by group relative policy optimization (GRPO) on its own verdicts.
-
-    Every step samples several judgments of each prompt and prefers those with a higher reward than the others of their
-    group. The prompt is read once for all of them. Rows are those of longrm synthesize judge-prompts.
+    help = """Reward a judge for right verdicts: reinforcement learning.
 
     \b
     longrm train grpo --config mine.toml --out runs/grpo
-    longrm train grpo --config demo/generative_grpo --set model.path=runs/sft/model --out runs/grpo
+    longrm train grpo --set data.path=FILE --set model.path=MODEL --out runs/grpo
+
+    Every step samples several judgments of each prompt and prefers those with a higher reward than the others of their
+    group (group relative policy optimization). The prompt is read once for all of them. The rows are those of longrm
+    synthesize judge-prompts.
     """
     description = "rewards of sampled judgments for right verdicts"
     groups: "Mapping[str, RolloutRecord]"

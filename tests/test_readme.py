@@ -1,99 +1,92 @@
 """The README's commands and code, run as they are."""
 
+import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import longrm
-from longrm.data import write
 from longrm.modeling.loading import new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.training.settings import TrainingSettings
-from longrm.worlds import WorldPlan, generate, words_tokenizer
+from longrm.worlds import words_tokenizer
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
-
-
-MODEL = "runs/demo/training/long/model"
-SMALLER = {"longrm probe MODEL": f"longrm probe {MODEL} --n 8", "8k,32k,128k": "64,128"}
-"""Placeholders in the README, and the arguments that replace them here."""
 
 
 def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.S)
 
 
-def recipe(name):
-    """The recipe that begins with its own name."""
-    (found,) = (block for block in blocks("toml") if block.startswith(f"# {name}\n"))
-    return found
+def percentages(text):
+    """Accuracy by length in the table of `longrm probe`."""
+    rows = re.findall(r"^ +(all|\d+) +([\d.]+) \[", text, flags=re.M)
+    return {length: float(value) for length, value in rows}
 
 
-@pytest.fixture
-def user_folder(tmp_path, monkeypatch):
-    """A folder with what the README assumes: the demo's model, preference data, and the recipes."""
+def test_the_python_example_prints_the_shown_kind_of_result(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     save(
         new_scorer(ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8), words_tokenizer(), seed=0),
         tmp_path / "runs/demo/training/long/model",
     )
-    write(tmp_path / "pairs.jsonl", generate(WorldPlan("records", 64), 6, words_tokenizer()))
-    for run in ("base", "trained"):
-        longrm.evaluate("baseline:overlap", "file:pairs.jsonl", tmp_path / "runs" / run)
-    (tmp_path / "stage1.toml").write_text(recipe("stage1.toml"))
-    (tmp_path / "recipes").symlink_to(Path(__file__).parents[1] / "recipes")
-    return tmp_path
-
-
-def test_the_python_example_prints_two_scores(user_folder, capsys):
-    (example,) = (block for block in blocks("python") if "model.score" in block)
+    (example,) = blocks("python")
     exec(compile(example, "README.md", "exec"), {})
     scores = eval(capsys.readouterr().out)
-    assert len(scores) == 2
+    (shown,) = re.findall(r"^# (\[.*\])$", example, flags=re.M)
+    assert len(scores) == len(eval(shown)) == 2
     assert all(isinstance(score, float) for score in scores)
 
 
+def test_the_numbers_of_the_speed_table_are_measured():
+    results = Path(__file__).parents[1] / "perf/results"
+    steps, updates = (
+        [json.loads(line) for line in (results / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("train_step_trl", "grpo_update")
+    )
+    (pair,) = (
+        one
+        for one in steps
+        if one["objective"] == "bradley_terry" and one["unequal"] == 16 and one["rejected"] == 1
+    )
+    (simpo,) = (one for one in steps if one["objective"] == "simpo" and one["vocabulary"] == 32768)
+    (update,) = (one for one in updates if one["part"] == "update" and one["generations"] == 8)
+    measured = [
+        [pair["speedup_trl"], pair["memory_ratio_trl"]],
+        [simpo["speedup_trl"], simpo["memory_ratio_trl"]],
+        [update["speedup"]["1"], update["memory_ratio"]["trl"]],
+    ]
+    table = re.findall(r"^\| .+? \| ([\d.]+).*? \| (\d+)% \|$", README, flags=re.M)
+    assert table == [(f"{times:.1f}", f"{100 * memory:.0f}") for times, memory in measured]
+
+
 @pytest.mark.full
-def test_the_commands_work(user_folder, capsys):
-    lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("longrm ")]
-    assert {line.split()[1] for line in lines} == {
-        "score", "rank", "filter", "evaluate", "report", "world", "train", "synthesize", "audit",
-        "probe", "compare",
-    }  # fmt: skip
-    for line in lines:
-        for there, here in SMALLER.items():
-            line = line.replace(there, here)
-        arguments = shlex.split(line)[1:]
-        if arguments[0] == "train" or "FOLDER" in line:
-            continue  # the model comes from the Hub, or the data from the reader
-        done = subprocess.run([sys.executable, "-m", "longrm", *arguments], capture_output=True, text=True)
-        assert done.returncode == 0, (line, done.stderr)
-    for name in (
-        "scored.jsonl",
-        "best.jsonl",
-        "best-and-worst.jsonl",
-        "runs/pairs/summary.json",
-        "mine.html",
-        "records.jsonl",
-        "audit.html",
-    ):
-        assert (user_folder / name).stat().st_size > 0
-    (wrong,) = (block for block in blocks("python") if "read_run" in block)
-    exec(compile(wrong, "README.md", "exec"), {})
-    said = capsys.readouterr().out
-    assert all(name in said.splitlines()[0] for name in ("id", "length", "depth", "margin", "reason"))
-    assert len(said.splitlines()) > 10, "a model of random weights is wrong in many of 48"
+def test_the_commands_print_what_is_shown(tmp_path, monkeypatch):
+    """Trains the demo's short model, then runs the console blocks in their order."""
+    monkeypatch.chdir(tmp_path)
+    run("longrm train bradley-terry --config demo/short --out runs/short-training")
+    shutil.copytree("runs/short-training/model", "runs/demo/training/short/model")
+    for block in blocks("console"):
+        steps = re.split(r"^\$ (.+)\n", block, flags=re.M)[1:]
+        for command, shown in zip(steps[::2], steps[1::2], strict=True):
+            printed = run(command)
+            assert percentages(printed) == pytest.approx(percentages(shown), abs=15), command
+            for word in re.findall(r"[A-Za-z]{3,}", shown):
+                assert word in printed, (command, word)
+    assert Path("short.html").stat().st_size > 0
 
 
-def test_the_training_example_has_valid_settings(user_folder):
-    (user_folder / "mine.toml").write_text(recipe("mine.toml"))
-    settings = TrainingSettings.resolve(user_folder / "mine.toml")
-    assert settings.optimizer.epochs == 1
+def run(command):
+    done = subprocess.run(
+        [sys.executable, "-m", "longrm", *shlex.split(command)[1:]], capture_output=True, text=True
+    )
+    assert done.returncode == 0, (command, done.stderr)
+    return done.stdout
 
 
 def test_the_arms_of_the_demo_differ_in_their_lengths_alone():

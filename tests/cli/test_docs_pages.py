@@ -72,6 +72,21 @@ def test_evaluating(folder):
     assert plain["counts"]["comparisons"] == compressed["counts"]["comparisons"] == 6
 
 
+def test_scoring(folder):
+    make_scorer(folder / "runs/demo/training/long/model")
+    commands, many = blocks("scoring.md", "sh")
+    for line in commands.splitlines():
+        ran(line)
+    rows = {name: Path(f"{name}.jsonl").read_text().splitlines() for name in ("scored", "best")}
+    assert len(rows["scored"]) == len(rows["best"]) == 6
+    assert all({"scores", "scores_outcome", "scores_by"} <= set(json.loads(row)) for row in rows["scored"])
+    assert Path("best-and-worst.jsonl").stat().st_size > 0
+    assert Path("clear.jsonl").exists()
+    assert len(many.splitlines()) == 2
+    (python,) = blocks("scoring.md", "python")
+    assert len(eval(executed(python, "docs/scoring.md"))) == 2
+
+
 def test_related(folder):
     table, *sections = re.split(r"^## .+\n", (DOCS / "related.md").read_text(), flags=re.MULTILINE)
     papers = re.findall(r"^\| \[.+?\]\(#.+?\) \((\d+\.\d+)\)", table, re.MULTILINE)

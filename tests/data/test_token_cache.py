@@ -230,7 +230,10 @@ TURNS = [{"role": role, "content": "Ann"} for role in ("assistant", "user", "ass
     ("row", "problem"),
     [
         (NATIVE, ": 'x' has no gold order"),
-        (PAIR | {"chosen": "Ann Zoe", "rejected": "Ann Tom"}, ": two responses of 'x' have the same tokens"),
+        (
+            PAIR | {"chosen": "Ann Zoe", "rejected": "Ann Tom"},
+            ": two responses of 'x' have the same tokens but different ranks; use a tokenizer",
+        ),
         (PAIR | {"rejected": "Zoe Tom"}, ": every word of response 2 of 'x' is unknown"),
         (PAIR | {"rejected": UNSEEN}, ": response 2 of 'x' has no token but the end"),
         (PAIR | {"prompt": UNSEEN}, ": the prompt has no token"),

@@ -55,9 +55,18 @@ def test_unknown_text_is_refused_and_known_text_is_not(folder):
     model = load(folder)
     first, refused, second = model.judge([known()[0], ENGLISH, known()[1]])
     assert refused.outcome is Outcome.ERROR
-    assert "10 of 16 tokens (62.5%)" in refused.detail, "those of the template apart"
+    assert "4 of 6 tokens (66.7%)" in refused.detail, "of the text with the largest share"
     assert folder in refused.detail
     assert first.outcome is second.outcome is Outcome.ANSWERED
+
+
+def test_an_unknown_response_to_a_known_prompt_is_refused(folder):
+    query, control = known()
+    unknown = ({"role": "assistant", "content": "Guten Morgen."},)
+    garbage = Query(query.id, query.prompt, (query.responses[0], unknown))
+    refused, answered = load(folder).judge([garbage, control])
+    assert refused.outcome is Outcome.ERROR
+    assert answered.outcome is Outcome.ANSWERED
 
 
 def test_text_that_is_unknown_in_part_is_warned_of_once(folder, caplog):

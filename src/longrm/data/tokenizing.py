@@ -347,22 +347,22 @@ class UnknownTokens:
         self._special = {identity for identity, token in added.items() if token.special} - {unknown}
 
     def check(self, texts: Iterable[Sequence[int]]) -> None:
-        """Counts the unknown tokens of a query, without special tokens; `DataError` if they are more than half."""
+        """Counts the unknown tokens of the texts of a query; `DataError` if they are more than half of one of them."""
         if self._unknown is None:  # most tokenizers know every text
             return
-        texts = list(texts)
-        unknown = sum(ids.count(self._unknown) for ids in texts)
+        counts = [
+            (ids.count(self._unknown), sum(identity not in self._special for identity in ids))
+            for ids in texts
+        ]
+        unknown, total = max(counts, key=lambda count: count[0] / max(count[1], 1))
         if not unknown:
             return
-        total = sum(identity not in self._special for ids in texts for identity in ids)
         share = f"{unknown:,} of {total:,} tokens ({unknown / total:.1%})"
-        found = f"{share} are unknown to the tokenizer of {self._model}"
+        found = f"{share} of a prompt or response are unknown to the tokenizer of {self._model}"
         if 2 * unknown > total:
             raise DataError(
                 f"{found}, which cannot read this text; use text of its vocabulary, or another model"
             )
         if not self._warned:
             self._warned = True
-            _logger.warning(
-                "%s in one comparison, and all read as the same token; others may have some, too", found
-            )
+            _logger.warning("%s, and all read as the same token; others may have some, too", found)

@@ -122,8 +122,9 @@ def _check_learnable(known: TrainingRow, tokens: Encoded, tokenizer: Tokenizer) 
     ranked = zip(known.ranks, tokens.responses, strict=True)
     for (rank, ids), (other_rank, other_ids) in combinations(ranked, 2):
         if rank != other_rank and ids == other_ids:
+            advice = "use a tokenizer that knows their words" if unknown in ids else "remove the comparison"
             raise DataError(
-                f"two responses of '{known.id}' have the same tokens but different ranks; remove the comparison"
+                f"two responses of '{known.id}' have the same tokens but different ranks; {advice}"
             )
 
 

@@ -144,7 +144,9 @@ def given(settings: type[Config], name: str) -> str:
         return losses()
     if values := ", ".join(shown(choice) for choice in choices(field.annotation)):
         notes.append(f"a list of some of {values}" if is_list(field.annotation) else f"one of {values}")
-    if field.is_required():
+    if field.annotation is LossSettings:
+        notes.append("default: that of the objective")
+    elif field.is_required():
         notes.append("required")
     elif field.default not in (None, "", (), PydanticUndefined) and not isinstance(field.default, Config):
         notes.append(f"default {shown(field.default)}")

@@ -25,7 +25,7 @@ __all__ = [
     "reward_function",
     "verdict_reward",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "RewardModel": "longrm.reward_models",

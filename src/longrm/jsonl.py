@@ -39,7 +39,7 @@ def writable(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunError(
-            f"cannot write {path}: {error.strerror}; make room and run the same command again"
+            f"cannot write {path}: {error.strerror}; free some space and rerun the command"
         ) from None
 
 

@@ -119,7 +119,7 @@ class Remote(Config):
         cache: An SQLite file that keeps the answers. `longrm evaluate` and `longrm synthesize` use `completions.sqlite`
             in the run folder by default; other commands do not keep answers.
         tokenizer: The model's tokenizer (a folder, a file or a Hub id), to count tokens and to cut contexts; by default
-            the server decides what is too long.
+            the server's limit applies.
         json_schema: Ask the server for JSON with an analysis and a verdict, if the form of the verdict is known (data
             synthesis). The two are joined into one text.
         extra: More fields of the request body, such as `top_p` or `chat_template_kwargs`.

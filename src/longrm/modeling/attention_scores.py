@@ -116,7 +116,7 @@ def embedding_gradient_norms(scorer: Scorer, query: Query, regions: Regions) -> 
 
     With two responses it is the gradient of their margin. Regions without a token are omitted.
     """
-    assert len(query.responses) <= 2, "a margin is of two responses"
+    assert len(query.responses) <= 2, "a margin needs two responses"
     packed, masks = _encoded(scorer, query, regions)
 
     def margin(hidden: Float[Tensor, "S C"], own: Packed) -> Float[Tensor, " N"]:

@@ -433,7 +433,7 @@ def _complete(model: TransformersModel, tokenizer: Tokenizer, parts: ModelFolder
     if beyond:
         number, token = beyond[0]
         raise ModelError(
-            f"{where}: its tokenizer.json is of another model: {len(beyond):,} tokens, such as {token!r} "
+            f"{where}: its tokenizer.json belongs to another model: {len(beyond):,} tokens, such as {token!r} "
             f"({number:,}), are outside its {rows:,} embeddings"
         )
     if parts.adapter:

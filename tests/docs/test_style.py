@@ -1,0 +1,76 @@
+"""Phrases that readers stumble over, in pages, help texts and messages, with what to write instead."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+INSTEAD = {
+    r"tells|(is|are|was|were) told|(tell|told) .{0,20}apart": "reports, prints, shows; is distinguishable",
+    r"(longrm|command|message|page|report|line|log|summary|program|error|help|card|it) says": "reports, shows",
+    r"stands? (twice|in|there|at)|stood": "appears twice, is in",
+    r"(lies?|lay) (in|on|at|there)": "is in, is stored in",
+    r"beside": "with, next to, compared with",
+    r"go(es)? by": "uses, depends on",
+    r"(is|are|was|were) of(?! kind)|(by|of|with) what": "uses, has, depends on, which",
+    r"(leave|leaves|left|leaving) (\S+ )?away|take another": "omit, choose another",
+    r"whoever|nobody|somebody('s)?|anybody|one's own": "users, callers, a third party's, your",
+    r"what (is|are) (too long|none)|what became of|what it holds": "over-long inputs, invalid, outcome, contents",
+    r"made(-| )rows|made(-| )up": "synthetic rows",
+    r"the (better|worse) one|the better,|the worse,": "chosen, rejected",
+    r"in figures|which there (is|are) (not|none)|have a say|makes? room|shall": "plain words",
+    r"mend(s|ed|ing)?|faults?": "fix, bug, error",
+}
+"""Regular expressions, and the words to use."""
+PATTERNS = {instead: re.compile(rf"\b({phrase})(?!\w)", re.IGNORECASE) for phrase, instead in INSTEAD.items()}
+PAGES = ("*.md", ".github/**/*.md", "docs/**/*.md", "perf/**/*.md", "examples/**/*.md", "plugins/**/*.md")
+PROMPTS = (
+    "judging/", "worlds/", "synthesis/domains/", "synthesis/long_context.py", "synthesis/recipes/responses.py",
+    "synthesis/recipes/rubrics.py", "synthesis/simulated.py",
+)  # fmt: skip
+"""Files of src/longrm with texts that models read: a change would change results."""
+QUOTED = {"docs/worlds.md": ("Of what did", "Somebody pointed", "Whoever writes", "of whoever")}
+"""Generated texts that a page quotes."""
+
+
+def phrases_in(text: str) -> list[str]:
+    text = " ".join(text.split())
+    return [f"'{hit.group()}': {instead}" for instead, one in PATTERNS.items() for hit in one.finditer(text)]
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """The documentation; docs/cli.md has all help texts and the docstrings of the settings."""
+    for path in sorted({path for pattern in PAGES for path in ROOT.glob(pattern)}):
+        name, text = str(path.relative_to(ROOT)), path.read_text()
+        if name.startswith("docs/") and name != "docs/cli.md":
+            continue
+        for quoted in QUOTED.get(name, ()):
+            text = text.replace(quoted, "")
+        yield name, text
+
+
+def messages() -> Iterator[tuple[str, str]]:
+    """The strings of the package except docstrings and prompts."""
+    for path in sorted((ROOT / "src/longrm").rglob("*.py")):
+        name = path.relative_to(ROOT / "src/longrm").as_posix()
+        if name.startswith(PROMPTS):
+            continue
+        nodes = [*ast.walk(ast.parse(path.read_text()))]
+        docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
+                yield f"{name}:{node.lineno}", node.value
+
+
+def test_pages_and_messages_are_in_plain_words():
+    found = [f"{place}: {phrase}" for place, text in [*pages(), *messages()] for phrase in phrases_in(text)]
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_a_phrase_is_found():
+    assert phrases_in("The column\nstands twice.") == ["'stands twice': appears twice, is in"]
+    assert len(phrases_in("Whoever leaves it away is told by what.")) == 4
+    assert not phrases_in("A default of kind 'x' appears in the log.")
+    assert any(place == "docs/cli.md" for place, _ in pages())
+    assert any("retries them" in text for _, text in messages())

@@ -12,11 +12,20 @@ from click.testing import CliRunner
 
 from longrm.cli.commands import cli
 from longrm.data import write
+from longrm.training.settings import TrainingSettings
 from longrm.worlds import WorldPlan, generate, words_tokenizer
-from tests.reward_models.tiny_models import make_scorer
+from tests.reward_models.tiny_models import make_model, make_scorer
 from tests.worlds.prose.prose_tokenizer import prose_tokenizer
 
 DOCS = Path(__file__).parents[2] / "docs"
+SMALLER = {
+    "8k,32k,128k": "512,1k",
+    "1k,4k": "512,1k",
+    "--n 128": "--n 8",
+    "--length 32768 --n 100": "--length 600 --n 4",
+    "--length 256 --n 40": "--length 2500 --n 6",  # of a tokenizer of bytes
+}
+"""Arguments on the pages, and those that replace them here."""
 pytestmark = pytest.mark.full
 
 
@@ -47,29 +56,83 @@ def folder(tmp_path, monkeypatch):
 def test_attribution(folder):
     make_scorer(folder / "MODEL", positions=512)
     ran("longrm evaluate --model MODEL --bench file:pairs.jsonl --out runs/probe")
-    commands, _ = blocks("attribution.md", "sh")  # the second block needs a real model
-    for line in commands.splitlines():
-        ran(line)
-    found = [Path(f"runs/{name}/attributions.jsonl").read_text() for name in ("why", "why-probe")]
+    for block in blocks("attribution.md", "sh"):
+        ran(block.strip())
+    found = [Path(f"runs/{name}/attributions.jsonl").read_text() for name in ("why", "why-pairs")]
     assert found[0] == found[1], "the run's model and data are the same"
-    (line,) = re.findall(r"`(longrm report .*?)`", (DOCS / "attribution.md").read_text())
-    ran(line)
     (python,) = blocks("attribution.md", "python")
     shown, strongest = executed(python, "docs/attribution.md").splitlines()
     assert shown.split()[0] in ("True", "False")
     assert re.fullmatch(r"Row \d+ of the ledger is (open|paid)\. +-?[\d.e-]+", strongest)
 
 
+def smaller(line):
+    """A command of a page with fewer and shorter contexts."""
+    for there, here in SMALLER.items():
+        line = line.replace(there, here)
+    return line
+
+
 def test_evaluating(folder):
-    make_scorer(folder / "runs/demo/training/long/model")
-    lines = [line for line in blocks("evaluating.md", "sh")[0].splitlines() if "file:pairs.jsonl" in line]
-    assert len(lines) == 2
+    make_scorer(folder / "runs/short/model")
+    make_scorer(folder / "MODEL", positions=4096, tokenizer=prose_tokenizer())
+    lines = [line for block in blocks("evaluating.md", "sh") for line in block.splitlines()]
+    lines = [line for line in lines if "long-rewardbench" not in line.lower()]  # which is downloaded
+    assert len(lines) == 10
     for line in lines:
-        ran(line)
-    plain, compressed = (
-        json.loads(Path(f"runs/{name}/summary.json").read_text()) for name in ("pairs", "compressed")
-    )
-    assert plain["counts"]["comparisons"] == compressed["counts"]["comparisons"] == 6
+        if " probe " in line:
+            # 132 comparisons are three batches, of which each shard takes some.
+            n = "" if "--n" in line else f" --n {22 if '--shard' in line else 4}"
+            line += f" --set judging.resamples=100{n}"
+        ran(smaller(line))
+    ran("longrm evaluate --config runs/grid/config.toml --out NEW")
+    assert Path("NEW/summary.json").read_bytes() == Path("runs/grid/summary.json").read_bytes()
+
+
+def test_judging(folder):
+    for name in ("runs/real-model", "MODEL"):
+        make_model(folder / name)
+    (json_lines,) = blocks("judging.md", "json")
+    Path("rubrics.jsonl").write_text(json_lines)
+    (template,) = blocks("judging.md", "jinja")
+    Path("mine.jinja").write_text(template)
+    for line in "".join(blocks("judging.md", "sh")).splitlines():
+        if "--model MODEL" not in line:
+            ran(smaller(line))
+            continue
+        done = CliRunner().invoke(cli, shlex.split(f"{line} --set judge.max_tokens=4")[1:])
+        assert "no answer" in str(done.exception), "random weights write no verdict"
+    outcomes = [
+        json.loads(Path(f"runs/{name}/summary.json").read_text())["counts"]["outcomes"]
+        for name in ("solve", "mine")
+    ]
+    assert all(counted["error"] == counted["too_long"] == 0 for counted in outcomes)
+
+
+def test_measures(folder):
+    (python,) = blocks("measures.md", "python")
+    assert "Estimate(value=" in executed(python, "docs/measures.md")
+
+
+def test_report(folder):
+    for name in ("longest", "overlap"):
+        out = {"longest": "probe"}.get(name, name)
+        ran(f"longrm evaluate --model baseline:{name} --bench file:pairs.jsonl --out runs/{out}")
+    (line,) = blocks("report.md", "sh")
+    assert ran(line.strip()) == blocks("report.md", "text")[0]
+
+
+def test_worlds(folder):
+    make_scorer(folder / "MODEL", tokenizer=prose_tokenizer())
+    Path("documents").mkdir()
+    paragraphs = [f"Chapter {number} tells of a calm sea, day {number}." for number in range(400)]
+    Path("documents/sea.txt").write_text("\n\n".join(paragraphs))
+    for line in blocks("worlds.md", "sh")[0].splitlines():
+        ran(smaller(line))
+    (toml,) = blocks("worlds.md", "toml")
+    Path("mine.toml").write_text(f'objective = "bradley_terry"\n{toml}')
+    given = {"model.path": "MODEL", "optimizer.steps": 1}
+    assert TrainingSettings.resolve(Path("mine.toml"), given).data.world.texts == ("ledger", "chat")
 
 
 def test_scoring(folder):
@@ -116,18 +179,3 @@ def test_runs(folder):
     outputs = [ran(line) for block in blocks("runs.md", "sh") for line in block.splitlines()]
     assert "probe" in outputs[0]
     assert [run["path"] for run in json.loads(outputs[1])["runs"]] == ["runs/probe"]
-
-
-def test_probing(folder):
-    make_scorer(folder / "MODEL", positions=4096, tokenizer=prose_tokenizer())
-    lines = [line for block in blocks("probing.md", "sh") for line in block.splitlines()]
-    assert len(lines) == 7
-    for line in lines:
-        line = line.replace("8k,32k,128k", "512,1k").replace("1k,4k", "512,1k").replace("--n 128", "--n 8")
-        if " probe " in line:
-            # 132 comparisons are three batches, of which each shard takes some.
-            n = "" if "--n" in line else f" --n {22 if '--shard' in line else 4}"
-            line = f"{line} --set judging.resamples=100{n}"
-        ran(line)
-    ran("longrm evaluate --config runs/grid/config.toml --out NEW")
-    assert Path("NEW/summary.json").read_bytes() == Path("runs/grid/summary.json").read_bytes()

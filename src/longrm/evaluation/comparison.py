@@ -128,7 +128,7 @@ class RunComparison:
                 yield "length and depth", f"{length}, {depth}", part
 
     def as_dict(self) -> dict[str, Any]:
-        """The comparison as JSON values, as `longrm compare --json` prints it; docs/comparing.md lists the keys."""
+        """The comparison as JSON values, as `longrm compare --json` prints it."""
 
         def values(parts: Mapping[Any, ComparedPart]) -> dict[Any, dict[str, Any]]:
             return {name: asdict(part) for name, part in parts.items()}

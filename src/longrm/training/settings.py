@@ -289,7 +289,7 @@ class RolloutSettings(Config):
         scale_rewards: Whether advantages are divided by the standard deviation of their group's rewards.
         rewards: Weight of every reward term, by its name in `longrm.verdict_reward`.
         soft_tokens: For the term "brief": the last so many of `max_tokens` are penalized.
-        metric: For the term "solved": the answer metric, by its name in docs/measures.md.
+        metric: For the term "solved": the answer metric, as for `judging.answer_metric`.
     """
 
     num_generations: int = Field(8, ge=2)

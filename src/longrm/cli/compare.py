@@ -52,7 +52,8 @@ def _print(found: "RunComparison") -> None:
     *_, difference, p = _cells(found.overall, metric.is_share)
     gap = f"{difference} points" if metric.is_share else difference
     n = plural(found.overall.n, "comparison")
-    print_lines(f"{second.name} minus {first.name}: {metric.title} {gap} on the same {n}, p {p if p.startswith('<') else f'= {p}'}")
+    p = p if p.startswith("<") else f"= {p}"
+    print_lines(f"{second.name} minus {first.name}: {metric.title} {gap} on the same {n}, p {p}")
     for place, run in (("First", first), ("Second", second)):
         model, bench = short_name(run.evaluation.model), short_name(run.evaluation.bench)
         print_lines(f"{place}: {run.path} ({model} on {bench})")

@@ -27,6 +27,16 @@ class Done(NamedTuple):
         return line
 
 
+def parse(line):
+    """Parses a command as the command line does, and runs nothing; a usage error is raised."""
+    name, *words = shlex.split(line)
+    context = commands.cli.make_context(name, words)
+    while isinstance(context.command, click.Group):
+        words = [*context._protected_args, *context.args]
+        name, command, words = context.command.resolve_command(context, words)
+        context = command.make_context(name, words, parent=context)
+
+
 @pytest.fixture(autouse=True)
 def _next_commands_parse(monkeypatch):
     """What any test's command prints as the next one is a command with valid options."""
@@ -34,12 +44,7 @@ def _next_commands_parse(monkeypatch):
 
     def checked(text="", **options):
         if text.startswith("next: "):
-            name, *words = shlex.split(text.removeprefix("next: "))
-            context = commands.cli.make_context(name, words)
-            while isinstance(context.command, click.Group):
-                words = [*context._protected_args, *context.args]
-                name, command, words = context.command.resolve_command(context, words)
-                context = command.make_context(name, words, parent=context)
+            parse(text.removeprefix("next: "))
         echo(text, **options)
 
     monkeypatch.setattr(terminal, "echo", checked)

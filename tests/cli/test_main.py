@@ -1,5 +1,6 @@
 """The command line as a whole: help, errors in one line, and the commands that no other file covers."""
 
+import contextlib
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from longrm.cli.commands import COMMANDS, cli
 from longrm.cli.main import main
 from longrm.data import read
 from longrm.data.chunking import approximate_tokens
+from tests.cli.conftest import parse
 
 
 def every_command(command=cli, words=()):
@@ -37,6 +39,11 @@ def test_every_help_fits_on_a_screen_and_help_all_has_every_option(longrm):
         assert max(map(len, [*lines, *whole.out.splitlines()])) <= 80, words
         assert lines[0].startswith("Usage: longrm")
         assert not {"\b", "\f"} & {*short.out, *whole.out}
+        examples = "".join(re.findall(r"\n\n((?:  longrm .+\n)+)", whole.out))
+        assert isinstance(command, click.Group) or examples, words
+        for example in re.findall(r"longrm [^<>|\n]+", examples):
+            with contextlib.suppress(click.exceptions.Exit):  # of world --list
+                parse(example.replace("mine.toml", "demo/short"))
         assert "..." not in short.out.partition("Commands:")[2], "a first sentence is cut"
         options = {param.opts[-1] for param in command.params if isinstance(param, click.Option)}
         listed = set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", whole.out, re.MULTILINE))
@@ -46,6 +53,8 @@ def test_every_help_fits_on_a_screen_and_help_all_has_every_option(longrm):
     assert "--votes" not in longrm("evaluate", "--help").out  # control: rare options are only in --help-all
     assert "--votes" in longrm("evaluate", "--help-all").out
     assert longrm("evaluate", "--help", columns=50).status == 0
+    with pytest.raises(click.UsageError):
+        parse("longrm evaluate --no-such-option")
 
 
 @pytest.mark.parametrize("command", [[], ["train"]])

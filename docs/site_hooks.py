@@ -1,7 +1,6 @@
-"""Lets mkdocs build the site from the files as they lie in the repository, where their links work too.
+"""Builds the site from the files of the repository, whose links also work on GitHub.
 
-The README becomes the first page; what pages link to outside of `docs/` goes along under `repository/`, and the links
-follow it there.
+Pages outside of `docs/` that a page links to are added under `repository/`. Pictures follow the site's color switch.
 """
 
 import posixpath
@@ -14,12 +13,13 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
-_FIRST = {"README.md": "index.md"}
+_PICTURE = re.compile(
+    r'<picture>\s*<source [^>]*srcset="([^"]*)">\s*<img alt="([^"]*)" src="([^"]*)">\s*</picture>'
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the README, and what any page links to outside of `docs/`, and so on from there."""
-    _add(files, config, "README.md")
+    """Adds what any page links to outside of `docs/`, and so on from there."""
     waiting = [file for file in files if file.is_documentation_page()]
     while waiting:
         page = waiting.pop()
@@ -41,7 +41,9 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
             return found[1]  # which mkdocs will report
         return posixpath.relpath(_site_path(_linked(target)), posixpath.dirname(page.file.src_uri) or ".")
 
-    return _LINK.sub(moved, markdown)
+    # A media query knows the system's colors, not the site's switch.
+    pictures = _PICTURE.sub(r"![\2](\3#only-light)![\2](\1#only-dark)", markdown)
+    return _LINK.sub(moved, pictures)
 
 
 def _add(files: Files, config: MkDocsConfig, source: str) -> File:
@@ -61,10 +63,7 @@ def _listing(folder: Path) -> str:
 
 
 def _source_of(file: File) -> str:
-    """Where a page lies in the repository."""
-    for source, page in _FIRST.items():
-        if file.src_uri == page:
-            return source
+    """A page's path in the repository."""
     outside = file.src_uri.removeprefix("repository/")
     return outside if outside != file.src_uri else f"docs/{file.src_uri}"
 
@@ -82,14 +81,11 @@ def _linked(target: str) -> str:
 def _outside(here: str, link: str) -> str | None:
     """The file or folder outside of `docs/` that a link leads to."""
     target = _target(here, link)
-    inside = target.startswith(("docs/", "..")) or target in _FIRST
-    return None if inside or not (ROOT / target).exists() else _linked(target)
+    return None if target.startswith(("docs/", "..")) or not (ROOT / target).exists() else _linked(target)
 
 
 def _site_path(source: str) -> str:
-    """Where a file of the repository lies in the site."""
-    if source in _FIRST:
-        return _FIRST[source]
+    """The site's path of a file of the repository."""
     if source.startswith("docs/"):
         return source.removeprefix("docs/")
     return f"repository/{source}" + ("/index.md" if (ROOT / source).is_dir() else "")

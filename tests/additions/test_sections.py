@@ -6,11 +6,11 @@ FILE = '''
 from longrm.report.tables import Cell, Row, Section, Table
 
 
-def sizes(models):
+def sizes(data):
     """How many groups each model judged."""
-    rows = tuple(Row(s.label, (Cell(str(s.summary.counts.groups)),), s.style) for s in models)
+    rows = tuple(Row(s.label, (Cell(str(s.summary.counts.groups)),), s.style) for s in data.models)
     table = Table("Groups", ("model", "groups"), rows)
-    return Section("How many groups there are", "Sizes", "Each group shares a context.", tables=(table,))
+    return Section("Sizes", tables=(table,), terms={"groups": "Each group shares a context."})
 '''
 
 
@@ -20,9 +20,10 @@ def test_an_added_section_is_shown_and_linked(plugin, evaluated, monkeypatch):
     monkeypatch.setitem(SECTIONS, "sizes", plugin(FILE).sizes)
     _, page = evaluated(cells=cells)
     for shown in (
-        '<h2 id="sizes">How many groups there are</h2>',
+        '<h2 id="sizes">Sizes</h2>',
         '<a href="#sizes">Sizes</a>',
-        "Each group shares a context.",
+        '<a class="term" href="#term-groups" title="Each group shares a context.">groups</a>',
+        '<dt id="term-groups">groups</dt><dd>Each group shares a context.</dd>',
     ):
         assert shown in page
         assert shown not in without

@@ -53,6 +53,18 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_index(folder):
+    make_scorer(folder / "MODEL", positions=512)
+    blocks = re.findall(r"```sh\n(.*?)```", (DOCS / "index.md").read_text(), re.DOTALL)
+    lines = [line for block in blocks for line in re.sub(r"\\\n\s*", "", block).strip().splitlines()]
+    probe, report, train, score, serve = (line.strip() for line in lines)
+    ran(f"{probe} --n 4".replace("8k,32k", "64,128"))
+    ran(report)
+    ran(f"{train} --set optimizer.steps=2")
+    ran(score)
+    ran(f"{serve} --help")
+
+
 def test_attribution(folder):
     make_scorer(folder / "MODEL", positions=512)
     ran("longrm evaluate --model MODEL --bench file:pairs.jsonl --out runs/probe")

@@ -142,7 +142,8 @@ class Page:
         if method == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
         elif method == "Runtime.exceptionThrown":
-            self.problems.append(params["exceptionDetails"]["exception"]["description"])
+            details = params["exceptionDetails"]
+            self.problems.append(details.get("exception", {}).get("description", details["text"]))
         elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
             self.problems.append(params["entry"]["text"])
         elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "assert"):

@@ -80,7 +80,7 @@ def test_it_fits_every_width_without_problems(page: Page, report: Path, width: i
     )
     assert shown == ([False, True] if width < 700 else [True, False])
     background = page.value("getComputedStyle(document.body).backgroundColor")
-    assert background == ("rgb(12, 15, 19)" if dark else "rgb(246, 247, 249)")
+    assert background == ("rgb(20, 24, 29)" if dark else "rgb(255, 255, 255)")
 
 
 def test_a_page_of_a_training_alone_has_no_problems(

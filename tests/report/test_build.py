@@ -10,12 +10,13 @@ from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
+import lxml.html
 import pytest
 
 from longrm.errors import RunError
 from longrm.evaluation.summaries import parse_summary
 from longrm.report import build
-from longrm.report.formatting import headline
+from longrm.report.formatting import boundary_estimate, boundary_interval, headline
 from longrm.runs.folder import RunFolder
 
 from .pages import Browser, anchors, tables, words
@@ -176,7 +177,6 @@ def test_two_families_have_a_figure_and_tables_each(families_page: Path) -> None
     shown = words(families_page.read_text())
     for family in ("Discriminative", "Generative"):
         assert f"{family} reward models. Pair accuracy against context length" in shown
-        assert f"{family} reward models. Context boundary, in tokens" in shown
     folder = families_page.with_name("report-figures")
     names = {path.stem for path in folder.glob("*.svg")}
     assert {"accuracy", "accuracy-2", "accuracy-2-narrow", "loss", "loss-2"} <= names
@@ -188,6 +188,7 @@ def test_two_families_have_a_figure_and_tables_each(families_page: Path) -> None
 def test_a_demo_has_every_section(page: Path) -> None:
     text = page.read_text()
     assert {
+        "accuracy",
         "boundary",
         "overall",
         "depth",
@@ -195,6 +196,7 @@ def test_a_demo_has_every_section(page: Path) -> None:
         "best-of",
         "training",
         "items-title",
+        "definitions",
         "provenance",
     } <= anchors(text)
     shown = words(text)
@@ -209,6 +211,17 @@ def test_a_demo_has_every_section(page: Path) -> None:
     assert "None" not in shown
 
 
+def test_terms_lead_to_their_definitions(page: Path) -> None:
+    body = lxml.html.document_fromstring(page.read_text())
+    defined = {"#" + term.get("id"): term for term in body.xpath("//dl[@class='terms']/dt")}
+    used = body.xpath("//a[@class='term']")
+    for link in used:
+        term = defined[link.get("href")]
+        assert link.text_content() == term.text_content()
+        assert link.get("title") == term.getnext().text_content()
+    assert {"slope", "chance", "control"} <= {link.text_content() for link in used}
+
+
 def test_evaluation_and_training_runs_are_mixed(synthetic: ModuleType, tmp_path: Path) -> None:
     summaries = {}
     for number, name in enumerate(("short", "long")):
@@ -220,14 +233,24 @@ def test_evaluation_and_training_runs_are_mixed(synthetic: ModuleType, tmp_path:
     synthetic.write_training(tmp_path / "trained", timed=False)
     build([tmp_path / "short", tmp_path / "long", tmp_path / "trained"], tmp_path / "mixed.html")
     shown = words((tmp_path / "mixed.html").read_text())
+    finding = "Context boundary in tokens:"
     for name, summary in summaries.items():
-        assert f"{name} · final {headline(parse_summary(summary))}" in shown
+        boundary = parse_summary(summary).boundary
+        assert boundary
+        place = f"{boundary_estimate(boundary)} {boundary_interval(boundary)}".strip()
+        unclear = {"short": " (not resolved)", "long": ""}[name]
+        finding += f" {name} · final {place}{unclear};"
+    assert f"{finding[:-1]}." in shown
+    assert "≈" in finding
+    build([tmp_path / "long"], tmp_path / "alone.html")
+    alone = words((tmp_path / "alone.html").read_text())
+    assert f"long · final: {headline(parse_summary(summaries['long']))}." in alone
     assert "short · final: a sample (--limit) of 1,200 comparisons" in shown
     assert "short · final: shard 2/4 only" in shown
     assert "long · final: a sample" not in shown
     assert "long · final: shard" not in shown
     assert "longrm train bradley-terry --config" in shown
-    for absent in ("positional extrapolation", "Best of four", "Tokens per second", "controls"):
+    for absent in ("An illustration", "Best of 4", "Contrast and controls"):
         assert absent not in shown
 
 

@@ -107,7 +107,7 @@ def test_the_best_and_the_worst_judgment_at_fixed_steps(
     synthetic: ModuleType, tmp_path: Path, iterations: int, steps: tuple[int, ...]
 ) -> None:
     write_grpo(tmp_path / "judge", synthetic, iterations=iterations)
-    section = rollouts(load_report([tmp_path / "judge"]).trained)
+    section = rollouts(load_report([tmp_path / "judge"]))
     assert section is not None
     for passage, step in zip(section.passages, steps, strict=True):
         assert passage.title == f"Step {step}: gold B, prompt-{step}-1"  # the rewards of prompt 0 are equal
@@ -143,7 +143,7 @@ def test_a_log_without_judgments_and_a_short_run(synthetic: ModuleType, tmp_path
     (tmp_path / "judge" / ROLLOUTS).unlink()
     lines = (tmp_path / "judge" / "steps.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "judge" / "steps.jsonl").write_text("".join(lines[:1]))
-    section = rollouts(load_report([tmp_path / "judge"]).trained)
+    section = rollouts(load_report([tmp_path / "judge"]))
     assert section is not None
     assert not section.passages
     assert list(section.tables[0].columns) == ["steps", "1"]
@@ -155,9 +155,9 @@ def test_the_log_is_not_held_in_memory(synthetic: ModuleType, tmp_path: Path) ->
         for _ in range(200):
             log.append(group(STEPS, 2, (0.0, 1.0), "long " * 10_000))
     size = (tmp_path / "judge" / ROLLOUTS).stat().st_size
-    trained = load_report([tmp_path / "judge"]).trained
+    data = load_report([tmp_path / "judge"])
     tracemalloc.start()
-    section = rollouts(trained)
+    section = rollouts(data)
     _, peak = tracemalloc.get_traced_memory()
     list(Log(tmp_path / "judge" / ROLLOUTS, RolloutRecord))  # negative control
     _, whole = tracemalloc.get_traced_memory()

@@ -13,9 +13,10 @@ from longrm.cli.evaluate import print_evaluation
 from longrm.evaluation.metrics import PAIR_ACCURACY
 from longrm.evaluation.summaries import EvaluationSummary, parse_summary
 from longrm.evaluation.summarize import summarize
-from longrm.report import charts, formatting, tables
+from longrm.report import charts, formatting
 from longrm.report.formatting import Style
 from longrm.report.load import Model
+from longrm.report.sections.accuracy import depth_tables, length_table
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
 
@@ -58,17 +59,17 @@ def summed(records: list[JudgmentRecord]) -> EvaluationSummary:
 
 def test_tables_show_reasons_and_how_much_was_answered() -> None:
     shown = stage(pairs((1024, 31333), silent=(31333,), partly=True))
-    by_length = tables.length_table("t", [shown], METRIC)
+    by_length = length_table("t", [shown], METRIC)
     assert by_length is not None
     partly, silent, mean = by_length.rows[0].cells
     assert (silent.text, silent.detail) == ("no answer", "24 of 24 too long: 31,333 > 4,096 tokens")
     assert partly.detail.endswith("18 of 24 answered")
     assert partly.text == "50.0%", "strictly: 12 of 24"
     assert mean.text == formatting.MISSING, "a mean over lengths is that of no length less"
-    (by_depth,) = tables.depth_tables([shown], METRIC)
+    (by_depth,) = depth_tables([shown], METRIC)
     assert [*by_depth.columns] == ["depth", "1,024", "31,333"]
     assert [row.cells[1].text for row in by_depth.rows] == ["no answer"] * 3
-    whole = tables.length_table("t", [stage(pairs((1024, 31333)))], METRIC)
+    whole = length_table("t", [stage(pairs((1024, 31333)))], METRIC)
     assert whole is not None
     assert not any("answer" in cell.text + cell.detail for cell in whole.rows[0].cells)
 
@@ -99,7 +100,7 @@ def printed(summary: EvaluationSummary, capsys: Any) -> str:
 def test_intervals_from_fewer_than_ten_groups_are_marked(groups: int, marked: bool, capsys: Any) -> None:
     records = [replace(one, depth=None, task="") for one in pairs((1024, 2048), groups=groups)]
     shown = stage(records)
-    by_length = tables.length_table("t", [shown], METRIC)
+    by_length = length_table("t", [shown], METRIC)
     drawn = charts.accuracy([shown], METRIC, charts.WIDE)
     assert by_length is not None and drawn is not None  # noqa: PT018
     out = printed(shown.summary, capsys)
@@ -110,5 +111,4 @@ def test_intervals_from_fewer_than_ten_groups_are_marked(groups: int, marked: bo
         drawn.svg,
     ):
         assert (formatting.FEW in text) is marked
-    assert (by_length.note == formatting.FEW_NOTE) is marked
     assert (formatting.FEW_NOTE in out) is marked

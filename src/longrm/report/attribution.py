@@ -14,18 +14,15 @@ from longrm.evaluation.attention_table import ATTENTION_MEASURES, AttentionTable
 from longrm.evaluation.summaries import AttributionSummary
 from longrm.reading import cut, short_name, visible
 from longrm.report.formatting import (
+    FEW_TERM,
     MISSING,
     count,
     decimal,
-    few,
-    few_note,
     html_page,
-    interval,
     listed,
-    percent,
     plural,
 )
-from longrm.report.tables import attribution_parts
+from longrm.report.tables import ATTRIBUTION_TERMS, attribution_table
 from longrm.runs.folder import write_file
 from longrm.runs.records import ExampleRecord
 from longrm.types import Comparison, message_text, text_of
@@ -168,9 +165,8 @@ def write_attribution(
         section = {
             "figures": figures,
             "regions": charts.region_styles(attention),
-            "measures": {title: ATTENTION_MEASURES[name] for name, title in charts.ATTENTION_TITLES.items()},
+            "terms": {title: ATTENTION_MEASURES[name] for name, title in charts.ATTENTION_TITLES.items()},
             "judged": f"{plural(right, 'comparison')} judged right, {wrong:,} wrong",
-            "few_note": few_note(few(row.value.groups) for row in attention),
         }
     write_file(out, attribution_page(summary, records, comparisons, section))
 
@@ -182,10 +178,6 @@ def attribution_page(
     attention: Mapping[str, Any] | None = None,
 ) -> str:
     """The page of these attributions. It loads nothing, and equal runs give equal bytes."""
-    rows = []
-    for name, part in attribution_parts(summary).items():
-        estimates = (part.shown, part.evidence_auc, part.evidence_share)
-        rows.append((name, [(percent(one.value), interval(one)) for one in estimates]))
     page = html_page(
         "report/attribution.html.j2",
         command="longrm attribute",
@@ -194,9 +186,10 @@ def attribution_page(
         model=short_name(summary.model),
         bench=short_name(summary.bench),
         cost=f"{plural(summary.prompts, 'prompt')}, {count(summary.tokens_computed)} tokens computed",
-        rows=rows,
+        weights=attribution_table("Weight on the evidence, with 95% intervals", summary),
+        terms=ATTRIBUTION_TERMS | (attention or {}).get("terms", {}) | FEW_TERM,
+        browser=None,
         attention=attention,
-        few_note=few_note(limits for _, cells in rows for _, limits in cells),
         explained=[_explained(record, comparisons[record.id]) for record in records],
     )
     return visible(page)  # control characters of the data, such as bidirectional overrides, become escapes

@@ -44,12 +44,13 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawn figure: the name of its file, its title, its description for screen readers, and its SVG."""
+    """A drawn figure."""
 
-    name: str
+    name: str  # of its file
     title: str
-    alt: str
+    alt: str  # for screen readers
     svg: str
+    narrow: "Figure | None" = None  # the same for phones
 
     @property
     def inline(self) -> str:
@@ -61,15 +62,12 @@ class Figure:
         # keyboard, the same links are reached in the table below.
         return re.sub(r'<a\s[^>]*href="[^"#]*(#items[^"]*)"[^>]*>', r'<a href="\1" tabindex="-1">', svg)
 
-    def png(self) -> bytes:
-        """The figure as a bitmap at twice its size."""
-        png: bytes = vl_convert.svg_to_png(self.svg, scale=2)
-        return png
-
     def write(self, folder: Path) -> None:
-        """Writes the figure as SVG, without its links into the page, and as PNG."""
+        """Writes the figure as SVG, without its links into the page, and as PNG of twice its size."""
         write_file(folder / f"{self.name}.svg", re.sub(r"</?a(?:\s[^>]*)?>", "", self.svg))
-        write_file(folder / f"{self.name}.png", self.png())
+        write_file(folder / f"{self.name}.png", vl_convert.svg_to_png(self.svg, scale=2))
+        if self.narrow:
+            self.narrow.write(folder)
 
 
 # --- Parts that figures share ---
@@ -253,7 +251,7 @@ def accuracy(models: Sequence[Model], metric: str, width: int, suffix: str = "")
         descriptions.append(f"{model.label}: {', '.join(ends)} tokens")
     return Figure(
         f"accuracy{suffix}" if width == WIDE else f"accuracy{suffix}-narrow",
-        "Accuracy against context length",
+        f"{metric_of(metric).title.capitalize()} against context length",
         f"Line chart of {metric_of(metric).title} against length. {'; '.join(descriptions)}.",
         svg_of(alt.layer(*layers), width, height),
     )

@@ -27,7 +27,8 @@ from longrm.types import Outcome
 MISSING = "–"
 NO_ANSWER = "no answer"
 FEW = "†"
-FEW_NOTE = f"{FEW} fewer than {FEW_GROUPS} groups: the interval is rough and usually too narrow."
+FEW_TERM = {FEW: f"fewer than {FEW_GROUPS} groups: the interval is rough and usually too narrow."}
+FEW_NOTE = f"{FEW} {FEW_TERM[FEW]}"
 
 
 def decimal(value: float | None, places: int = 2) -> str:

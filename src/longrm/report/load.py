@@ -7,6 +7,7 @@ from pathlib import Path
 
 from longrm import reading
 from longrm.errors import RunError
+from longrm.evaluation.metrics import PAIR_ACCURACY
 from longrm.evaluation.run import COMMANDS, Run, open_runs
 from longrm.evaluation.summaries import AttributionSummary, DemoSummary, EvaluationSummary, TrainingSummary
 from longrm.reading import short_name
@@ -97,6 +98,19 @@ class ReportData:
     pointwise: list[Model] = field(default_factory=list)  # a demo's, on pairs by scores for single responses
     trained: list[Training] = field(default_factory=list)
     demo: DemoSummary | None = None
+
+    @property
+    def families(self) -> list[str]:
+        """The families of a demo's stages, in the order of the page; other runs have one without a name."""
+        return list(
+            dict.fromkeys([*(one.family for one in self.models), *(one.family for one in self.trained)])
+        )
+
+    @property
+    def metric(self) -> str:
+        """The metric of the models' boundaries; pair accuracy, which all have, if they differ."""
+        metrics = {model.summary.boundary.metric for model in self.models if model.summary.boundary}
+        return metrics.pop() if len(metrics) == 1 else PAIR_ACCURACY.name
 
 
 def stage_label(name: str) -> str:

@@ -1,32 +1,20 @@
-"""The report's tables and sections, as text that the template prints."""
+"""What sections of the report are made of: tables and their cells, as text that the template prints."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from longrm.evaluation.metrics import METRICS, PAIR_ACCURACY, metric_of
-from longrm.evaluation.summaries import AttributionPart, AttributionSummary, EvaluationSummary, PartAnswers
+from longrm.evaluation.summaries import AttributionSummary, EvaluationSummary, PartAnswers
 from longrm.report.formatting import (
     MISSING,
     NO_ANSWER,
-    STATUSES,
     Style,
-    boundary_estimate,
-    boundary_interval,
-    count,
-    decimal,
-    few_note,
     interval,
     percent,
-    points,
-    seconds,
-    short_length,
-    token_unit,
 )
-from longrm.report.load import Model, ReportData, Training, stage_label
+from longrm.report.load import Model
 from longrm.runs.records import Estimate
-from longrm.types import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +43,6 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Row]
 
-    @property
-    def note(self) -> str:
-        """Explains the mark of intervals from few groups, if a cell has it."""
-        return few_note(cell.detail for row in self.rows for cell in row.cells)
-
 
 @dataclass(frozen=True, slots=True)
 class Passage:
@@ -71,17 +54,15 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of the page."""
+    """A section of the page: figures with one caption, tables, and what a click opens."""
 
-    title: str  # the heading
-    link: str  # its name in the navigation
-    meaning: str  # what its numbers mean; printed before them
-    tables: Sequence[Table] = ()  # the first one is printed next to the figure
-    figure: Any = None  # a `charts.Figure`, or None
-    folded: Sequence[Table] = ()  # tables that a click on `fold` opens
-    fold: str = ""
+    title: str  # the heading, and its name in the navigation
+    tables: Sequence[Table] = ()
+    figures: Sequence[Any] = ()  # of `charts.Figure`
+    caption: str = ""  # of the figures
+    terms: Mapping[str, str] = field(default_factory=dict)  # definitions of columns, rows and the title
+    folded: Sequence[Table] = ()
     passages: Sequence[Passage] = ()
-    note: str = ""  # small print after the tables
 
 
 def items_link(**filters: str | int) -> str:
@@ -106,11 +87,12 @@ def answered_cell(
     if missing is not None and not missing.answered:
         return Cell(NO_ANSWER, missing.reason, link)
     cell = estimate_cell(estimate, n=n)
-    detail = cell.detail if missing is None else f"{cell.detail} {_answered(missing)}".strip()
+    detail = cell.detail if missing is None else f"{cell.detail} {answered(missing)}".strip()
     return Cell(cell.text, detail, "" if cell.text == MISSING else link)
 
 
-def _answered(missing: PartAnswers) -> str:
+def answered(missing: PartAnswers) -> str:
+    """How many comparisons were answered."""
     return f"{missing.answered:,} of {missing.comparisons:,} answered"
 
 
@@ -134,172 +116,27 @@ def estimate_table(caption: str, models: Sequence[Model], columns: Sequence[Colu
     return Table(caption, ["model", *(columns[k].head for k in kept)], rows) if rows else None
 
 
-def boundary_table(caption: str, models: Sequence[Model]) -> Table | None:
-    """The context boundary with everything that is reported with it."""
-    rows = []
-    for model in models:
-        if (boundary := model.summary.boundary) is None:
-            continue
-        slope, reach = boundary.slope_per_doubling, boundary.above_chance_reach
-        effective = list(boundary.effective_n.values())
-        cells = [
-            Cell(count(boundary.at_least)),
-            Cell(boundary_estimate(boundary), boundary_interval(boundary)),
-            Cell(count(boundary.below)),
-            Cell(STATUSES[boundary.status]),
-            estimate_cell(slope, decimal),
-            Cell(count(min(effective)), f"to {count(max(effective))} per length"),
-            Cell(count(boundary.pairs_to_resolve)),
-            Cell(count(reach.tokens), f"at n ≥ {count(reach.smallest_n)}"),
-        ]
-        rows.append(Row(model.label, cells, model.style))
-    columns = (
-        "model, holds to, boundary, fails at, status, slope, effective pairs, pairs needed, above chance to"
-    )
-    return Table(caption, columns.split(", "), rows) if rows else None
+ATTRIBUTION_TERMS = {
+    "maps shown": "share of attributions that pass every trust check",
+    "evidence AUC": "how well the weights separate sentences of evidence from all others; 50% by chance",
+    "weight on evidence": "share of all weight, a mean over the explained comparisons",
+}
 
 
-def length_table(caption: str, models: Sequence[Model], metric: str, *, chance: bool = False) -> Table | None:
-    """One metric at each length and its mean over lengths; with `chance`, a last row with the chance level."""
-    lengths = sorted({length for model in models for length in (*model.by_length(metric), *model.unanswered)})
-    if not lengths:
-        return None
-    rows = []
-    for model in models:
-        found, missing = model.by_length(metric), model.summary.missing.by_length
-        cells = [
-            answered_cell(found.get(n), missing.get(str(n)), link=items_link(model=model.label, length=n))
-            for n in lengths
-        ]
-        # The summary has the unweighted mean over lengths for the main metric only.
-        main = metric == model.summary.main_metric
-        cells.append(estimate_cell(model.summary.metrics.macro.by_length if main else None))
-        rows.append(Row(model.label, cells, model.style))
-    if chance:
-        level = next(model.summary.chance[metric] for model in models if metric in model.summary.chance)
-        rows.append(Row("chance", [Cell(percent(level))] * (len(lengths) + 1)))
-    return Table(caption, ["model", *map(count, lengths), "mean"], rows)
-
-
-def overall_table(caption: str, models: Sequence[Model]) -> Table | None:
-    """Every metric over all comparisons, the chance levels, and the number of comparisons."""
-    measured = {name for model in models for name in model.summary.metrics.overall}
-    names = [name for name in METRICS if name in measured]
-    rows = []
-    chances = set()
-    for model in models:
-        summary = model.summary
-        cells, chance = [], []
-        for name in names:
-            write = percent if metric_of(name).is_share else decimal
-            # Compared as text below: mean chance levels over different comparisons differ in their last digits.
-            chance.append(write(summary.chance.get(name)))
-            cells.append(estimate_cell(summary.metrics.overall.get(name), write))
-        details = [_answered(summary.missing.overall)] if summary.missing.overall else []
-        if summary.recommended:
-            details.append(f"{summary.recommended.comparisons:,} recommended")
-        cells.append(Cell(count(summary.accuracy.strict.n), ", ".join(details)))
-        rows.append(Row(model.label, cells, model.style))
-        chances.add((*chance, ""))
-    rows += [Row("chance", [*map(Cell, texts)]) for texts in sorted(chances)]
-    columns = ["model", *(METRICS[name].title for name in names), "comparisons"]
-    return Table(caption, columns, rows) if models else None
-
-
-def depth_tables(models: Sequence[Model], metric: str) -> list[Table]:
-    """The numbers of the heat maps, one table per model: a row a depth, a column a length."""
-    tables = []
-    for model in models:
-        missing = model.summary.missing.by_length_and_depth
-        lengths = sorted(model.summary.metrics.by_length_and_depth, key=int)
-        cells = {length: model.by_depth(length, metric) for length in lengths}
-        depths = sorted({depth for length in lengths for depth in (*cells[length], *missing.get(length, ()))})
-        rows = []
-        for depth in depths:
-            row = []
-            for length in lengths:
-                link = items_link(model=model.label, length=length, depth=depth)
-                answers = missing.get(length, {}).get(depth)
-                row.append(answered_cell(cells[length].get(depth), answers, n=True, link=link))
-            rows.append(Row(depth.replace("-", "–"), row))
-        if rows:
-            caption = f"{model.label}: by length in {token_unit(model.summary.measured)} and depth"
-            tables.append(Table(caption, ["depth", *(count(int(length)) for length in lengths)], rows))
-    return tables
-
-
-def difference_table(data: ReportData) -> Table | None:
-    """A demo's contrasts length by length, and its controls as distances from chance, in percentage points."""
-    if data.demo is None:
-        return None
-    found: list[tuple[str, Estimate, tuple[str, str]]] = []  # with how an interval with and without 0 reads
-    for name, contrast in data.demo.contrasts.items():
-        first, _, second = name.partition("_vs_")
-        pair = f"{stage_label(first)} − {stage_label(second)}"
-        for exam, by_length in ((pair, contrast.by_length), (f"{pair}, best of 4", contrast.best_of_4 or {})):
-            for length in sorted(by_length, key=int):
-                label = f"{exam}, {short_length(int(length))}"
-                found.append((label, by_length[length], ("no difference resolved", "differs")))
-    for name, value in data.demo.controls.items():
-        chance = next(iter(data.demo.stages.values())).chance[PAIR_ACCURACY.name]
-        ends = [None if end is None else end - chance for end in (value.value, value.low, value.high)]
-        gap = Estimate(ends[0], ends[1], ends[2], value.n, value.groups)
-        found.append(
-            (f"{stage_label(name)} − chance", gap, ("at chance, as expected", "NOT at chance: a leak"))
-        )
-    rows = []
-    for label, estimate, (inside, outside) in found:
-        reading = MISSING
-        if estimate.low is not None and estimate.high is not None:
-            reading = inside if estimate.low <= 0 <= estimate.high else outside
-        pairs = Cell(count(estimate.n), f"{count(estimate.groups)} contexts")
-        rows.append(Row(label, [estimate_cell(estimate, points), pairs, Cell(reading)]))
-    caption = "Differences in percentage points, with 95% intervals"
-    return Table(caption, ["difference", "points", "pairs", "reading"], rows) if rows else None
-
-
-def training_table(caption: str, runs: Sequence[Training]) -> Table:
-    """What each training run did, and how fast."""
-    rows = []
-    for run in runs:
-        last = run.steps[-20:]
-        accuracies = [step.accuracy for step in last if step.accuracy is not None]
-        spent = sum(record.seconds for record in run.timing)
-        cells = (
-            count(len(run.steps)),
-            count(sum(step.tokens for step in run.steps)),
-            count(max(step.length for step in run.steps)),
-            decimal(sum(step.loss for step in last) / len(last), 3),
-            percent(sum(accuracies) / len(accuracies) if accuracies else None),
-            seconds(spent) if spent else MISSING,
-            count(sum(record.tokens for record in run.timing) / spent if spent else None),
-        )
-        rows.append(Row(run.label, [Cell(text) for text in cells], run.style))
-    columns = ["run", "steps", "tokens", "longest prompt", "loss", "accuracy", "time", "tokens/s"]
-    return Table(caption, columns, rows)
-
-
-def outcome_table(data: ReportData) -> Table | None:
-    """The outcome of every comparison: nothing is dropped silently."""
-    rows = []
-    exams = ((data.models, ""), (data.best_of, ", best of 4"), (data.pointwise, ", single scores"))
-    for models, suffix in exams:
-        for model in models:
-            counts = model.summary.counts
-            numbers = [counts.comparisons, counts.groups, counts.trials.total]
-            numbers += [counts.outcomes[outcome] for outcome in Outcome]
-            numbers += [counts.without_gold, counts.skipped_rows or 0]
-            rows.append(Row(model.label + suffix, [Cell(count(number)) for number in numbers], model.style))
-    outcomes = [outcome.value.replace("_", " ") for outcome in Outcome]
-    columns = ["evaluation", "comparisons", "contexts", "trials", *outcomes, "no gold order", "rows skipped"]
-    return Table("Outcome of every comparison", columns, rows) if rows else None
-
-
-def attribution_parts(summary: AttributionSummary) -> Mapping[str, AttributionPart]:
-    """All attributions of a run, and those of each length, depth and verdict, by row header."""
-    return {
+def attribution_table(
+    caption: str, summary: AttributionSummary, accuracies: Mapping[str, Estimate | None] | None = None
+) -> Table:
+    """All attributions of a run, and those of each length, depth and verdict; with `accuracies` by row header."""
+    parts = {
         "All": summary.overall,
         **{f"{int(length):,} tokens": part for length, part in summary.by_length.items()},
         **{f"Depth {depth}": part for depth, part in summary.by_depth.items()},
         **{f"Judged {verdict}": part for verdict, part in summary.by_verdict.items()},
     }
+    rows = []
+    for name, part in parts.items():
+        cells = [] if accuracies is None else [estimate_cell(accuracies.get(name))]
+        cells += [estimate_cell(one, n=True) for one in (part.shown, part.evidence_auc, part.evidence_share)]
+        rows.append(Row(name, cells))
+    columns = ["comparisons", *([] if accuracies is None else ["accuracy"]), *ATTRIBUTION_TERMS]
+    return Table(caption, columns, rows)

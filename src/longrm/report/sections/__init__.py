@@ -1,17 +1,26 @@
-"""Optional sections of the report: functions of the evaluated models, or of the training runs."""
+"""The sections of the report, each a function of everything that the report shows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from longrm.report.load import Model, Training
+from longrm.report.load import ReportData
+from longrm.report.sections.accuracy import accuracy, best_of, boundary, depth, overall, pointwise
 from longrm.report.sections.calibration import calibration
 from longrm.report.sections.evidence_weight import evidence_weight
 from longrm.report.sections.reliability import answers, audit, biases
 from longrm.report.sections.results import baselines, rules, tasks, votes
 from longrm.report.sections.rollouts import rollouts
+from longrm.report.sections.runs import differences, outcomes, training
 from longrm.report.sections.solving import solving
 from longrm.report.tables import Section
 
-SECTIONS: dict[str, Callable[[Sequence[Model]], Section | None]] = {
+SECTIONS: dict[str, Callable[[ReportData], Section | None]] = {
+    "accuracy": accuracy,
+    "boundary": boundary,
+    "overall": overall,
+    "depth": depth,
+    "differences": differences,
+    "best-of": best_of,
+    "pointwise": pointwise,
     "answers": answers,
     "solving": solving,
     "tasks": tasks,
@@ -22,8 +31,8 @@ SECTIONS: dict[str, Callable[[Sequence[Model]], Section | None]] = {
     "votes": votes,
     "rules": rules,
     "audit": audit,
+    "training": training,
+    "rollouts": rollouts,
+    "outcomes": outcomes,
 }
 """Every section by its anchor, in the order of the page; a function returns None where it has nothing to show."""
-
-TRAINING_SECTIONS: dict[str, Callable[[Sequence[Training]], Section | None]] = {"rollouts": rollouts}
-"""The same for training runs; these sections come after all others."""

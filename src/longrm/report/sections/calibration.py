@@ -7,15 +7,22 @@ import altair as alt
 from longrm.evaluation.summaries import CalibrationError
 from longrm.report.charts import MUTED, Figure, Rows, chart_of, encodings, svg_of
 from longrm.report.formatting import MISSING, count, decimal, percent
-from longrm.report.load import Model
+from longrm.report.load import Model, ReportData
 from longrm.report.tables import Cell, Row, Section, Table
 
 _DRAWN_FROM = 10  # pairs in a bin; fewer show noise
+_TERMS = {
+    "Calibration": "of a calibrated judge, verdicts of 80% confidence are right 80% of the time; one that guesses with "
+    "50% confidence is calibrated, too",
+    "confidence from": "how a score margin becomes a probability",
+    "ECE": "expected calibration error: the mean distance of accuracy from confidence; next to it, its mean and 95th "
+    "percentile for a calibrated judge",
+}
 
 
-def calibration(models: Sequence[Model]) -> Section | None:
+def calibration(data: ReportData) -> Section | None:
     """None if no run's scores mean anything beyond their order."""
-    shown = [model for model in models if model.summary.calibration]
+    shown = [model for model in data.models if model.summary.calibration]
     if not shown:
         return None
     rows, bins = [], []
@@ -38,19 +45,14 @@ def calibration(models: Sequence[Model]) -> Section | None:
         columns = ["bin", "confidence", "accuracy", "pairs"]
         bins.append(Table(f"{model.label}: by confidence", columns, bin_rows))
     columns = ["model", "confidence from", "ECE", "ECE, temperature fitted", "pairs"]
+    figure = _figure(shown)
     return Section(
-        "Confidence and accuracy",
         "Calibration",
-        "Confidence is the probability that belongs to a score margin. On the dotted line, verdicts of 80% confidence "
-        "are right 80% of the time; below it, the judge is overconfident. The expected calibration error (ECE) is the "
-        "mean distance from that line.",
         tables=[Table("Expected calibration error", columns, rows)],
-        figure=_figure(shown),
+        figures=[figure] if figure else [],
+        caption=f"Dotted: perfect calibration; below it, overconfidence. Bins of at least {_DRAWN_FROM} pairs.",
+        terms=_TERMS,
         folded=bins,
-        fold="The numbers by confidence",
-        note=f"Bins with fewer than {_DRAWN_FROM} pairs are not drawn. By chance alone a calibrated judge has an ECE "
-        "too: its mean and 95th percentile are given next to each value. Calibration is not accuracy: a judge that "
-        "guesses with 50% confidence is calibrated.",
     )
 
 

@@ -16,19 +16,23 @@ from longrm.report.charts import (
     level_lines,
     svg_of,
 )
-from longrm.report.formatting import count, defined, few_note, shared_unit
-from longrm.report.load import Model
-from longrm.report.tables import Cell, Row, Section, Table, attribution_parts, estimate_cell, items_link
+from longrm.report.formatting import count, defined, shared_unit
+from longrm.report.load import Model, ReportData
+from longrm.report.tables import ATTRIBUTION_TERMS, Cell, Row, Section, Table, attribution_table, items_link
 from longrm.runs.records import Estimate
 
 _HALF = 0.5  # of all weight: the threshold of the attribution boundary
+_TERMS = ATTRIBUTION_TERMS | {
+    "weight on evidence holds to": "longest length whose lower limit is at least one half, as at every shorter one; it "
+    "fails at the shortest length whose upper limit is below one half",
+}
 _Explained = tuple[str, Model, AttributionSummary]  # label, model, and the attribution of its judgments
 
 
-def evidence_weight(models: Sequence[Model]) -> Section | None:
+def evidence_weight(data: ReportData) -> Section | None:
     """None without an attribution of the evaluated benchmark with known evidence."""
     found: list[_Explained] = []
-    for model in models:
+    for model in data.models:
         same = []
         for run in model.attributions:
             assert isinstance(run.summary, AttributionSummary), "its kind says so"
@@ -48,36 +52,22 @@ def evidence_weight(models: Sequence[Model]) -> Section | None:
         rows.append(Row(label, cells, model.style))
 
         metrics, name = model.summary.metrics, model.summary.main_metric
-        # Under the row headers of `attribution_parts`.
-        accuracies = {
+        accuracies = {  # under the row headers of `attribution_table`
             "All": metrics.overall.get(name),
             **{f"{length:,} tokens": estimate for length, estimate in model.by_length(name).items()},
             **{f"Depth {depth}": part.get(name) for depth, part in metrics.by_depth.items()},
         }
-        part_rows = []
-        for header, part in attribution_parts(summary).items():
-            weights = [
-                estimate_cell(one, n=True) for one in (part.shown, part.evidence_auc, part.evidence_share)
-            ]
-            part_rows.append(Row(header, [estimate_cell(accuracies.get(header)), *weights]))
-        columns = ["comparisons", "accuracy", "maps shown", "evidence AUC", "weight on evidence"]
         caption = f"{label}: by length, depth and verdict, with 95% intervals"
-        parts.append(Table(caption, columns, part_rows))
+        parts.append(attribution_table(caption, summary, accuracies))
     columns = ["model", "accuracy holds to", "weight on evidence holds to", "explained"]
+    figure = _figure(found)
     return Section(
-        "How far the model relies on the evidence",
         "Evidence",
-        "The attribution boundary is defined like the context boundary: the weight on the evidence holds up to the "
-        "longest length at which its lower limit is at least one half, there and at every shorter length, and fails at "
-        "the shortest length at which its upper limit is below one half.",
         tables=[Table("Context boundary and attribution boundary, in tokens", columns, rows)],
-        figure=_figure(found),
+        figures=[figure] if figure else [],
+        caption="Thick lines with bands (95% intervals): weight on the evidence; thin dotted lines: accuracy.",
+        terms=_TERMS,
         folded=parts,
-        fold="By length, depth and verdict",
-        note="Thick lines with bands (95% intervals): weight on the evidence; thin dotted lines: accuracy of the same "
-        "model. Weight is a mean over all explained comparisons, accuracy over all judged ones. Evidence AUC: how well "
-        "the weights separate sentences of evidence from all others (50% by chance). "
-        f"{few_note(table.note for table in parts)}".strip(),
     )
 
 

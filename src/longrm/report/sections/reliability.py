@@ -1,11 +1,9 @@
 """What puts an accuracy in doubt: missing verdicts, failures of judges, biases, and problems of the data."""
 
-from collections.abc import Sequence
-
 from longrm.evaluation.summaries import AuditSummary, EvaluationSummary
 from longrm.reading import short_name
-from longrm.report.formatting import count, listed, plural, points
-from longrm.report.load import Model
+from longrm.report.formatting import count, plural, points
+from longrm.report.load import ReportData
 from longrm.report.tables import Cell, Column, Row, Section, Table, estimate_cell, estimate_table
 from longrm.runs.records import Estimate
 from longrm.types import Outcome
@@ -21,15 +19,27 @@ _FAILURES = (
     Column("explanation contradicts", lambda s: s.failures.contradicted),
     Column("criteria against", lambda s: s.failures.criteria_against),
 )
+_ANSWER_TERMS = {
+    "strict": "a comparison without a verdict counts as wrong",
+    "with chance credit": "a comparison without a verdict earns what guessing would",
+    "answered only": "comparisons without a verdict are excluded, which favors a judge that answers the easy ones",
+    "contexts cut": "contexts that were cut to fit",
+    "retried": "trials that took several attempts",
+    "format missed": "no verdict in the text",
+    "context ignored": "the same verdict without the context, or with another one; a judge that then guesses keeps its "
+    "verdict on half of the pairs",
+    "explanation contradicts": "it argues for another response than the verdict",
+    "criteria against": "of the criteria that separate the responses, those by which another one is best",
+}
 
 
-def answers(models: Sequence[Model]) -> Section | None:
+def answers(data: ReportData) -> Section | None:
     """Missing verdicts under three readings, and the failures of judges that write.
 
     None if every comparison got a verdict at the first attempt, uncut, and no failure was measured.
     """
     incomplete, failing = [], []
-    for model in models:
+    for model in data.models:
         counts, found = model.summary.counts, model.summary.failures
         unanswered = counts.trials.total - counts.trials.outcomes[Outcome.ANSWERED]
         if unanswered or counts.cut.comparisons or counts.retried:
@@ -37,12 +47,8 @@ def answers(models: Sequence[Model]) -> Section | None:
         measured = (found.context_ignored, found.contradicted, found.criteria_against)
         if any(measured) or (found.format_missed and found.format_missed.value):
             failing.append(model)
-    tables, meaning = [], []
+    tables = []
     if incomplete:
-        meaning.append(
-            "Strict accuracy counts a comparison without a verdict as wrong; with chance credit it earns what guessing "
-            "would; answered only leaves it out, which favors a judge that answers the easy ones."
-        )
         if readings := estimate_table("Accuracy, with 95% intervals", incomplete, _READINGS):
             tables.append(readings)
         occurred = [o for o in Outcome if any(model.summary.counts.outcomes[o] for model in incomplete)]
@@ -57,18 +63,10 @@ def answers(models: Sequence[Model]) -> Section | None:
         outcomes = [outcome.replace("_", " ") for outcome in occurred]
         tables.append(Table(caption, ["model", *outcomes, "contexts cut", "retried"], rows))
     if failing:
-        meaning.append(
-            "Format missed: no verdict in the text. Context ignored: the same verdict without the context, or with "
-            "another one; a judge that then guesses keeps its verdict on half of the pairs. Explanation contradicts: "
-            "it argues for another response than the verdict. Criteria against: of the criteria that separate the "
-            "responses, those by which another one is best."
-        )
         caption = "Share of trials with each failure, with 95% intervals"
         if failures := estimate_table(caption, failing, _FAILURES):
             tables.append(failures)
-    if not tables:
-        return None
-    return Section("Missing verdicts and failures", "Answers", " ".join(meaning), tables=tables)
+    return Section("Answers", tables=tables, terms=_ANSWER_TERMS) if tables else None
 
 
 _ORDER = (
@@ -84,9 +82,18 @@ _LENGTH = (
     Column("tied", lambda s: s.ties),
 )
 
+_BIAS_TERMS = {
+    "same verdict in every order": "100% without position bias",
+    "prefers the first shown": "share of decided trials of pairs; 50% without position bias",
+    "of all orders together": "cancels position bias",
+    "difference, points": "chosen is longer minus chosen is shorter: above 0 if the judge favors long responses, or if "
+    "such pairs are easier",
+}
 
-def biases(models: Sequence[Model]) -> Section | None:
+
+def biases(data: ReportData) -> Section | None:
     """Effects of the presented order and of the responses' length on verdicts; None if nothing was measured."""
+    models = data.models
     order = estimate_table("Order of presentation, with 95% intervals", models, _ORDER)
     positions = [model.summary.position.by_place for model in models if model.summary.position]
     sizes = sorted({int(size) for by_place in positions for size in by_place if int(size) > 2})
@@ -98,20 +105,7 @@ def biases(models: Sequence[Model]) -> Section | None:
         _LENGTH,
     )
     tables = [table for table in (order, by_place, length) if table]
-    if not tables:
-        return None
-    meaning = []
-    if order:
-        meaning.append(
-            "Without position bias a judge gives the same verdict in both orders, and prefers the first response shown "
-            "in half of the pairs. Accuracy over all orders together cancels the bias."
-        )
-    if length and _LENGTH[0].head in length.columns:
-        meaning.append(
-            "A judge that favors long responses is right more often where the chosen response is the longer one; such "
-            "pairs may also be easier."
-        )
-    return Section("Order and length of the responses", "Biases", " ".join(meaning), tables=tables)
+    return Section("Biases", tables=tables, terms=_BIAS_TERMS) if tables else None
 
 
 def _place_column(size: int, place: int) -> Column:
@@ -121,27 +115,25 @@ def _place_column(size: int, place: int) -> Column:
     return Column(f"place {place + 1} of {size}", find)
 
 
-def audit(models: Sequence[Model]) -> Section | None:
+def audit(data: ReportData) -> Section | None:
     """What the audit of the benchmark found; None if no benchmark was audited."""
     audits: list[tuple[str, AuditSummary]] = []
-    for model in models:
+    for model in data.models:
         found = model.summary.audit
         if found is not None and (model.summary.bench, found) not in audits:
             audits.append((model.summary.bench, found))  # once for all models that judged the same data
     if not audits:
         return None
-    tables, odd = [], set()
+    tables = []
     for bench, found in audits:
-        rows = []
-        for kind, finding in found.findings.items():
-            if finding.count:
-                odd.add(kind)
-                examples = Cell("; ".join(finding.examples[:5]))
-                rows.append(Row(finding.what, [Cell(count(finding.count)), examples]))
+        rows = [
+            Row(one.what, [Cell(count(one.count)), Cell("; ".join(one.examples[:5]))])
+            for one in found.findings.values()
+            if one.count
+        ]
+        clean = [kind.replace("_", " ") for kind, one in found.findings.items() if not one.count]
+        if clean:
+            rows.append(Row("checked, none found", [Cell("0"), Cell("; ".join(clean))]))
         caption = f"{short_name(bench)}: {plural(found.comparisons, 'comparison')} audited"
-        if rows:
-            tables.append(Table(caption, ["finding", "count", "examples"], rows))
-    clean = sorted({kind for _, found in audits for kind in found.findings} - odd)
-    checked = listed([kind.replace("_", " ") for kind in clean])
-    meaning = f"Checked, without findings: {checked}." if checked else ""
-    return Section("Audit of the data", "Data", meaning, tables=tables)
+        tables.append(Table(caption, ["finding", "count", "examples"], rows))
+    return Section("Data", tables=tables)

@@ -7,34 +7,26 @@ from longrm.evaluation.rules import RULES
 from longrm.evaluation.summaries import PartAnswers
 from longrm.report.formatting import (
     count,
-    listed,
     percent,
     plural,
     points,
     published,
     token_unit,
 )
-from longrm.report.load import Model
+from longrm.report.load import Model, ReportData
 from longrm.report.tables import Cell, Row, Section, Table, answered_cell, estimate_cell
 from longrm.runs.records import Estimate
 
 
-def tasks(models: Sequence[Model]) -> Section | None:
+def tasks(data: ReportData) -> Section | None:
     """Accuracy by task and subtype, and by task and length; None if no run has two tasks or two subtypes."""
+    models = data.models
     by_task, by_subtype = _by_part("task", models), _by_part("subtype", models)
     if by_task is None and by_subtype is None:
         return None
     by_length = [table for model in models if by_task and (table := _by_task_and_length(model))]
-    folded = [*([by_subtype] if by_task and by_subtype else []), *by_length]
-    names = (["subtype"] if by_task and by_subtype else []) + (["task and length"] if by_length else [])
-    return Section(
-        "By task",
-        "Tasks",
-        "Over all comparisons, tasks count by size (micro); in the mean over tasks, each counts the same (macro).",
-        tables=[table for table in (by_task or by_subtype,) if table],
-        folded=folded,
-        fold=f"By {' and '.join(names)}",
-    )
+    shown, *others = [table for table in (by_task, by_subtype) if table]
+    return Section("Tasks", tables=[shown], folded=[*others, *by_length])
 
 
 def _by_part(part: str, models: Sequence[Model]) -> Table | None:
@@ -74,18 +66,14 @@ def _by_task_and_length(model: Model) -> Table | None:
     return Table(caption, ["task", *(count(int(length)) for length in lengths)], rows)
 
 
-def baselines(models: Sequence[Model]) -> Section | None:
+def baselines(data: ReportData) -> Section | None:
     """The models against heuristics that judged the same comparisons; None if no baseline ran."""
-    shown = [model for model in models if model.summary.baselines]
+    shown = [model for model in data.models if model.summary.baselines]
     if not shown:
         return None
     reads_context = {
         name: one.reads_context for model in shown for name, one in model.summary.baselines.items()
     }
-    blind = listed([name for name, reads in reads_context.items() if not reads])
-    reading = listed([name for name, reads in reads_context.items() if reads])
-    inputs = f" Input of {blind}: the responses only." if blind else ""
-    inputs += f" Input of {reading}: the context, too." if reading else ""
     rows = []
     for model in shown:
         cells = []
@@ -99,19 +87,24 @@ def baselines(models: Sequence[Model]) -> Section | None:
         rows.append(Row(model.label, cells, model.style))
     columns = ["model", *(f"over {name}" for name in reads_context), "beats all"]
     return Section(
-        "Against simple baselines",
         "Baselines",
-        f"Heuristics without a model judge the same comparisons.{inputs} A model that does not beat a "
-        "heuristic may do no more than the heuristic. Differences are paired.",
         tables=[Table("Accuracy minus that of each baseline, in percentage points", columns, rows)],
+        terms={
+            "Baselines": "heuristics without a model that judge the same comparisons; a model that does not beat one "
+            "may do no more than it",
+            **{
+                f"over {name}": f"paired; {name} reads {'the context, too' if reads else 'only the responses'}"
+                for name, reads in reads_context.items()
+            },
+        },
     )
 
 
-def votes(models: Sequence[Model]) -> Section | None:
+def votes(data: ReportData) -> Section | None:
     """Accuracy by the number of votes; None if no run voted."""
     curves = [
         (model, {int(k): estimate for k, estimate in model.summary.votes.at.items()})
-        for model in models
+        for model in data.models
         if model.summary.votes
     ]
     if not curves:
@@ -123,16 +116,18 @@ def votes(models: Sequence[Model]) -> Section | None:
     ]
     columns = ["model", *(plural(k, "vote") for k in counts)]
     return Section(
-        "Accuracy by votes",
         "Votes",
-        "The accuracy of the first k votes, averaged over which k votes come first. All points come from one run, so "
-        "they differ by less than their intervals suggest.",
         tables=[Table("Accuracy by votes per order, with 95% intervals", columns, rows)],
+        terms={
+            "Votes": "accuracy of the first k votes, averaged over which k come first; all values come from one run, "
+            "so they differ by less than their intervals suggest"
+        },
     )
 
 
-def rules(models: Sequence[Model]) -> Section | None:
+def rules(data: ReportData) -> Section | None:
     """Scores by the rules of published benchmarks; None if no rule was applied."""
+    models = data.models
     names = [name for name in RULES if any(name in model.summary.rules for model in models)]
     if not names:
         return None
@@ -155,10 +150,6 @@ def rules(models: Sequence[Model]) -> Section | None:
             )
         heads = [part for _, part in parts]
         tables.append(Table(RULES[name].title, ["model", "overall", *heads], rows))
-    explanations = " ".join(f"{RULES[name].title}: {RULES[name].explanation}" for name in names)
-    return Section(
-        "Published scoring rules",
-        "Published rules",
-        f"Compare these numbers with published ones only, not with others on this page. {explanations}",
-        tables=tables,
-    )
+    terms = {RULES[name].title: RULES[name].explanation for name in names}
+    terms["Published rules"] = "compare these numbers with published ones only, not with others on this page"
+    return Section("Published rules", tables=tables, terms=terms)

@@ -10,7 +10,7 @@ from longrm.evaluation.summaries import TrainingSummary
 from longrm.reading import visible
 from longrm.report.charts import Figure, Rows, binned, chart_of, encodings, svg_of
 from longrm.report.formatting import Style, count, decimal, judgment_facts, percent, without_middle
-from longrm.report.load import Training
+from longrm.report.load import ReportData, Training
 from longrm.report.tables import Cell, Passage, Row, Section, Table
 from longrm.runs.logs import ROLLOUTS, Log
 from longrm.runs.records import RolloutHead, RolloutRecord, StepRecord
@@ -36,26 +36,27 @@ _OTHERS = (
 )
 
 
-def rollouts(trained: Sequence[Training]) -> Section | None:
+_TERMS = {
+    "reward": "a rising reward does not prove better judging; an evaluation on other contexts does",
+    "groups with equal rewards": "their judgments have no gradient: only differences within a group teach anything",
+}
+
+
+def rollouts(data: ReportData) -> Section | None:
     """None without a training by reinforcement."""
     runs = [
         run
-        for run in trained
+        for run in data.trained
         if isinstance(run.run.summary, TrainingSummary) and run.run.summary.objective == "grpo"
     ]
     if not runs:
         return None
     return Section(
-        "Reinforcement on verdicts",
         "Rollouts",
-        "Every step samples a group of judgments for each prompt and rewards their verdicts. Only differences within a "
-        "group teach anything: a group with equal rewards has no gradient, and the loss stays near zero however much "
-        "is learned. A rising reward does not prove better judging; an evaluation on other contexts does.",
         tables=[_table(run, named=len(runs) > 1) for run in runs],
-        figure=_figure(runs),
+        figures=[_figure(runs)],
+        terms=_TERMS,
         passages=[passage for run in runs for passage in _passages(run, named=len(runs) > 1)],
-        note="Opened below, from the first, the middle and the last rollouts: of the first prompt whose judgments "
-        "differ in their reward, or else of the first, the judgment with the highest and one with the lowest reward.",
     )
 
 

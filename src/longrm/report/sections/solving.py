@@ -1,18 +1,16 @@
 """What judges that answer the question before they judge can solve, and what they then misjudge."""
 
-from collections.abc import Sequence
-
 from longrm.evaluation.summaries import EvaluationSummary
 from longrm.report.formatting import count, short_length
-from longrm.report.load import Model
+from longrm.report.load import ReportData
 from longrm.report.tables import Cell, Column, Row, Section, Table, estimate_table
 from longrm.runs.records import Estimate
 from longrm.types import Outcome
 
 
-def solving(models: Sequence[Model]) -> Section | None:
+def solving(data: ReportData) -> Section | None:
     """The share of questions solved and the solve-to-judge gap, by length; None if no judge answered first."""
-    found = [(model, one) for model in models if (one := model.summary.solve_to_judge)]
+    found = [(model, one) for model in data.models if (one := model.summary.solve_to_judge)]
     if not found:
         return None
     lengths = sorted({int(length) for _, one in found for length in one.by_length})
@@ -31,12 +29,12 @@ def solving(models: Sequence[Model]) -> Section | None:
     ]
     outcomes = Table("Outcomes of own answers", ["model", *(o.replace("_", " ") for o in occurred)], rows)
     return Section(
-        "Solving and judging",
         "Solving",
-        "Before it saw the responses, the judge answered the question itself. Solved but judged wrong is the "
-        "solve-to-judge gap: it knew the answer and did not prefer the right response. A tie counts half, and a "
-        "comparison without a verdict counts as wrong.",
         tables=[*filter(None, shares), outcomes],
+        terms={
+            "Solving": "the judge answered the question itself before it saw the responses; solved but judged wrong is "
+            "the solve-to-judge gap, in which a tie counts half and a missing verdict as wrong"
+        },
     )
 
 

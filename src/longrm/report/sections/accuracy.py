@@ -1,0 +1,212 @@
+"""Accuracy against length and depth, the context boundary, and every metric."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from longrm.evaluation.context_boundary import EFFECTIVE_PAIRS
+from longrm.evaluation.metrics import METRICS, PAIR_ACCURACY, TOP1, metric_of
+from longrm.report import charts
+from longrm.report.formatting import (
+    STATUSES,
+    boundary_estimate,
+    boundary_interval,
+    count,
+    decimal,
+    level,
+    percent,
+    shared_unit,
+    token_unit,
+)
+from longrm.report.load import STAGES, Model, ReportData
+from longrm.report.tables import (
+    Cell,
+    Row,
+    Section,
+    Table,
+    answered,
+    answered_cell,
+    estimate_cell,
+    items_link,
+)
+
+_BOUNDARY_TERMS = {
+    "accuracy threshold": "(1 + chance) / 2, unless judging.accuracy_threshold is set",
+    "holds to": "longest length whose lower limit reaches the accuracy threshold, as at every shorter one",
+    "boundary": "where a monotone fit over log length crosses the accuracy threshold, with a bootstrap interval",
+    "fails at": "shortest length whose upper limit is below the accuracy threshold",
+    "status": "resolved: “holds to” and “fails at” are neighboring lengths; none: accuracy is below the threshold at "
+    "one length and above it at a longer one",
+    "slope": "change of the log-odds of being right per doubling of the length; 0: length does not matter. With fewer "
+    f"than about {EFFECTIVE_PAIRS} effective pairs per length, read it instead of the boundary",
+    "effective pairs": "independent pairs with the same information: pairs that share a context are correlated",
+    "pairs needed": "per length, to separate the unresolved lengths from the threshold with 80% power at the measured "
+    "accuracies; a dash if nothing is unresolved, or too few pairs were judged",
+    "above chance to": "longest length that is still better than chance; it grows with n, so compare it at equal n",
+}
+_CHANCE = {"chance": "the expected value for a random order"}
+
+
+def accuracy(data: ReportData) -> Section | None:
+    """The headline figure and its numbers, one for each family of a demo's stages; None without lengths."""
+    figures = []
+    for number, family in enumerate(data.families):
+        models = [model for model in data.models if model.family == family]
+        suffix = f"-{number + 1}" if number else ""
+        wide, narrow = (
+            charts.accuracy(models, data.metric, width, suffix) for width in (charts.WIDE, charts.NARROW)
+        )
+        if wide:
+            title = f"{family}. {wide.title}" if len(data.families) > 1 else wide.title
+            figures.append(replace(wide, title=title, narrow=narrow))
+    measured = metric_of(data.metric).title.capitalize()
+    unit = shared_unit(model.summary.measured for model in data.models) if data.models else ""
+    table = length_table(f"{measured} by length in {unit}", data.models, data.metric)
+    if table is None:
+        return None
+    stages = {model.label for model in data.models} if data.demo else set()
+    return Section(
+        "Accuracy by length",
+        tables=[table],
+        figures=figures,
+        caption="Bands and bars: 95% intervals (bootstrap over contexts).",
+        terms={label: meaning for label, meaning in STAGES.values() if label in stages},
+    )
+
+
+def boundary(data: ReportData) -> Section | None:
+    """The context boundary with everything that is reported with it."""
+    rows = []
+    for model in data.models:
+        if (found := model.summary.boundary) is None:
+            continue
+        reach, effective = found.above_chance_reach, list(found.effective_n.values())
+        cells = [
+            Cell(count(found.at_least)),
+            Cell(boundary_estimate(found), boundary_interval(found)),
+            Cell(count(found.below)),
+            Cell(STATUSES[found.status]),
+            estimate_cell(found.slope_per_doubling, decimal),
+            Cell(count(min(effective)), f"to {count(max(effective))} per length"),
+            Cell(count(found.pairs_to_resolve)),
+            Cell(count(reach.tokens), f"at n ≥ {count(reach.smallest_n)}"),
+        ]
+        rows.append(Row(model.label, cells, model.style))
+    _, *columns = _BOUNDARY_TERMS
+    tables = [Table("Context boundary, in tokens, with 95% intervals", ["model", *columns], rows)]
+    return Section("Context boundary", tables=tables, terms=_BOUNDARY_TERMS) if rows else None
+
+
+def overall(data: ReportData) -> Section | None:
+    """Every metric over all comparisons."""
+    if not data.models:
+        return None
+    table = overall_table("All metrics, with 95% intervals, and chance levels", data.models)
+    size = next((model.summary.recommended for model in data.models if model.summary.recommended), None)
+    terms = _CHANCE | {one.title: one.description for one in METRICS.values() if one.title in table.columns}
+    if size:
+        terms["comparisons"] = (
+            f"recommended: as many, clustered like these, detect a difference of {100 * size.difference:g} points in "
+            f"{100 * size.power:g}% of cases"
+        )
+    return Section("All lengths", tables=[table], terms=terms)
+
+
+def depth(data: ReportData) -> Section | None:
+    """A heat map for each model, and its numbers; None without depths or a threshold."""
+    figures = [charts.heat_map(model, data.metric, number) for number, model in enumerate(data.models)]
+    if not any(figures):
+        return None
+    thresholds = sorted({model.summary.boundary.tau for model in data.models if model.summary.boundary})
+    return Section(
+        "Depth of the evidence",
+        figures=[figure for figure in figures if figure],
+        caption=f"{metric_of(data.metric).title.capitalize()} in percent: orange below the accuracy threshold of "
+        f"{' or '.join(map(level, thresholds))}, blue above.",
+        folded=depth_tables(data.models, data.metric),
+    )
+
+
+def best_of(data: ReportData) -> Section | None:
+    """A demo's evaluations with four responses."""
+    by_length = length_table("Best of 4: top-1 by length", data.best_of, TOP1.name, chance=True)
+    if by_length is None:
+        return None
+    everything = overall_table("Best of 4, all lengths together", data.best_of)
+    return Section(
+        "Best of 4", tables=[by_length, everything], terms={TOP1.title: TOP1.description} | _CHANCE
+    )
+
+
+def pointwise(data: ReportData) -> Section | None:
+    """A demo's evaluations by scores for single responses."""
+    caption = "Pair accuracy of scores from 0 to 10 for single responses, by length; a tie counts half"
+    table = length_table(caption, data.pointwise, PAIR_ACCURACY.name)
+    return Section("Single scores", tables=[table]) if table else None
+
+
+def length_table(caption: str, models: Sequence[Model], metric: str, *, chance: bool = False) -> Table | None:
+    """One metric at each length and its mean over lengths; with `chance`, a last row with the chance level."""
+    lengths = sorted({length for model in models for length in (*model.by_length(metric), *model.unanswered)})
+    if not lengths:
+        return None
+    rows = []
+    for model in models:
+        found, missing = model.by_length(metric), model.summary.missing.by_length
+        cells = [
+            answered_cell(found.get(n), missing.get(str(n)), link=items_link(model=model.label, length=n))
+            for n in lengths
+        ]
+        # The summary has the unweighted mean over lengths for the main metric only.
+        main = metric == model.summary.main_metric
+        cells.append(estimate_cell(model.summary.metrics.macro.by_length if main else None))
+        rows.append(Row(model.label, cells, model.style))
+    if chance:
+        level = next(model.summary.chance[metric] for model in models if metric in model.summary.chance)
+        rows.append(Row("chance", [Cell(percent(level))] * (len(lengths) + 1)))
+    return Table(caption, ["model", *map(count, lengths), "mean"], rows)
+
+
+def overall_table(caption: str, models: Sequence[Model]) -> Table:
+    """Every metric over all comparisons, the chance levels, and the number of comparisons."""
+    measured = {name for model in models for name in model.summary.metrics.overall}
+    names = [name for name in METRICS if name in measured]
+    rows = []
+    chances = set()
+    for model in models:
+        summary = model.summary
+        cells, chance = [], []
+        for name in names:
+            write = percent if metric_of(name).is_share else decimal
+            # Compared as text below: mean chance levels over different comparisons differ in their last digits.
+            chance.append(write(summary.chance.get(name)))
+            cells.append(estimate_cell(summary.metrics.overall.get(name), write))
+        details = [answered(summary.missing.overall)] if summary.missing.overall else []
+        if summary.recommended:
+            details.append(f"{summary.recommended.comparisons:,} recommended")
+        cells.append(Cell(count(summary.accuracy.strict.n), ", ".join(details)))
+        rows.append(Row(model.label, cells, model.style))
+        chances.add((*chance, ""))
+    rows += [Row("chance", [*map(Cell, texts)]) for texts in sorted(chances)]
+    return Table(caption, ["model", *(METRICS[name].title for name in names), "comparisons"], rows)
+
+
+def depth_tables(models: Sequence[Model], metric: str) -> list[Table]:
+    """The numbers of the heat maps, one table per model: a row a depth, a column a length."""
+    tables = []
+    for model in models:
+        missing = model.summary.missing.by_length_and_depth
+        lengths = sorted(model.summary.metrics.by_length_and_depth, key=int)
+        cells = {length: model.by_depth(length, metric) for length in lengths}
+        depths = sorted({depth for length in lengths for depth in (*cells[length], *missing.get(length, ()))})
+        rows = []
+        for depth in depths:
+            row = []
+            for length in lengths:
+                link = items_link(model=model.label, length=length, depth=depth)
+                answers = missing.get(length, {}).get(depth)
+                row.append(answered_cell(cells[length].get(depth), answers, n=True, link=link))
+            rows.append(Row(depth.replace("-", "–"), row))
+        if rows:
+            caption = f"{model.label}: by length in {token_unit(model.summary.measured)} and depth"
+            tables.append(Table(caption, ["depth", *(count(int(length)) for length in lengths)], rows))
+    return tables

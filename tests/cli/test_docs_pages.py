@@ -5,6 +5,8 @@ import io
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from click.testing import CliRunner
 
 from longrm.cli.commands import cli
 from longrm.data import write
+from longrm.evaluation import items
 from longrm.training.settings import TrainingSettings
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 from tests.reward_models.tiny_models import make_model, make_scorer
@@ -29,8 +32,12 @@ SMALLER = {
 pytestmark = pytest.mark.full
 
 
-def blocks(page, language):
-    return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+def page(name):
+    return (DOCS / name).read_text()
+
+
+def blocks(name, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", page(name), re.MULTILINE | re.DOTALL)
 
 
 def ran(line):
@@ -39,9 +46,9 @@ def ran(line):
     return done.output
 
 
-def executed(python, page):
+def executed(python, name):
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        exec(compile(python, page, "exec"), {})
+        exec(compile(python, name, "exec"), {})
     return out.getvalue()
 
 
@@ -162,8 +169,22 @@ def test_scoring(folder):
     assert len(eval(executed(python, "docs/scoring.md"))) == 2
 
 
+def test_api(folder):
+    (shown,) = blocks("api.md", "text")
+    assert executed(blocks("api.md", "python")[0], "docs/api.md") == shown
+
+
+def test_paper(folder):
+    make_scorer(folder / "MODEL", positions=512)
+    ran("longrm recipes")
+    (line,) = [line for block in blocks("paper.md", "sh") for line in block.splitlines() if "attribute" in line]
+    ran(line)
+    (python,) = blocks("paper.md", "python")
+    assert executed(python, "docs/paper.md").count("AttentionTableRow(measure=") == 2
+
+
 def test_related(folder):
-    table, *sections = re.split(r"^## .+\n", (DOCS / "related.md").read_text(), flags=re.MULTILINE)
+    table, *sections = re.split(r"^## .+\n", page("related.md"), flags=re.MULTILINE)
     papers = re.findall(r"^\| \[.+?\]\(#.+?\) \((\d+\.\d+)\)", table, re.MULTILINE)
     assert len(papers) == len(sections)
     assert all(paper in section for paper, section in zip(papers, sections, strict=True)), "another order"
@@ -180,14 +201,27 @@ def test_shared_prefix(folder):
     assert json.loads(together) == pytest.approx([float(score) for score in alone], rel=1e-4)
 
 
+def test_troubleshooting():
+    (block,) = blocks("troubleshooting.md", "console")
+    command, *shown = block.splitlines()
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(command)[1:]], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert " ".join(shown) in " ".join(done.stderr.split())
+
+
 def test_runs(folder):
     rows = [{"prompt": f"{n}?", "chosen": "yes" * n, "rejected": "no" * (n % 5 + 1)} for n in range(1, 12)]
     Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    small = "--set 'probe.cells=[{lengths=[128, 256], groups=4, per_group=2}]' --set judging.resamples=100"
-    ran(f"longrm evaluate --model baseline:longest --bench probe --out runs/probe {small}")
+    probe, *others = [line for block in blocks("runs.md", "sh") for line in block.splitlines()]
+    ran(probe)
     ran("longrm score --model baseline:longest --data pairs.jsonl --out scored.jsonl")
-    (python,) = blocks("runs.md", "python")
-    assert "margin" in executed(python, "docs/runs.md")
-    outputs = [ran(line) for block in blocks("runs.md", "sh") for line in block.splitlines()]
-    assert "probe" in outputs[0]
-    assert [run["path"] for run in json.loads(outputs[1])["runs"]] == ["runs/probe"]
+    (python,), (shown,) = blocks("runs.md", "python"), blocks("runs.md", "text")
+    assert executed(python, "docs/runs.md") == shown
+    listed, comparisons, cache, _ = map(ran, others)
+    assert "baseline:overlap" in listed
+    assert comparisons.count("Question") >= 3
+    assert "answers in runs" in cache
+    columns = re.findall(r"^\| (`.+?) \|", page("runs.md"), re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", "".join(columns))) == set(items.SCHEMA.names)

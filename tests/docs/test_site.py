@@ -40,7 +40,7 @@ def test_the_site_builds_with_every_link_leading_somewhere(repository):
 
 
 def test_a_broken_link_stops_the_build(repository):
-    page = repository / "docs/questions.md"
+    page = repository / "docs/troubleshooting.md"
     page.write_text(page.read_text() + "\n[a link](measures.md#nowhere)\n")
     done = build(repository)
     assert done.returncode != 0

@@ -1,5 +1,7 @@
-"""The commands of docs/rewards.md, run as they stand there, and the files that it names."""
+"""The commands and the first example of docs/rewards.md, run as printed, and the files that it names."""
 
+import contextlib
+import io
 import re
 import shlex
 import shutil
@@ -15,17 +17,22 @@ PAGE = (ROOT / "docs/rewards.md").read_text()
 
 def test_the_commands_work(scorer, tmp_path, monkeypatch):
     shutil.copytree(scorer, tmp_path / "runs/demo/training/long/model")
-    for name, responses in (("candidates", 4), ("pairs", 2)):
-        plan = WorldPlan("records", 150, responses=responses)
-        write(tmp_path / f"{name}.jsonl", generate(plan, 8, words_tokenizer()))
+    write(tmp_path / "candidates.jsonl", generate(WorldPlan("records", 150, responses=4), 8, words_tokenizer()))
     block = "".join(re.findall(r"```sh\n(.*?)```", PAGE, flags=re.S))
     monkeypatch.chdir(tmp_path)
     for line in block.splitlines():
         cli.main(shlex.split(line)[1:], standalone_mode=False)
     assert len(list(read_demonstrations(tmp_path / "best.jsonl"))) == 8
     assert len(list(read_demonstrations(tmp_path / "best-by-pairs.jsonl"))) == 8
-    formats = {name: read(tmp_path / f"{name}.jsonl").format for name in ("ranked", "made", "decided")}
-    assert formats == {"ranked": "longrm", "made": "trl", "decided": "longrm"}
+    assert read(tmp_path / "made.jsonl").format == "trl"
+    assert (tmp_path / "clear.jsonl").exists()
+
+
+def test_the_first_example_prints_what_the_page_shows():
+    example, shown = re.findall(r"```(?:python|text)\n(.*?)```", PAGE, flags=re.S)[:2]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(compile(example, "docs/rewards.md", "exec"), {})
+    assert out.getvalue() == shown
 
 
 def test_the_pages_list_every_example():

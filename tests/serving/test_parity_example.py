@@ -1,4 +1,4 @@
-"""The Python example of docs/parity.md, run against the server of this package."""
+"""The comparison of two servers in docs/serving.md, run against the server of this package."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from longrm.serving.app import build_app
 from longrm.serving.settings import ServeSettings
 from tests.reward_models.tiny_models import make_scorer
 
-PAGE = Path(__file__).parents[2] / "docs" / "parity.md"
+PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["same model", "another model"])

@@ -177,7 +177,9 @@ def test_api(folder):
 def test_paper(folder):
     make_scorer(folder / "MODEL", positions=512)
     ran("longrm recipes")
-    (line,) = [line for block in blocks("paper.md", "sh") for line in block.splitlines() if "attribute" in line]
+    (line,) = [
+        line for block in blocks("paper.md", "sh") for line in block.splitlines() if "attribute" in line
+    ]
     ran(line)
     (python,) = blocks("paper.md", "python")
     assert executed(python, "docs/paper.md").count("AttentionTableRow(measure=") == 2
@@ -204,9 +206,7 @@ def test_shared_prefix(folder):
 def test_troubleshooting():
     (block,) = blocks("troubleshooting.md", "console")
     command, *shown = block.splitlines()
-    done = subprocess.run(
-        [sys.executable, "-m", *shlex.split(command)[1:]], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-m", *shlex.split(command)[1:]], capture_output=True, text=True)
     assert done.returncode == 1
     assert " ".join(shown) in " ".join(done.stderr.split())
 

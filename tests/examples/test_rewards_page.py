@@ -15,7 +15,9 @@ PAGE = (ROOT / "docs/rewards.md").read_text()
 
 
 def test_the_command_ranks_groups(tmp_path, monkeypatch):
-    write(tmp_path / "candidates.jsonl", generate(WorldPlan("records", 150, responses=4), 8, words_tokenizer()))
+    write(
+        tmp_path / "candidates.jsonl", generate(WorldPlan("records", 150, responses=4), 8, words_tokenizer())
+    )
     monkeypatch.chdir(tmp_path)
     (line,) = "".join(re.findall(r"```sh\n(.*?)```", PAGE, flags=re.S)).splitlines()
     cli.main(shlex.split(line)[1:], standalone_mode=False)

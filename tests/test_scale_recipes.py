@@ -91,6 +91,14 @@ def test_the_page_has_every_plan():
     assert {(name, device, devices) for name, _, device, devices, _ in rows_of_the_page()} == planned
 
 
+def test_the_page_shows_what_the_command_prints():
+    command, shown = re.search(
+        r"```sh\n(longrm plan .*)\n```\n\n```text\n(.*?)```", PAGE.read_text(), re.S
+    ).groups()
+    printed = CliRunner().invoke(plan_command, shlex.split(command)[2:]).stdout
+    assert {*shown.splitlines()} - {"..."} <= {*printed.splitlines()}
+
+
 @pytest.mark.parametrize(("name", "gib"), [("1-gpu-full", 194), ("1-gpu-lora", 36)])
 def test_a_plan_compares_cpu_memory(name, gib):
     command = [str(FOLDER / "scale" / f"{name}.toml"), "--device", "h100-80gb"]

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,10 @@ def executed(python, name):
     return out.getvalue()
 
 
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """A folder with preference data that a tiny model reads."""
@@ -90,6 +95,31 @@ def smaller(line):
     for there, here in SMALLER.items():
         line = line.replace(there, here)
     return line
+
+
+def test_data(folder):
+    (folder / "texts").mkdir()
+    (folder / "texts/rain.txt").write_text(
+        "It rained in Oslo all day long. The old bridge was closed on Monday."
+    )
+    rows = [
+        {"prompt": f"{n} " * 90 + "?", "chosen": f"yes{n}", "rejected": f"no{n} it is not"} for n in range(60)
+    ]
+    write_lines(folder / "pairs.jsonl", rows)
+    shown, *_ = blocks("data.md", "text")
+    printed = ""
+    for block in blocks("data.md", "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            if "FOLDER" not in line and "longrm train sft" not in line:
+                printed += ran(line)
+    assert {*shown.splitlines()} - {"..."} <= {*printed.splitlines()}
+    assert {path.name for path in folder.glob("runs/*")} == {
+        "stage1",
+        "questions",
+        "inbox",
+        "rubrics",
+        "reasons",
+    }
 
 
 def test_evaluating(folder):
@@ -185,6 +215,21 @@ def test_paper(folder):
     assert executed(python, "docs/paper.md").count("AttentionTableRow(measure=") == 2
 
 
+def test_judge_training(folder):
+    make_model(folder / "JUDGE")
+    shutil.copy("pairs.jsonl", "held-out.jsonl")
+    (toml,) = blocks("judge_training.md", "toml")
+    (folder / "grpo.toml").write_text(toml)
+    made, trained, judged = blocks("judge_training.md", "sh")[0].replace("\\\n", " ").splitlines()
+    ran(made)
+    small = "optimizer.steps=1 data.per_step=4 rollouts.num_generations=2 rollouts.max_tokens=8"
+    ran(" ".join([trained, *(f"--set {change}" for change in small.split())]))
+    ran(judged.replace("runs/grpo/model", "baseline:longest"))  # the random judge writes no verdicts
+    assert (folder / "runs/grpo/model").is_dir()
+    (python,) = blocks("judge_training.md", "python")
+    executed(python, "docs/judge_training.md")
+
+
 def test_related(folder):
     table, *sections = re.split(r"^## .+\n", page("related.md"), flags=re.MULTILINE)
     papers = re.findall(r"^\| \[.+?\]\(#.+?\) \((\d+\.\d+)\)", table, re.MULTILINE)
@@ -209,6 +254,16 @@ def test_troubleshooting():
     done = subprocess.run([sys.executable, "-m", *shlex.split(command)[1:]], capture_output=True, text=True)
     assert done.returncode == 1
     assert " ".join(shown) in " ".join(done.stderr.split())
+
+
+def test_training(folder):
+    (toml,) = blocks("training.md", "toml")
+    (folder / "rm.toml").write_text(toml)
+    assert TrainingSettings.resolve(folder / "rm.toml").evaluation.keep_best
+    (train,), (probe, push) = (block.splitlines() for block in blocks("training.md", "sh"))
+    ran(f"{train} --set optimizer.steps=2".replace("runs/short", "runs/rm"))
+    ran(f"{probe} --lengths 128 --n 8")
+    assert "acme/judge" in ran(push)
 
 
 def test_runs(folder):

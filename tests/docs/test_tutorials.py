@@ -3,36 +3,58 @@
 import json
 import re
 import shlex
+import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from longrm.data import write
+from longrm.cli.commands import cli
+from longrm.data import read, write
 from longrm.modeling.loading import new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
+from longrm.training.settings import TrainingSettings
 from longrm.worlds import WorldPlan, generate, words_tokenizer
+from tests.reward_models.tiny_models import make_verdict_writer
 
 pytestmark = pytest.mark.full
 TUTORIALS = Path(__file__).parents[2] / "docs/tutorials"
 
 
-def commands(page):
-    text = (TUTORIALS / page).read_text()
-    blocks = re.findall(r"```sh\n(.*?)```", text, flags=re.S)
-    found = [
-        shlex.split(line) for block in blocks for line in block.splitlines() if line.startswith("longrm ")
-    ]
-    assert len(found) >= 4, page
-    return [words[1:] for words in found]
-
-
 def run(*arguments):
-    done = subprocess.run([sys.executable, "-m", "longrm", *arguments], capture_output=True, text=True)
-    assert done.returncode == 0, (arguments, done.stderr)
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0, (arguments, done.output, done.exception)
     return done.stdout
+
+
+def follow(page, change=lambda words: words):
+    """Runs a page from top to bottom in the current folder.
+
+    TOML blocks are saved as the file that their first line names. `change` gets the words of a command and returns
+    those to run, or None. Returns the outputs that the page shows, each with what its commands printed.
+    """
+    printed, outputs, ran = "", [], 0
+    for language, text in re.findall(r"^```(\w+)\n(.*?)^```", (TUTORIALS / page).read_text(), re.M | re.S):
+        match language:
+            case "sh":
+                printed = ""
+                for line in text.replace("\\\n", " ").splitlines():
+                    if not line.startswith("longrm "):
+                        subprocess.run(line, shell=True, check=True)
+                        continue
+                    ran += 1
+                    if words := change(shlex.split(line)[1:]):
+                        printed += run(*words)
+            case "python":
+                exec(compile(text, page, "exec"), {})
+            case "toml":
+                Path(text.split()[1]).write_text(text)
+            case "text":
+                outputs.append((text, printed))
+    assert ran >= 4, page
+    return outputs
 
 
 @pytest.fixture
@@ -45,28 +67,57 @@ def desk(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_commands_that_measure_work(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for words in commands("measure.md"):
+def test_the_commands_that_measure_work(desk):
+    def shorter(words):
         if words[0] == "train":
-            words += ["--set", "optimizer.steps=2"]
-        run(*(("8" if words[at - 1] == "--n" else word) for at, word in enumerate(words)))
-    assert "<svg" in (tmp_path / "probe.html").read_text()
-    (python,) = re.findall(r"```python\n(.*?)```", (TUTORIALS / "measure.md").read_text(), flags=re.S)
-    exec(compile(python, "measure.md", "exec"), {})
+            words = [*words, "--set", "optimizer.steps=2"]
+        return ["8" if words[at - 1] == "--n" else word for at, word in enumerate(words)]
+
+    follow("measure.md", shorter)
+    assert "<svg" in (desk / "probe.html").read_text()
 
 
 def test_the_commands_that_train_work(desk):
     trained = 0
-    for words in commands("train.md"):
+
+    def shorter(words):
+        nonlocal trained
         if "mine.toml" in words:
-            continue  # its model comes from the Hub
+            return None  # its model comes from the Hub
         if words[0] == "train":
             trained += 1
-            words += ["--set", "optimizer.steps=2"]
-        run(*(("8" if words[at - 1] == "--n" else word) for at, word in enumerate(words)))
+            words = [*words, "--set", "optimizer.steps=2"]
+        return ["8" if words[at - 1] == "--n" else word for at, word in enumerate(words)]
+
+    follow("train.md", shorter)
     assert trained == 3
     assert (desk / "trained.html").exists()
+    assert TrainingSettings.resolve(desk / "mine.toml").objective == "bradley_terry"
+
+
+def test_the_commands_that_train_a_judge_work(desk):
+    small = {"64": "8", "240": "8", "128,256,512,1k,2k": "64"}
+
+    def smaller(words):
+        if "runs/before" in words:  # two steps of imitation write no verdicts yet
+            shutil.rmtree("runs/judge-short/model")
+            make_verdict_writer(desk / "runs/judge-short/model")
+        if words[0] == "train" and "grpo.toml" not in words:
+            words = [*words, "--set", "optimizer.steps=2"]
+        return [small.get(word, word) for word in words]
+
+    ((shown, printed),) = follow("judge.md", smaller)
+    assert re.sub(r"\d+", "N", shown) in re.sub(r"\d+", "N", printed)
+    assert (desk / "runs/grpo-own/model").is_dir()
+
+
+def test_the_commands_that_make_data_print_what_the_page_shows(desk):
+    outputs = follow("data.md")
+    assert len(outputs) == 3
+    for shown, printed in outputs:
+        missing = {*shown.splitlines()} - {*printed.splitlines(), "..."}
+        assert not missing
+    assert read(desk / "runs/pairs/rows").format == "longrm"
 
 
 def test_the_notebook_runs(desk):

@@ -126,6 +126,8 @@ def test_a_name_is_loaded_and_names_the_rewards(folder):
         ("openai:http://127.0.0.1:8765/v1#org/N", "openai:127.0.0.1:8765/v1#N"),
         ("longrm:https://host:8000", "longrm:host:8000"),
         ("likelihood:runs/a/#Hub/b", "likelihood:a/#b"),
+        ("runs/long/model", "long"),
+        ("likelihood:runs/long/model", "likelihood:long"),
         ("ensemble:votes:runs/a+openai:http://host:1/v1#N+org/b", "ensemble:votes:a+openai:host:1/v1#N+b"),
     ],
 )

@@ -17,7 +17,7 @@ from longrm.data.fields import tools_of
 from longrm.errors import ConfigError, DataError, RunError
 from longrm.jsonl import json_text
 from longrm.judging.answers import answer_of
-from longrm.reading import is_number, is_text, reading, short
+from longrm.reading import is_number, is_text, reading, short, short_name
 from longrm.reward_models.kinds import load
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.trials import as_share, points
@@ -67,7 +67,8 @@ class RewardFunction:
     Attributes:
         model: The reward model.
         unscored: The number of completions so far by outcome, except "answered".
-        __name__: The name in the trainer's logs: by default the model's name without folders and `http://`.
+        __name__: The name in the trainer's logs: by default the model's name without folders and `http://`; `long` for a
+            model in `runs/long/model`.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class RewardFunction:
         self._checklist, self._length = rubrics is not None, length
         self.unscored: Counter[str] = Counter()
         # URLs keep host, port and path: two servers must not share a name.
-        self.__name__ = re.sub(r"https?://([^#+]*)|[^:#+/]*/+(?=[^:#+/])", r"\1", model.name).rstrip("/")
+        self.__name__ = re.sub(r"https?://([^#+]*)|[^:#+/]*/+(?=[^:#+/])", r"\1", short_name(model.name)).rstrip("/")
         self._waiting: list[_Row] = []
         # The first lock guards the list, the second the model.
         self._arrival, self._turn = threading.Lock(), threading.Lock()

@@ -67,8 +67,8 @@ class RewardFunction:
     Attributes:
         model: The reward model.
         unscored: The number of completions so far by outcome, except "answered".
-        __name__: The name in the trainer's logs: by default the model's name without folders and `http://`; `long` for a
-            model in `runs/long/model`.
+        __name__: The name in the trainer's logs: by default the model's name without folders and `http://`; `long`
+            for a model in `runs/long/model`.
     """
 
     def __init__(
@@ -97,7 +97,9 @@ class RewardFunction:
         self._checklist, self._length = rubrics is not None, length
         self.unscored: Counter[str] = Counter()
         # URLs keep host, port and path: two servers must not share a name.
-        self.__name__ = re.sub(r"https?://([^#+]*)|[^:#+/]*/+(?=[^:#+/])", r"\1", short_name(model.name)).rstrip("/")
+        self.__name__ = re.sub(
+            r"https?://([^#+]*)|[^:#+/]*/+(?=[^:#+/])", r"\1", short_name(model.name)
+        ).rstrip("/")
         self._waiting: list[_Row] = []
         # The first lock guards the list, the second the model.
         self._arrival, self._turn = threading.Lock(), threading.Lock()

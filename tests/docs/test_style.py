@@ -43,8 +43,6 @@ def pages() -> Iterator[tuple[str, str]]:
     """The documentation; docs/cli.md has all help texts and the docstrings of the settings."""
     for path in sorted({path for pattern in PAGES for path in ROOT.glob(pattern)}):
         name, text = str(path.relative_to(ROOT)), path.read_text()
-        if name.startswith("docs/") and name != "docs/cli.md":
-            continue
         for quoted in QUOTED.get(name, ()):
             text = text.replace(quoted, "")
         yield name, text

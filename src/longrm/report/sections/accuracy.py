@@ -13,6 +13,7 @@ from longrm.report.formatting import (
     count,
     decimal,
     level,
+    measured_with,
     percent,
     shared_unit,
     token_unit,
@@ -63,12 +64,13 @@ def accuracy(data: ReportData) -> Section | None:
     table = length_table(f"{measured} by length in {unit}", data.models, data.metric)
     if table is None:
         return None
+    generated = {measured_with(model.summary.measured) for model in data.models if model.summary.measured}
     stages = {model.label for model in data.models} if data.demo else set()
     return Section(
         "Accuracy by length",
         tables=[table],
         figures=figures,
-        caption="Bands and bars: 95% intervals (bootstrap over contexts).",
+        caption=" ".join(["Bands and bars: 95% intervals (bootstrap over contexts).", *sorted(generated)]),
         terms={label: meaning for label, meaning in STAGES.values() if label in stages},
     )
 

@@ -6,12 +6,10 @@ from longrm.report.formatting import (
     MISSING,
     count,
     decimal,
-    listed,
     percent,
     points,
     seconds,
     short_length,
-    token_unit,
 )
 from longrm.report.load import ReportData, stage_label
 from longrm.report.tables import Cell, Row, Section, Table, estimate_cell
@@ -82,7 +80,7 @@ def training(data: ReportData) -> Section | None:
 
 
 def outcomes(data: ReportData) -> Section | None:
-    """The outcome of every comparison: nothing is dropped silently; and what was generated."""
+    """The outcome of every comparison: nothing is dropped silently."""
     rows = []
     exams = ((data.models, ""), (data.best_of, ", best of 4"), (data.pointwise, ", single scores"))
     for models, suffix in exams:
@@ -94,20 +92,4 @@ def outcomes(data: ReportData) -> Section | None:
             rows.append(Row(model.label + suffix, [Cell(count(number)) for number in numbers], model.style))
     names = [outcome.value.replace("_", " ") for outcome in Outcome]
     columns = ["evaluation", "comparisons", "contexts", "trials", *names, "no gold order", "rows skipped"]
-    tables = [Table("Outcome of every comparison", columns, rows)]
-    if generated := _generated(data):
-        columns = ["model", "lengths in", "worlds", "depth of the evidence"]
-        tables.append(Table("Generated contexts", columns, generated))
-    return Section("Outcomes", tables=tables) if rows else None
-
-
-def _generated(data: ReportData) -> list[Row]:
-    """The unit of lengths, the worlds and the depths: one row for all models, or one for each if they differ."""
-    rows = []
-    for model in data.models:
-        if (one := model.summary.measured) is not None:
-            depths = ["anywhere" if depth == "uniform" else f"{depth:g}" for depth in one.depths]
-            cells = [Cell(token_unit(one)), Cell(listed(one.worlds)), Cell(listed(depths))]
-            rows.append(Row(model.label, cells, model.style))
-    same = len(rows) == len(data.models) and all(row.cells == rows[0].cells for row in rows)
-    return [Row("all", rows[0].cells)] if same and rows else rows
+    return Section("Outcomes", tables=[Table("Outcome of every comparison", columns, rows)]) if rows else None

@@ -1,10 +1,13 @@
 """The tutorials' commands and the notebook, run as they are printed."""
 
+import contextlib
+import io
 import json
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from longrm.modeling.shapes import ModelShape
 from longrm.training.settings import TrainingSettings
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 from tests.reward_models.tiny_models import make_verdict_writer
+from tests.serving.processes import running
 
 pytestmark = pytest.mark.full
 TUTORIALS = Path(__file__).parents[2] / "docs/tutorials"
@@ -129,3 +133,23 @@ def test_the_notebook_runs(desk):
     assert names["items"].shape[0] == 384
     assert set(names["items"]["length"]) == {256, 512, 1024}
     assert 0 < names["items"]["correct"].mean() < 1
+
+
+def test_the_commands_that_reward_work(desk):
+    page = (TUTORIALS / "reward.md").read_text()
+    commands = "".join(re.findall(r"```sh\n(.*?)```", page, flags=re.S)).splitlines()
+    assert len(commands) == 4
+    for line in commands:
+        words = shlex.split(line.replace("2560", "320"))[1:]
+        run(*words, *(["--set", "optimizer.steps=2"] if words[0] == "train" else []))
+    grpo, both = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    shorter = grpo.replace("max_steps=40", "max_steps=5")
+    assert shorter != grpo
+    Path("grpo.py").write_text(shorter)  # its libraries warn, which is an error here
+    done = subprocess.run([sys.executable, "grpo.py"], capture_output=True, text=True)
+    assert re.search(r"^ +5 +-?\d+\.\d\d +\d+%$", done.stdout, flags=re.M), done.stderr
+    server = ["-m", "longrm", "serve", "--model", "runs/rm/model", "--port", "0"]
+    with running(server) as (_, address), contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(compile(both.replace("http://127.0.0.1:8000", address), "reward.md", "exec"), {})
+    here, there = map(json.loads, out.getvalue().splitlines())
+    assert here == pytest.approx(there, abs=2e-3)

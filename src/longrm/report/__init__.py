@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 
 SCRIPTS = ("texts", "context", "attribution", "item", "list", "page", "print")
 """The parts of the page's one script, in order: a later one uses names of earlier ones."""
-_NAMED = 8  # models in the first sentence; the tables have all of them
+_NAMED = 6  # models in the first sentence; the tables have all of them
 
 
 def build(runs: Sequence[Path], out: Path) -> None:

@@ -110,7 +110,7 @@ def overall(data: ReportData) -> Section | None:
             f"recommended: as many, clustered like these, detect a difference of {100 * size.difference:g} points in "
             f"{100 * size.power:g}% of cases"
         )
-    return Section("All lengths", tables=[table], terms=terms)
+    return Section("All comparisons", tables=[table], terms=terms)
 
 
 def depth(data: ReportData) -> Section | None:

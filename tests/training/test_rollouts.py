@@ -344,6 +344,13 @@ def test_rewards_rise(finished, steps_of):
     assert fmean(rewards[-3:]) > fmean(rewards[:3]) + 0.15
 
 
+def test_a_finished_run_is_returned_as_it_is(finished, settings):
+    folder = finished()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["rollouts"].keys() == {"reward", "unparsed", "constant_groups"}
+    assert train(settings(), folder) == summary
+
+
 SPARSE = {"rollouts__rewards": {"correct": 1.0}, "rollouts__max_tokens": 3}
 
 

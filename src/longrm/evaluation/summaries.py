@@ -470,6 +470,9 @@ class TrainingSummary(SummaryPart):
     data: dict[str, Count]  # rows of the data: read, used, and dropped or marked by reason
     evaluations: TrainingEvaluations | None  # the metric of every evaluation; null if there was none
     model_step: Positive  # the step whose weights were saved
+    # Of "grpo", means over the window: the reward, and the shares of judgments without a verdict (`unparsed`) and of
+    # groups with equal rewards (`constant_groups`)
+    rollouts: dict[str, FiniteFloat] | None = None
 
 
 class AttributionPart(SummaryPart):

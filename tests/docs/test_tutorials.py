@@ -110,7 +110,7 @@ def test_the_commands_that_train_a_judge_work(desk):
             words = [*words, "--set", "optimizer.steps=2"]
         return [small.get(word, word) for word in words]
 
-    _, (shown, printed) = follow("judge.md", smaller)
+    *_, (shown, printed) = follow("judge.md", smaller)
     assert re.sub(r"\d+", "N", shown) in re.sub(r"\d+", "N", printed)
     assert (desk / "runs/grpo-own/model").is_dir()
 

@@ -25,7 +25,7 @@ OUT = Path("runs/examples/grpo_long_rm")
 # 1. Prompts (rows with a column `prompt`), a tiny reward model, and a tiny policy that often answers with a wrong word.
 OUT.mkdir(parents=True, exist_ok=True)
 prompts = OUT / "prompts.jsonl"
-policy = "demo/generative_base --set data.world.completions=[] --set curriculum.lengths=[64]"
+policy = "demo/generative_base --set data.world.seed=0 --set data.world.completions=[] --set curriculum.lengths=[64]"
 for command in (
     f"world records --length {LENGTH} --n {PROMPTS} --out {prompts}",
     "train bradley-terry --config demo/short --out runs/examples/short",

@@ -31,8 +31,8 @@ def probe(model, out):
 
 # 1. A tiny judge by imitation: first it finds facts, then it judges by them. Drop this step when you set JUDGE.
 base, short = "runs/examples/judge-base", "runs/examples/judge-short"
-train(f"sft --config demo/generative_base --set data.world.seed=6 --out {base}")
-start = f"--set model.path={base}/model --set data.world.seed=7"
+train(f"sft --config demo/generative_base --out {base}")
+start = f"--set model.path={base}/model"
 train(f"sft --config demo/generative_short {start} --out {short}")
 
 # 2. GRPO: of the 8 judgments of a prompt, those with more reward than the mean become likelier. The larger rotary

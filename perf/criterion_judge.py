@@ -118,7 +118,18 @@ def run(*arguments: str) -> None:
 def trained(out: Path, template: Path, length: int, steps: int, seed: int) -> Path:
     """Trains the judge: the demo's model, then ratings by one criterion."""
     start, data = out / "start", out / "ratings.jsonl"
-    run("train", "sft", "--config", "demo/generative_base", "--set", f"seed={seed}", "--out", str(start))
+    run(
+        "train",
+        "sft",
+        "--config",
+        "demo/generative_base",
+        "--set",
+        f"seed={seed}",
+        "--set",
+        "data.world.seed=0",
+        "--out",
+        str(start),
+    )
     lengths = (length // 2, length)
     rows = [row for at in lengths for row in pairs(at, 16 * steps, seed)]
     write_rows(data, demonstrations(rows, template))

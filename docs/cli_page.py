@@ -19,6 +19,7 @@ from longrm.cli.synthesize import command as synthesize
 from longrm.config import Config, groups_of, to_toml
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.scoring.scored_file import ScoreSettings
+from longrm.serving.settings import ServeSettings
 from longrm.training.losses import LOSSES
 from longrm.training.settings import LossSettings, TrainingSettings
 
@@ -36,6 +37,7 @@ SETTINGS: dict[str, type[Config]] = {
     "evaluate": Evaluation,
     "score": ScoreSettings,
     "attribute": AttributionSettings,
+    "serve": ServeSettings,
     "train": TrainingSettings,
     **DATA,
     "audit": AuditSettings,

@@ -87,7 +87,10 @@ def test_the_commands_that_train_work(desk):
     def shorter(words):
         nonlocal trained
         if "mine.toml" in words:
-            return None  # its model comes from the Hub
+            # Its model comes from the Hub.
+            shutil.copytree("runs/short/model", "runs/mine/model", dirs_exist_ok=True)
+            shutil.copy("pairs.jsonl", "held-out.jsonl")
+            return None
         if words[0] == "train":
             trained += 1
             words = [*words, "--set", "optimizer.steps=2"]

@@ -83,7 +83,8 @@ def test_a_file_scored_by_two_processes_is_that_of_one(tmp_path, given):
     score_file(ScoreSettings(model=model, data=data), tmp_path / "one.jsonl")
     out = tmp_path / "two.jsonl"
     output, errors = end(launch("score", "--model", model, "--data", data, "--out", out))
-    assert output == f"Wrote 100 rows (format longrm; 100 answered) to {out}\n"
+    assert output.splitlines()[0] == f"Wrote 100 rows (format longrm; 100 answered) to {out}"
+    assert output.count("\n") == 2, "the second line is the next command"
     assert errors.count("reading ") == 1, "only the main process logs"
     assert out.read_bytes() == (tmp_path / "one.jsonl").read_bytes()
     scores = {json.loads(line)["scores"][0] for line in out.read_text().splitlines()}

@@ -34,7 +34,7 @@ def test_the_site_builds_with_every_link_leading_somewhere(repository):
     assert "longrm probe" in (site / "index.html").read_text()
     assert "Scores the responses to one prompt" in (site / "api.html").read_text()
     assert 'id="evaluate.judging.seed"' in (site / "cli.html").read_text()
-    for outside in ("repository/perf/index.html", "repository/recipes/scale/8-a100.toml"):
+    for outside in ("repository/perf/index.html", "repository/src/longrm/recipes/scale/8-a100.toml"):
         assert (site / outside).exists(), outside
     assert "https://fonts" not in (site / "index.html").read_text()
 

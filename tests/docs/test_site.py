@@ -31,7 +31,7 @@ def test_the_site_builds_with_every_link_leading_somewhere(repository):
     done = build(repository)
     assert done.returncode == 0, done.stderr
     site = repository / "site"
-    assert "longrm probe" in (site / "index.html").read_text()
+    assert "SmolLM2-135M-Instruct" in (site / "index.html").read_text()
     assert "Scores the responses to one prompt" in (site / "api.html").read_text()
     assert 'id="evaluate.judging.seed"' in (site / "cli.html").read_text()
     for outside in ("repository/perf/index.html", "repository/src/longrm/recipes/scale/8-a100.toml"):

@@ -13,7 +13,7 @@ import longrm
 
 MODEL = "runs/examples/short/model"  # yours: a folder, a Hub id or openai:URL#NAME
 LENGTHS = [64, 128, 256, 512, 1024]  # tokens, up to the context window of your model
-N = 128  # comparisons at each length: enough to separate 80% from 90%; for 50% and 90%, 32 are
+N = 128  # comparisons at each length: separates 80% from 90% (32 separate 50% from 90%)
 OUT = Path("runs/examples/judge_my_rm")
 
 # 1. A tiny reward model that never saw more than 128 tokens. Drop this step when you set MODEL.

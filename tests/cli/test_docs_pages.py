@@ -174,7 +174,7 @@ def test_report(folder):
 def test_worlds(folder):
     make_scorer(folder / "MODEL", tokenizer=prose_tokenizer())
     Path("documents").mkdir()
-    paragraphs = [f"Chapter {number} tells of a calm sea, day {number}." for number in range(400)]
+    paragraphs = [f"Chapter {number} describes a calm sea, day {number}." for number in range(400)]
     Path("documents/sea.txt").write_text("\n\n".join(paragraphs))
     for line in blocks("worlds.md", "sh")[0].splitlines():
         ran(smaller(line))

@@ -1,4 +1,4 @@
-"""Phrases that readers stumble over, in pages, help texts and messages, with what to write instead."""
+"""Phrases that readers stumble over in pages, help texts and messages, and better ones."""
 
 import ast
 import re

@@ -37,7 +37,7 @@ def follow(page, change=lambda words: words):
     """Runs a page from top to bottom in the current folder.
 
     TOML blocks are saved as the file that their first line names. `change` gets the words of a command and returns
-    those to run, or None. Returns the outputs that the page shows, each with what its commands printed.
+    those to run, or None. Returns the outputs that the page shows, each with the output of its commands.
     """
     printed, outputs, ran = "", [], 0
     for language, text in re.findall(r"^```(\w+)\n(.*?)^```", (TUTORIALS / page).read_text(), re.M | re.S):

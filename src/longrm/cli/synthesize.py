@@ -136,9 +136,7 @@ def _subcommand(name: str, recipe: RecipeText) -> click.Command:
         next_step = _TRAIN_PAIRS if getattr(settings, "rows", "") == "pairs" else recipe.next_step
         if getattr(getattr(settings, "bandit", None), "rows", "") == "pairs":
             next_step = _TRAIN_POLICY
-        if not getattr(
-            settings, "prompts", None
-        ):  # checklists are for Python: the help of rubrics has the call
+        if not getattr(settings, "prompts", None):  # checklists are used in Python: see the help of rubrics
             print_next(*(word.replace("OUT", str(out)) for word in next_step.split()), err=as_json)
 
     return synthesize

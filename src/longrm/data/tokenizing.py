@@ -353,10 +353,11 @@ class UnknownTokens:
         counts = [
             (ids.count(self._unknown), sum(identity not in self._special for identity in ids))
             for ids in texts
+            if self._unknown in ids
         ]
-        unknown, total = max(counts, key=lambda count: count[0] / max(count[1], 1))
-        if not unknown:
+        if not counts:
             return
+        unknown, total = max(counts, key=lambda count: count[0] / count[1])
         share = f"{unknown:,} of {total:,} tokens ({unknown / total:.1%})"
         found = f"{share} of a prompt or response are unknown to the tokenizer of {self._model}"
         if 2 * unknown > total:

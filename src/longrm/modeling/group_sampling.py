@@ -143,9 +143,8 @@ class GroupSampler:
                 begins.append(begin)
                 size += len(ids) - shared
             prompts[index] = last
-            written[index] = range(
-                size, size + continuations[index].max_tokens - 1
-            )  # the last token is not read
+            most = continuations[index].max_tokens - 1  # the last token is not read
+            written[index] = range(size, size + most)
             size = written[index].stop
         before, self._layers, self._kept = self._layers, [], []
 

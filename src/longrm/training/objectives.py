@@ -34,9 +34,7 @@ class Objective:
 
     trains: ClassVar[ModelKind]
     reads: ClassVar[Literal["comparison", "demonstration", "judge_prompt"]]
-    help: ClassVar[
-        str
-    ]  # of `longrm train OBJECTIVE --help`; its first sentence is also in `longrm train --help`
+    help: ClassVar[str]  # of `longrm train OBJECTIVE`; `longrm train --help` shows its first sentence
     description: ClassVar[str]  # what was trained, for the model card
 
     def __init__(

@@ -81,7 +81,7 @@ def test_what_autograd_keeps_of_tiles(bases, recipe, precision, lora):
 
 
 class Storages(TorchDispatchMode):
-    """Counts the bytes of what operations have made and what exists still; torch's profiler loses some under load."""
+    """Counts the bytes of tensors that operations made and that still exist; torch's profiler loses some under load."""
 
     def __init__(self, known):
         super().__init__()

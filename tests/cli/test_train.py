@@ -80,7 +80,7 @@ def test_every_objective_trains_and_prints_what_to_do_next(tmp_path, recipes, ob
     assert trained.endswith("per second")
     assert ("pair accuracy" in trained) == (objective != "sft")
     assert saved == f"Saved the model to {out / 'model'}"
-    assert following == f"next: longrm probe {out / 'model'} --out RUN"
+    assert following == f"next: longrm probe {out / 'model'} --lengths 256,1k,4k --out RUN"
     assert (out / "model/README.md").is_file()
     summary = json.loads((out / "summary.json").read_text())
     assert summary["objective"] == objective

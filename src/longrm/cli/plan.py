@@ -145,7 +145,7 @@ def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
     tokens = f"{workload.tokens:,.0f} read: {prompts:,.0f} of prompts, {responses:,.0f} of responses"
     operations = f"{flops.total:.3g}, {flops.attention / flops.total:.0%} of them attention"
     rollouts = plan.rollouts
-    time = ["unknown; time a few steps"]
+    time = ["unknown for this device"]
     if plan.seconds is not None:
         kernels = (
             f"{plan.seconds_with[kernel] / 3600:,.1f} hours with {kernel}, at {share:.0%} of the device's peak"

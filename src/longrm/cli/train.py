@@ -76,7 +76,8 @@ def _command(objective: str) -> click.Command:
             print_json(summary)
         else:
             _print(summary, out, lora=settings.model.lora is not None)
-        print_next("probe", out / "model", "--out", "RUN", err=as_json)
+        # The default lengths go up to the model's window, which takes long on a CPU.
+        print_next("probe", out / "model", "--lengths", "256,1k,4k", "--out", "RUN", err=as_json)
 
     return train_objective
 

@@ -144,10 +144,15 @@ def _crossing(boundary: ContextBoundary, value: float | None, side: CrossingSide
 
 
 def boundary_text(boundary: ContextBoundary) -> str:
-    """The context boundary for a headline, such as "context boundary ≈ 370 tokens [340, 410] (resolved)"."""
+    """The context boundary for a headline, such as "context boundary ≈ 370 tokens [340, 410] (resolved)".
+
+    An interval beyond both ends of the measured lengths is omitted.
+    """
     place, limits = boundary_estimate(boundary), boundary_interval(boundary)
     status = STATUSES[boundary.status]
-    if place == MISSING and not limits:
+    crossing = boundary.estimate
+    anywhere = crossing.low_place == "below_range" and crossing.high_place == "beyond_range"
+    if anywhere or (place == MISSING and not limits):
         return f"context boundary {status}"
     found = f"within {limits} tokens" if place == MISSING else f"{place} tokens {limits}".rstrip()
     return f"context boundary {found} ({status})"

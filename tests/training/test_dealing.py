@@ -58,7 +58,7 @@ def test_groups_by_length_read_every_row_once_and_are_alike(lengths, alike, seed
 
 
 def test_groups_of_devices_are_busy():
-    """The table of docs/scale.md; rows that are shared out by tokens are the negative control."""
+    """The shares on docs/scale.md; rows that are shared out by tokens are the negative control."""
     spec = importlib.util.spec_from_file_location("dealing", Path(__file__).parents[2] / "perf/dealing.py")
     dealing = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(dealing)

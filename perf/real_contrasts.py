@@ -140,16 +140,18 @@ def results(folder: Path) -> Iterator[dict[str, Any]]:
                     "by": kind,
                     "difference": cells,
                 }
-    own, other_prompt = (read_arm(folder, "preferences", probe) for probe in SHORT_PAIRS)
-    if seeds := sorted(own.keys() & other_prompt.keys()):
-        yield {
-            "probe": SHORT_PAIRS[0],
-            "arm": "preferences",
-            "minus": SHORT_PAIRS[1],
-            "seeds": seeds,
-            "by": "all",
-            "difference": {"all": asdict(difference(own, other_prompt, everything)["all"])},
-        }
+    for arm, own, other in (
+        ("preferences", *SHORT_PAIRS),
+        ("preferences-control", "inbox", "other-inbox"),
+        ("preferences-long", "inbox", "other-inbox"),
+    ):
+        ours, theirs = read_arm(folder, arm, own), read_arm(folder, arm, other)
+        if seeds := sorted(ours.keys() & theirs.keys()):
+            # Lengths together as well: the comparisons of one length are few.
+            for kind, cell in ({"all": everything} | ({"length": length} if own == "inbox" else {})).items():
+                cells = {name: asdict(e) for name, e in difference(ours, theirs, cell).items()}
+                facts = {"probe": own, "arm": arm, "minus": other, "seeds": seeds}
+                yield {**facts, "by": kind, "difference": cells}
 
 
 def main() -> None:

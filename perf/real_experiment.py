@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 from measuring import circumstances
-from real_preferences import LONG, SHORT, write_inboxes, write_pairs
+from real_preferences import LONG, SHORT, write_inboxes, write_other_inboxes, write_pairs
 
 from longrm.benchmarks import Probe, ProbeCell
 from longrm.cli.terminal import progress
@@ -35,9 +35,10 @@ UNTRAINED = ("trained", "whole_window")
 SEED = 1_000_000
 """Of the contexts that are judged; trainings draw from small numbers."""
 SHORT_PAIRS = ("held-out", "other-prompt")
-PREFERENCES = (*SHORT_PAIRS, "inbox", "relevance")
-"""Probes of the arms that learn real preferences: held-out pairs, alone, after another prompt, and in inboxes; and
-the best responses to two messages of an inbox, one of which is to be answered."""
+PREFERENCES = (*SHORT_PAIRS, "inbox", "other-inbox", "relevance")
+"""Probes of the arms that learn real preferences: held-out pairs, alone, after another prompt, in inboxes (the shorter
+ones also with the inbox and request of another pair); and the best responses to two messages of an inbox, one of which
+is to be answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,12 @@ ARMS: Mapping[str, Arm] = {
     "likelihood-long-more": Arm("likelihood:{}", "likelihood_long", "likelihood-long", same_seed=True),
     "preferences": Arm("{}", "preferences", probes=PREFERENCES),
     "preferences-mlp": Arm("{}", "preferences", settings={"model.head": "mlp"}, probes=SHORT_PAIRS),
-    "preferences-control": Arm("{}", "preferences_control", "preferences", probes=("held-out", "inbox")),
-    "preferences-long": Arm("{}", "preferences_long", "preferences", probes=("held-out", "inbox")),
+    "preferences-control": Arm(
+        "{}", "preferences_control", "preferences", probes=("held-out", "inbox", "other-inbox")
+    ),
+    "preferences-long": Arm(
+        "{}", "preferences_long", "preferences", probes=("held-out", "inbox", "other-inbox")
+    ),
     "scalar-short": Arm("{}", "scalar_short"),
     "scalar-control": Arm("{}", "scalar_control", "scalar-short"),
     "scalar-long": Arm("{}", "scalar_long", "scalar-short"),
@@ -200,6 +205,7 @@ def judged(options: argparse.Namespace, name: str, report: Progress) -> None:
             files[bench] = write_inboxes(
                 data, "held-out", options.model, LONG, contexts * options.contexts, SEED, report, pairs
             )
+        files["other-inbox"] = write_other_inboxes(files["inbox"], data / "other-inbox.jsonl", LONG[:2])
         benches |= {bench: {"bench": f"file:{file}"} for bench, file in files.items() if bench in wanted}
     if options.leval and LEVAL in (options.probes or [LEVAL]):
         longest = {**judge, "max_length": LEVAL_TOKENS}

@@ -82,3 +82,20 @@ def write_inboxes(
     )
     synthesize(recipe, out, progress=progress)
     return out / "rows"
+
+
+def write_other_inboxes(rows: Path, out: Path, lengths: tuple[int, ...]) -> Path:
+    """Writes the rows of some lengths, each with the inbox and the request of another row of its length.
+
+    Accuracy there comes from responses alone.
+    """
+    read = [json.loads(line) for file in sorted(rows.iterdir()) for line in file.read_text().splitlines()]
+    written = []
+    for length in lengths:
+        of_length = [row for row in read if row["metadata"]["length"] == length]
+        half = len(of_length) // 2
+        own = ("id", "group", "responses", "ranks", "metadata")
+        for row, other in zip(of_length, of_length[half:] + of_length[:half], strict=True):
+            written.append({**other, **{key: row[key] for key in own}})
+    write_file(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in written).encode())
+    return out

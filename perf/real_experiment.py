@@ -201,11 +201,16 @@ def judged(options: argparse.Namespace, name: str, report: Progress) -> None:
         data = Path(options.out) / "data"
         write_pairs(options.rmb, options.model, data)
         files = {name: data / f"{name}.jsonl" for name in SHORT_PAIRS}
-        for bench, pairs, contexts in (("inbox", "preference", 20), ("relevance", "relevance", 8)):
-            files[bench] = write_inboxes(
-                data, "held-out", options.model, LONG, contexts * options.contexts, SEED, report, pairs
-            )
-        files["other-inbox"] = write_other_inboxes(files["inbox"], data / "other-inbox.jsonl", LONG[:2])
+
+        def inboxes(pairs: Literal["preference", "relevance"], contexts: int) -> Path:
+            number = contexts * options.contexts
+            return write_inboxes(data, "held-out", options.model, LONG, number, SEED, report, pairs)
+
+        if {"inbox", "other-inbox"} & {*wanted}:
+            files["inbox"] = inboxes("preference", 20)
+            files["other-inbox"] = write_other_inboxes(files["inbox"], data / "other-inbox.jsonl", LONG[:2])
+        if "relevance" in wanted:
+            files["relevance"] = inboxes("relevance", 8)
         benches |= {bench: {"bench": f"file:{file}"} for bench, file in files.items() if bench in wanted}
     if options.leval and LEVAL in (options.probes or [LEVAL]):
         longest = {**judge, "max_length": LEVAL_TOKENS}

@@ -40,4 +40,6 @@ def train(judge: str, prompts: str, out: str, **settings: object) -> GRPOTrainer
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        raise SystemExit(__doc__)
     train(*sys.argv[1:])

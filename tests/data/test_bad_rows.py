@@ -28,6 +28,8 @@ def without(row, *names):
 BAD_ROWS = [
     (without(PAIR, "rejected"), "rejected"),
     (without(PAIR, "prompt"), "prompt"),
+    # The prompt is in another column, and the responses begin alike.
+    ({"question": "Who?", "chosen": "It was Ann.", "rejected": "It was Bob."}, "prompt"),
     (PAIR | {"chosen": " "}, "chosen"),
     (PAIR | {"chosen": [{**TURN, "tool_calls": [{"id": "1"}]}]}, "chosen[0].tool_calls[0].name"),
     (PAIR | {"chosen": [{"content": "Ann"}]}, "chosen[0].role"),

@@ -73,7 +73,8 @@ def test_trl_texts_of_human_and_assistant_turns(tmp_path):
 
 
 def test_trl_texts_without_turns_are_cut_between_words(tmp_path):
-    _, comparison = one(tmp_path, {"chosen": "Question? Yes amber", "rejected": "Question? Yes, copper"})
+    row = {"question": "Question?", "chosen": "Question? Yes amber", "rejected": "Question? Yes, copper"}
+    _, comparison = one(tmp_path, row)
     assert message_text(comparison.prompt[0]) == "Question?"
     assert [message_text(response[0]) for response in comparison.responses] == ["Yes amber", "Yes, copper"]
 

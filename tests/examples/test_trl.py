@@ -38,12 +38,13 @@ SETTINGS = {
     "logging_steps": 1,
     "report_to": "none",
     "save_strategy": "no",
-    "use_cpu": True,
-    "bf16": False,
     "activation_checkpointing": False,
     "disable_tqdm": True,
     "seed": 0,
 }
+
+CPU = {"use_cpu": True, "bf16": False}
+"""For trainers that are not those of examples/, which find out themselves."""
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +78,7 @@ def test_grpo_trains_on_our_rewards(example, scorer, policy, tmp_path, form):
     assert [entry[f"{name}/unscored"] for entry in steps] == [0.0] * 10
     assert any(abs(advantage) > 0.1 for advantage in logs["advantages"])
     before = AutoModelForCausalLM.from_pretrained(policy).get_input_embeddings().weight
+    assert (tmp_path / "out/model.safetensors").is_file()
     moved = (trainer.model.get_input_embeddings().weight - before).abs().max()
     assert torch.isfinite(moved)
     assert moved > 1e-3, "the policy has learned something"
@@ -154,7 +156,7 @@ def test_grpo_trains_on_a_checklist_and_a_length(policy, tmp_path):
     trainer = trl.GRPOTrainer(
         model=str(policy),
         reward_funcs=reward,
-        args=trl.GRPOConfig(output_dir=str(tmp_path / "out"), **SETTINGS | {"max_steps": steps}),
+        args=trl.GRPOConfig(output_dir=str(tmp_path / "out"), **SETTINGS | CPU | {"max_steps": steps}),
         train_dataset=datasets.Dataset.from_list(rows),
     )
     trainer.train()
@@ -195,10 +197,8 @@ def test_trl_trainers_read_ranked_files(scorer, policy, tmp_path, form):
     kept = {"best": 1} if form == "best" else {"pairs": True}
     rank_file(ScoreSettings(model=str(scorer), data=str(data)), out, **kept)
     table = datasets.load_dataset("json", data_files=str(out), split="train")
-    plain = {
-        name: SETTINGS[name] for name in ("report_to", "save_strategy", "use_cpu", "bf16", "disable_tqdm")
-    }
-    plain |= {"max_steps": 1, "max_length": None, "activation_checkpointing": False}
+    plain = {name: SETTINGS[name] for name in ("report_to", "save_strategy", "disable_tqdm")}
+    plain |= {"max_steps": 1, "max_length": None, "activation_checkpointing": False, **CPU}
     kinds = [
         (trl.RewardTrainer, trl.RewardConfig, scorer),
         (trl.DPOTrainer, trl.DPOConfig, policy),

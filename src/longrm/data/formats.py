@@ -38,6 +38,7 @@ _KNOWN = frozenset({"id", "group", "metadata", "tools", *COLUMNS})
 # The same for columns that name a row, or what it shares with others. In longrm's own rows they are metadata.
 _IDENTITY = frozenset({*_IDS, *GROUPS})
 _PROMPTS = ("prompt", "prompt_template", "chat_template")
+_OTHER_PROMPTS = (*QUESTIONS, "instruction", "input")
 _REJECTED = ("rejected", "rejects", "rejected_responses")
 _NATIVE = frozenset({"prompt", "responses", "ranks", "context", "question", "evidence", "role"})
 _OPEN_RUBRICS = frozenset({"instruction", "response_a", "response_b", "winner"})
@@ -144,6 +145,16 @@ def _from_trl(row: FileRow, number: int, prompts: Sequence[str] = _PROMPTS) -> C
     prompt = _trl_prompt(row, answers, prompts)
     if not prompt.messages and all(isinstance(value, str) for value in given.values()):
         messages, answers = _split_texts(list(given.values()))
+        # A prompt under another name must not be dropped: the responses' shared first words would replace it.
+        for name in _OTHER_PROMPTS:
+            text = row.get(name)
+            if isinstance(text, str) and not any(
+                text.strip() in message_text(message) for message in messages
+            ):
+                raise FieldError(
+                    "prompt",
+                    f"missing, and the responses do not repeat '{name}'; use --columns prompt={name}",
+                )
         prompt = prompt._replace(messages=messages)
     if all(_begins_with(answer, prompt.messages) for answer in answers):
         messages, answers = split_conversations(answers)

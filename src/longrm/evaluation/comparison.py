@@ -106,10 +106,13 @@ class RunComparison:
     @property
     def headline(self) -> str:
         """The overall difference of the first two runs with its interval and p value."""
-        part, gain = self.overall, self.overall.difference
+        part, gain, metric = self.overall, self.overall.difference, metric_of(self.metric)
+        scale, digits, unit = (100, 1, " points") if metric.is_share else (1, 3, "")
+        numbers = (gain.value, gain.low, gain.high)
+        value, low, high = ("?" if n is None else f"{scale * n:+.{digits}f}" for n in numbers)
         return (
-            f"{self.second.name} minus {self.first.name}: {self.metric} {gain.value:+.3f} "
-            f"[{gain.low:+.3f}, {gain.high:+.3f}] on the same {part.n:,} comparisons, p = {part.p:.2g}"
+            f"{self.second.name} minus {self.first.name}: {metric.title} {value} [{low}, {high}]{unit} on the same "
+            f"{part.n:,} comparisons, p = {part.p:.2g}"
         )
 
     @property

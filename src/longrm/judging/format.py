@@ -121,9 +121,10 @@ class JudgingFormat(ABC):
     def _texts(self, query: Query, *, solved: bool = False) -> list[str]:
         if len(query.responses) not in self.counts:
             bounds = " to ".join(map(str, sorted({self.counts[0], self.counts[-1]})))
+            more = len(self.counts) == 1 and len(query.responses) > 1
             raise DataError(
                 f"comparison '{query.id}': the {self.name} format judges {bounds} responses, not "
-                f"{len(query.responses)}; use the {'listwise' if len(self.counts) == 1 else 'pointwise'} format"
+                f"{len(query.responses)}; use the {'listwise' if more else 'pointwise'} format"
             )
         shown = [response_text(response, query) for response in query.responses]
         groups = [[text] for text in shown] if self.alone else [shown]

@@ -11,6 +11,7 @@ from statsmodels.stats.multitest import multipletests
 from longrm.errors import ConfigError, RunError
 from longrm.evaluation.comparison import compare
 from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.metrics import metric_of
 from longrm.evaluation.summarize import summarize
 from longrm.runs.folder import RunFolder
 from longrm.runs.records import JudgmentRecord
@@ -187,10 +188,14 @@ def test_rankings_are_compared_by_their_own_metric_or_another(written):
                            scores=tuple((rng.normal(size=3) - skill * np.arange(3)).tolist()))
             for n in range(120)
         ]))  # fmt: skip
-    assert compare(*runs).metric == "top1"
+    top = compare(*runs)
+    assert top.metric == "top1"
+    gain = 100 * top.overall.difference.value
+    assert f"{metric_of('top1').title} {gain:+.1f} [" in top.headline
+    assert "] points on" in top.headline
     found = compare(*runs, metric="kendall_tau")
     assert found.by_length == found.by_depth == found.by_task == {}
-    assert found.headline.startswith("b minus a: kendall_tau +0.")
+    assert found.headline.startswith(f"b minus a: {metric_of('kendall_tau').title} +0.")
 
 
 def test_further_runs_are_each_compared_with_the_first(two_runs, written, pairs):

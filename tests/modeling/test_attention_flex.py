@@ -5,6 +5,8 @@ from functools import partial
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.attention import flex_attention as flex_module
@@ -90,6 +92,32 @@ def test_flex_attention_with_these_masks_is_path_a():
         found = flex_attention(q, k, v, block_mask=block_mask(layout, CPU), enable_gqa=True)
     truth = path_a(q, k, v, layout, AttentionSpec(0.25))
     torch.testing.assert_close(found.transpose(1, 2), truth, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_arrive_with_contiguous_heads(monkeypatch):
+    calls = []
+
+    def recorded(graph, inputs):
+        def run(*given):
+            tensors = [one for one in given if isinstance(one, torch.Tensor) and one.is_floating_point()]
+            calls.append([one.stride() for one in tensors if one.ndim == 4])
+            return graph(*given)
+
+        return make_boxed_func(run)
+
+    backend = aot_autograd(fw_compiler=recorded, bw_compiler=recorded)
+    torch._dynamo.reset()
+    flex = torch.compile(flex_attention, dynamic=True, fullgraph=True, backend=backend)
+    monkeypatch.setattr(attention_cuda, "_compiled_flex", lambda: flex)
+    monkeypatch.setattr(flex_module, "_validate_device", lambda *_: None)  # refuses gradients on a CPU
+    tokens = TRIAL.tokens
+    states = [torch.randn(1, heads, tokens, 16, requires_grad=True) for heads in (4, 2, 2)]
+    output = attention_cuda.flex_packed_attention(*states, TRIAL, AttentionSpec(0.25))
+    torch.autograd.grad(output, states, torch.randn(1, tokens, 4, 16))
+    torch._dynamo.reset()
+    _, backward = calls
+    assert len(backward) == 5  # query, key, value, output and its gradient
+    assert {strides[1:] for strides in backward} == {(tokens * 16, 16, 1)}
 
 
 @pytest.fixture

@@ -122,13 +122,14 @@ def test_bf16_keeps_log_probabilities_in_fp32():
     packed = pack([TREE])
     with torch.no_grad():
         hidden = hidden_states(model, packed)
-        found = token_logprobs(model, hidden, packed, packed.layout.branch_tokens())
+        places = [index for _, begin, end in packed.layout.branches() for index in range(begin, end)]
+        found = token_logprobs(model, hidden, packed, places)
         logits = hidden.double() @ model.lm_head.weight.double().T
-    places = packed.layout.predictors(packed.layout.branch_tokens())
-    tokens = packed.input_ids[0, packed.layout.branch_tokens()]
-    exact = logits[places].log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+    logits = logits[packed.layout.predictors(places)]
+    tokens = packed.input_ids[0, places]
+    exact = logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0]
     assert (found - exact).abs().max() < 1e-5
-    rounded = logits[places].bfloat16().log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+    rounded = logits.bfloat16().log_softmax(-1).gather(1, tokens[:, None])[:, 0]
     assert (rounded - exact).abs().max() > 1e-3
 
 

@@ -181,7 +181,7 @@ def test_auxiliary_next_token_loss_of_a_classifier_uses_tied_embeddings():
     stock, ours = make_pair("llama", "scores")
     tree = make_trees(SHAPES[1:2])[0]
     packed = pack([tree])
-    begin = packed.layout.branch_tokens()[0]
+    begin = next(packed.layout.branches())[1]
     targets = [begin, begin + 4]  # the first token is predicted from the end of the prefix
     found = shared_prefix.token_logprobs(ours, shared_prefix.hidden_states(ours, packed), packed, targets)
     ids = torch.tensor([[*tree.prefix, *tree.branches[0]]])

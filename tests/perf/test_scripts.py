@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from longrm.modeling import group_sampling
 from longrm.modeling.loading import new_language_model
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
@@ -85,8 +86,19 @@ def test_checkpoints(monkeypatch):
 
 def test_writing():
     (found,) = run("writing.py", *TINY.split(), "--repeats", "1", "--requests", "3")
-    assert found["differing_texts"] == 0
+    assert (found["texts"], found["differing_texts"]) == (3, 0)
     assert found["seconds"].keys() == {"together", "singly"}
+
+
+def test_writing_rejects_texts_that_part_where_one_token_is_better(measuring, monkeypatch):
+    writing, attend = importlib.import_module("writing"), group_sampling.range_attention
+    # Every request of a batch reads what another one attends to; one request alone is computed correctly.
+    monkeypatch.setattr(group_sampling, "range_attention", lambda *given: attend(*given).roll(1, dims=1))
+    arguments = ["writing.py", *TINY.split(), "--repeats", "1", "--requests", "3", "--threads", "1"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    monkeypatch.delitem(sys.modules, "writing")
+    with pytest.raises(SystemExit, match="differ by more than rounding"):
+        writing.main()
 
 
 def test_attention_scores():

@@ -134,7 +134,12 @@ Sees = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 def flex_packed_attention(
     query: Queries, key: Keys, value: Keys, layout: PackedLayout, spec: AttentionSpec
 ) -> Output:
-    """Computes the attention of a packed sequence by FlexAttention, compiled once for any length."""
+    """Computes the attention of a packed sequence by FlexAttention, compiled once for any length.
+
+    From 2^31 elements on (512K tokens of 32 heads of 128), torch compiles it once more, with 64-bit offsets of heads.
+    Offsets within a head may stay 32-bit, which is enough for 16M tokens: heads are contiguous here, and so are those
+    of gradients, which AOTAutograd lays out as the outputs.
+    """
     # The cached mask may serve training later, where tensors made in inference mode are refused.
     with torch.inference_mode(False):
         mask = block_mask(layout, query.device, spec.window)

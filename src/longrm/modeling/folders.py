@@ -115,11 +115,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
-    """Whether a model scores (its weights contain a head) or generates (its config names a language model).
-
-    Raises:
-        ModelError: It can do neither, or its files cannot be read.
-    """
+    """Whether a model scores (its weights contain a head) or generates (its config names a language model)."""
     parts = find_model_folders(source)
     if has_head(parts):
         return "discriminative"

@@ -49,12 +49,6 @@ class ModelShape:
         if self.head_dim % 2:
             raise ValueError(f"rotary positions need an even head_dim, got {self.head_dim}")
 
-    @property
-    def parameters(self) -> int:
-        """Weights of all layers, without embeddings and head."""
-        attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
-        return self.layers * (attention + 3 * self.hidden * self.intermediate)
-
 
 @dataclass(frozen=True, slots=True)
 class TokenTree:
@@ -156,10 +150,6 @@ class PackedLayout:
     def branch_ends(self) -> list[int]:
         """The index of the last token of every branch."""
         return [end - 1 for _, _, end in self.branches()]
-
-    def branch_tokens(self) -> list[int]:
-        """The indices of all branch tokens, branch after branch."""
-        return [index for _, begin, end in self.branches() for index in range(begin, end)]
 
     def written_tokens(self, written: Sequence[Sequence[int]]) -> list[list[int]]:
         """Indices of some tokens of every branch, given as offsets from its end (it may begin with a prompt's rest)."""

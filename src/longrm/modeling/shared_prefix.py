@@ -165,19 +165,8 @@ def response_logprobs(
     """
     if written is None:
         written = [range(begin - end, 0) for _, begin, end in packed.layout.branches()]
-    return written_logprobs(model, hidden_states(model, packed), packed, written, temperature)
-
-
-def written_logprobs(
-    model: TransformersModel,
-    hidden: Hidden,
-    packed: Packed,
-    written: Sequence[Sequence[int]],
-    temperature: float = 1.0,
-) -> list[Float[Tensor, " R"]]:
-    """Returns what `response_logprobs` does, from the sequence's `hidden_states`."""
     targets = [index for own in packed.layout.written_tokens(written) for index in own]
-    logprobs = token_logprobs(model, hidden, packed, targets, temperature)
+    logprobs = token_logprobs(model, hidden_states(model, packed), packed, targets, temperature)
     return list(torch.split(logprobs, list(map(len, written))))
 
 

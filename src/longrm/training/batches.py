@@ -38,6 +38,10 @@ class Example:
         """Tokens of the prompt and of all responses."""
         return self.tokens.size
 
+    def with_judgments(self, judgments: Sequence[Sequence[int]]) -> "Example":
+        """The same judge prompt with judgments, given by their tokens, as its responses."""
+        return replace(self, tokens=replace(self.tokens, responses=judgments), ranks=(1,) * len(judgments))
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
@@ -45,9 +49,7 @@ class MicroBatch:
 
     packed: "Packed"  # the token trees; their branches are the responses of the examples, in order
     examples: Sequence[Example]
-    weight: (
-        float  # its share of the step; the weights of a step sum to 1 if all of its examples have a gradient
-    )
+    weight: float  # its share of the step; those of a step sum to 1 if all of its examples have a gradient
 
     def response_logprobs(self, model: Any, temperature: float = 1.0) -> "list[Tensor]":
         """The fp32 log-probabilities of every response's tokens, response by response, of all examples in order."""

@@ -157,17 +157,41 @@ def _split(values: Float[Tensor, " S"], counts: Sequence[int]) -> Sequence[Float
 
 
 def grpo(
+    logprobs: Sequence[Float[Tensor, " R"]], advantages: Sequence[float], *, max_tokens: int, **options: Any
+) -> LossResult:
+    """`policy_gradient` as a mean over completions of means over their tokens (GRPO, Shao et al. 2024, eq. 3)."""
+    weights = [1.0 / (len(own) * len(logprobs)) for own in logprobs]
+    return policy_gradient(logprobs, advantages, weights, **options)
+
+
+def dr_grpo(
+    logprobs: Sequence[Float[Tensor, " R"]], advantages: Sequence[float], *, max_tokens: int, **options: Any
+) -> LossResult:
+    """`grpo` with sums over tokens divided by `max_tokens`: no bias by length (Dr. GRPO, Liu et al. 2025)."""
+    weights = [1.0 / (max_tokens * len(logprobs))] * len(logprobs)
+    return policy_gradient(logprobs, advantages, weights, **options)
+
+
+def dapo(
+    logprobs: Sequence[Float[Tensor, " R"]], advantages: Sequence[float], *, max_tokens: int, **options: Any
+) -> LossResult:
+    """`grpo` as one mean over the tokens of all completions (DAPO, Yu et al. 2025, eq. 8)."""
+    weights = [1.0 / sum(map(len, logprobs))] * len(logprobs)
+    return policy_gradient(logprobs, advantages, weights, **options)
+
+
+def policy_gradient(
     logprobs: Sequence[Float[Tensor, " R"]],
     advantages: Sequence[float],
+    weights: Sequence[float],
     *,
-    max_tokens: int,
     old: Sequence[Sequence[float]] | None = None,
     reference: Sequence[Sequence[float]] | None = None,
     epsilon: float,
     epsilon_high: float | None,
     kl: float,
 ) -> LossResult:
-    """The clipped policy gradient, a mean over completions of means over their tokens (GRPO, Shao et al. 2024, eq. 3).
+    """The clipped policy gradient: a weighted sum over the tokens of all completions.
 
     A token's loss is -min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A) + kl r (exp(d) - d - 1), with r the ratio of
     its probability to the old one, A the advantage of its completion, and d the log-ratio of the reference to the
@@ -176,7 +200,7 @@ def grpo(
     Args:
         logprobs: Log-probabilities of the tokens of every completion.
         advantages: One for every completion.
-        max_tokens: The most tokens that a completion may have; only `dr_grpo` reads it.
+        weights: The weight of each token of every completion.
         old: Log-probabilities of the weights that sampled the completions; None if they are still the same.
         reference: Log-probabilities under the reference; only read if `kl` is not 0.
         epsilon: How far the ratio may fall below 1.
@@ -187,54 +211,9 @@ def grpo(
         The loss, and `clipped` (the share of tokens whose ratio is clipped) and, if `kl` is not 0, `kl` (the mean
         divergence), with tokens weighted as in the loss.
     """
-    weights = [1.0 / (len(own) * len(logprobs)) for own in logprobs]
-    return _policy_gradient(logprobs, advantages, weights, old, reference, epsilon, epsilon_high, kl)
+    import torch  # late, as everywhere here
 
-
-def dr_grpo(
-    logprobs: Sequence[Float[Tensor, " R"]],
-    advantages: Sequence[float],
-    *,
-    max_tokens: int,
-    old: Sequence[Sequence[float]] | None = None,
-    reference: Sequence[Sequence[float]] | None = None,
-    epsilon: float,
-    epsilon_high: float | None,
-    kl: float,
-) -> LossResult:
-    """`grpo` with sums over tokens divided by `max_tokens`: no bias by length (Dr. GRPO, Liu et al. 2025)."""
-    weights = [1.0 / (max_tokens * len(logprobs))] * len(logprobs)
-    return _policy_gradient(logprobs, advantages, weights, old, reference, epsilon, epsilon_high, kl)
-
-
-def dapo(
-    logprobs: Sequence[Float[Tensor, " R"]],
-    advantages: Sequence[float],
-    *,
-    max_tokens: int,
-    old: Sequence[Sequence[float]] | None = None,
-    reference: Sequence[Sequence[float]] | None = None,
-    epsilon: float,
-    epsilon_high: float | None,
-    kl: float,
-) -> LossResult:
-    """`grpo` as one mean over the tokens of all completions (DAPO, Yu et al. 2025, eq. 8)."""
-    weights = [1.0 / sum(map(len, logprobs))] * len(logprobs)
-    return _policy_gradient(logprobs, advantages, weights, old, reference, epsilon, epsilon_high, kl)
-
-
-def _policy_gradient(
-    logprobs: Sequence[Float[Tensor, " R"]],
-    advantages: Sequence[float],
-    weights: Sequence[float],
-    old: Sequence[Sequence[float]] | None,
-    reference: Sequence[Sequence[float]] | None,
-    epsilon: float,
-    epsilon_high: float | None,
-    kl: float,
-) -> LossResult:
-    """The sum over tokens; `advantages` and `weights` have one number for all tokens of a completion."""
-    current = _concatenate(logprobs)  # [T], as all below
+    current = torch.cat(list(logprobs))  # [T], as all below
 
     def for_tokens(values: Sequence[float]) -> Float[Tensor, " T"]:
         return current.new_tensor(
@@ -372,7 +351,9 @@ def _best_against(
 
 
 def _logistic(leads: Tensor, probability: Tensor | float) -> Tensor:
-    return -(probability * _log_sigmoid(leads) + (1.0 - probability) * _log_sigmoid(-leads))
+    from torch.nn.functional import logsigmoid
+
+    return -(probability * logsigmoid(leads) + (1.0 - probability) * logsigmoid(-leads))
 
 
 def _better(gold: Int[Tensor, "B N"]) -> Bool[Tensor, "B N N"]:
@@ -420,18 +401,6 @@ def _grid(
     assert all(len(own) >= 2 and min(own) >= 1 for own in ranks), "two responses or more, with ranks from 1"
     gold = pad_sequence([torch.tensor(own) for own in ranks], batch_first=True).to(scores.device)
     return scores.new_zeros(gold.shape).masked_scatter(gold > 0, scores), gold
-
-
-def _log_sigmoid(values: Tensor) -> Tensor:
-    from torch.nn.functional import logsigmoid
-
-    return logsigmoid(values)
-
-
-def _concatenate(values: Sequence[Tensor]) -> Tensor:
-    import torch
-
-    return torch.cat(list(values))
 
 
 def _stack(values: Sequence[Tensor]) -> Tensor:

@@ -6,7 +6,7 @@ The rollouts of a step are logged before the step uses them, so a killed run con
 
 import copy
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import NamedTuple
@@ -60,9 +60,7 @@ class RolloutSource:
     context: DistributedContext = ALONE
     progress: Progress
     _reward: VerdictReward = field(init=False)
-    _start: TransformersModel | None = field(
-        init=False
-    )  # a copy of the weights at the start, if they are needed
+    _start: TransformersModel | None = field(init=False)  # a copy of the weights at the start, if needed
     _logged: dict[int, list[RolloutRecord]] | None = field(default=None, init=False)  # by step
     _examples: list[Example] = field(default_factory=list, init=False)
 
@@ -97,12 +95,7 @@ class RolloutSource:
         self.objective.groups = {record.id: record for record in records}
         self.objective.step_metrics = rollout_metrics(records, [*self._reward.weights])
         self._examples = [
-            replace(
-                prompt,
-                tokens=replace(prompt.tokens, responses=record.tokens),
-                ranks=(1,) * len(record.tokens),
-            )
-            for prompt, record in zip(prompts, records, strict=True)
+            prompt.with_judgments(record.tokens) for prompt, record in zip(prompts, records, strict=True)
         ]
         return self._examples
 
@@ -214,16 +207,10 @@ class RolloutSource:
         self, prompts: Sequence[Example], drawn: Sequence[tuple[int, list[Sample]]]
     ) -> list[_Group]:
         """Adds the log-probabilities that the loss compares with."""
-        model, examples = (
-            self.language_model.model,
-            [
-                replace(
-                    prompts[index],
-                    tokens=replace(prompts[index].tokens, responses=[sample.tokens for sample in samples]),
-                )
-                for index, samples in drawn
-            ],
-        )
+        model = self.language_model.model
+        examples = [
+            prompts[index].with_judgments([sample.tokens for sample in samples]) for index, samples in drawn
+        ]
         nothing: list[Logprobs] = [[]] * len(examples)
         old, reference = nothing, nothing
         if self._rollouts.num_iterations > 1:

@@ -188,15 +188,8 @@ class DataSettings(Config):
     def _one_source(self) -> "DataSettings":
         if (self.path is not None) + bool(self.sources) + (self.world is not None) != 1:
             raise ValueError("set one of data.path, data.sources and data.world")
-        for name in (
-            "on_bad_row",
-            "too_long",
-            "max_tokens",
-            "without_contrast",
-            "per_step",
-            "group_by_length",
-        ):
-            if self.world is not None and getattr(self, name) != type(self).model_fields[name].default:
+        for name, field in type(self).model_fields.items():
+            if self.world is not None and name != "world" and getattr(self, name) != field.default:
                 raise ValueError(f"data.{name} is not valid with data.world")
         paths = [source.path for source in self.sources]
         if len(paths) != len(set(paths)):

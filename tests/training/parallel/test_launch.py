@@ -116,7 +116,7 @@ def test_sigterm_leaves_a_checkpoint_of_the_last_step(torchrun, recipe, tmp_path
             "parallel.sequence=4",
             "error: parallel.sequence = 4 does not divide the number of processes, 2",
         ),
-        ("parallel.offload=true", "error: parallel.offload = true needs parallel.shard = true"),
+        ("parallel.offload=true", "parallel.offload = true needs parallel.shard = true"),
     ],
 )
 def test_what_is_wrong_is_said_once(torchrun, recipe, tmp_path, changes, line):

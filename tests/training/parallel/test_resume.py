@@ -15,15 +15,24 @@ LAYOUTS = {
     "sharded, kept for the backward pass": {"shard": True, "reshard_after_forward": False},
     "sharded, offloaded": {"shard": True, "offload": True},
 }
+MODELS = {
+    "linear head": {},
+    "mlp head": {"model__head": "mlp"},
+    "mlp head, lora": {"model__head": "mlp", "model__lora": {"rank": 2, "alpha": 4.0}},
+}
 
 
-@pytest.fixture(scope="module")
-def begun(recipe, tmp_path_factory):
+@pytest.fixture(
+    scope="module",
+    params=["linear head", *(pytest.param(name, marks=pytest.mark.full) for name in list(MODELS)[1:])],
+)
+def begun(recipe, tmp_path_factory, request):
     """The settings of a training of four steps, and its folder after the last step and as it was after the second."""
     folder = tmp_path_factory.mktemp("begun")
+    model = MODELS[request.param]
 
     def settings(**changes):
-        return recipe("bradley_terry", optimizer__steps=4, checkpoint={"every": 2}, **changes)
+        return recipe("bradley_terry", optimizer__steps=4, checkpoint={"every": 2}, **model, **changes)
 
     train(settings(), folder / "whole")
     shutil.copytree(folder / "whole", folder / "cut")
@@ -39,11 +48,13 @@ def test_three_processes_continue_what_one_began(begun, train_all, stored, tmp_p
         shutil.copytree(cut, tmp_path / name)
     train_all(3, [{"recipe": settings(parallel=LAYOUTS[name]), "out": tmp_path / name} for name in LAYOUTS])
     for name in LAYOUTS:
-        assert_close(
-            load_file(tmp_path / name / "model/model.safetensors"),
-            load_file(whole / "model/model.safetensors"),
-        )
+        assert_close(*(weights_of(folder) for folder in (tmp_path / name, whole)))
         assert_close(*(stored(folder / "checkpoints/4") for folder in (tmp_path / name, whole)))
+
+
+def weights_of(folder):
+    (path,) = (folder / "model").glob("*.safetensors")
+    return load_file(path)
 
 
 def assert_close(found, truth):

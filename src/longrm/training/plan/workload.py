@@ -309,8 +309,7 @@ def _shapes(
 
 
 def _with_judgments(example: Example, rollouts: RolloutSettings) -> Example:
-    judgments = [(0,) * rollouts.max_tokens] * rollouts.num_generations
-    return replace(example, tokens=replace(example.tokens, responses=judgments))
+    return example.with_judgments([(0,) * rollouts.max_tokens] * rollouts.num_generations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,14 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     BertConfig,
+    CohereConfig,
     EuroBertConfig,
+    Gemma2Config,
     Gemma3Config,
     Gemma3TextConfig,
     GPT2Config,
+    GraniteConfig,
+    HyperCLOVAXConfig,
     JambaConfig,
     Llama4TextConfig,
     LlamaConfig,
@@ -21,6 +25,7 @@ from transformers import (
     ModernBertDecoderConfig,
     T5Config,
 )
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError, RunError
@@ -29,7 +34,7 @@ from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.loading import Scorer, load_language_model, load_scorer, new_scorer, rescale_rope
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape, TokenTree
-from longrm.modeling.shared_prefix import pack
+from longrm.modeling.shared_prefix import next_logits, pack
 
 from .conftest import ROUNDING, SIZES, distance, make_pair, write_model
 
@@ -148,6 +153,35 @@ def test_a_language_model_with_a_head_of_several_layers_is_not_packed(writing: P
     ModernBertDecoderConfig(**SMALL, cls_token_id=1, sep_token_id=2).save_pretrained(writing)
     with pytest.raises(ModelError, match="lm_head"):
         load_language_model(writing, packed=True)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("kind", "change", "supported"),
+    [
+        (CohereConfig, {"logit_scale": 0.25}, True),
+        (Gemma2Config, {"final_logit_softcapping": 2.0}, True),
+        (GraniteConfig, {"logits_scaling": 3.0}, True),
+        (HyperCLOVAXConfig, {"logits_scaling": 1.0}, True),
+        (HyperCLOVAXConfig, {"logits_scaling": 3.0}, False),  # it multiplies, and Granite divides
+    ],
+)
+def test_a_model_whose_logits_are_scaled_in_another_way_is_not_packed(
+    kind: Any, change: dict[str, float], supported: bool, writing: Path
+):
+    made = AutoModelForCausalLM.from_config(kind(**SMALL, head_dim=8, **change))
+    made.save_pretrained(writing)
+    if not supported:
+        with pytest.raises(ModelError, match="logits"):
+            load_language_model(writing, packed=True)
+        return
+    model = load_language_model(writing, packed=True).model
+    states = torch.randn(5, model.config.hidden_size)
+    raw = torch.nn.functional.linear(states, model.get_output_embeddings().weight)
+    ours = next_logits(model, states)
+    assert distance(ours, raw) > 1e-3 or set(change.values()) == {1.0}
+    model.model.forward = lambda *_, **__: BaseModelOutputWithPast(last_hidden_state=states[None])
+    assert distance(ours, model(input_ids=torch.zeros(1, 5, dtype=torch.long)).logits[0]) < 1e-5
 
 
 SMALL = {k: v for k, v in SIZES.items() if k not in ("initializer_range", "max_position_embeddings")}

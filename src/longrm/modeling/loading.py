@@ -18,6 +18,7 @@ from jaxtyping import Float
 from safetensors import safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaConfig
+from transformers.modeling_outputs import MoeModelOutputWithPast
 from transformers.utils.logging import disable_progress_bar
 
 from longrm.data.tokenizing import Tokenizer, scored_at
@@ -39,10 +40,11 @@ from longrm.modeling.folders import (
 )
 from longrm.modeling.heads import MLPHead, draw_head
 from longrm.modeling.shapes import HeadForm, ModelShape
-from longrm.modeling.shared_prefix import TransformersModel
+from longrm.modeling.shared_prefix import TransformersModel, scaled_logits
 from longrm.reading import reading
 
 # Loading takes milliseconds to seconds, and longrm shows the progress of long work itself.
+_logger = logging.getLogger(__name__)
 disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers has no types here
 
 
@@ -418,10 +420,33 @@ def _check_modules(model: Any, where: str, *, packed: bool, scores: bool) -> Non
         for name, module in model.named_children():
             if module not in used and any(True for _ in module.parameters()):
                 raise ModelError(f"{where}: its logits are computed by {name}, too: not supported")
+        _check_logits(model, where)
     if not packed and "past_key_values" not in signature(model.forward).parameters:
         raise ModelError(f"{where}: it has no cache of keys and values (a state-space model): not supported")
     if scores and not isinstance(getattr(model, "score", None), nn.Linear):
         raise ModelError(f"{where}: its sequence classifier has no linear `score` head")
+
+
+def _check_logits(model: Any, where: str) -> None:
+    """Refuses a model whose forward scales or caps its logits in another way than `scaled_logits`.
+
+    Body and output embeddings return fixed tensors meanwhile, so it works on the meta device.
+    """
+    body, head = model.base_model, model.get_output_embeddings()
+    if head is None:
+        return
+    raw = torch.linspace(-3, 3, 7)[None, None]
+    states = MoeModelOutputWithPast(last_hidden_state=torch.zeros(1, 1, 1))
+    body.forward, head.forward = lambda *_, **__: states, lambda _: raw
+    try:
+        own = model(input_ids=torch.zeros(1, 1, dtype=torch.long)).logits
+    except Exception:  # code of every architecture there is; some use the weights themselves
+        _logger.debug("%s: the scale of its logits was not checked", where, exc_info=True)
+        return
+    finally:
+        del body.forward, head.forward
+    if not torch.allclose(own, scaled_logits(model, raw)):
+        raise ModelError(f"{where}: its forward changes the logits in a way that is not supported")
 
 
 def _complete(model: TransformersModel, tokenizer: Tokenizer, parts: ModelFolders, where: str) -> None:

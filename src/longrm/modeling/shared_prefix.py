@@ -195,8 +195,13 @@ def token_logprobs(
 
 def next_logits(model: TransformersModel, states: Float[Tensor, "N C"]) -> Float[Tensor, "N vocabulary"]:
     """Returns the fp32 logits of the token that follows each of some last hidden states."""
-    logits, config = _linear(states, _vocabulary_head(model)), model.config
-    # What families do to their logits, under the names that their configs share: Cohere, Granite, Gemma.
+    return scaled_logits(model, _linear(states, _vocabulary_head(model)))
+
+
+def scaled_logits(model: TransformersModel, logits: Tensor) -> Tensor:
+    """Returns what the model's own forward makes of the output embeddings' logits; loading compares both."""
+    config = model.config
+    # Under the names that the configs of Cohere, Granite and Gemma share.
     if (factor := getattr(config, "logit_scale", None)) is not None:
         logits = logits * factor
     if (divisor := getattr(config, "logits_scaling", None)) is not None:

@@ -4,9 +4,9 @@ Requests are sorted by their prompts and answered in batches, as many at once as
 a step reads one token of each (`group_sampling`). What a prompt has in common with another one of its batch or of the
 batch before is not read again: both orders of a pair, votes, reminders, and questions about one document.
 
-A batch changes logits by rounding only, and the seed of each request is its own. In fp32 texts are the same in any
-batch; in bf16, where the two most likely tokens are closer than rounding, a text may depend on the other requests of
-its batch, as in every server that batches.
+A batch changes logits by rounding only, and the seed of each request is its own. Where the two most likely tokens are
+closer than rounding (in fp32 about 1e-4 of a logit, in bf16 often), a text may depend on the other requests of its
+batch, as in every server that batches.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

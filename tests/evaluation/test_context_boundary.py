@@ -122,6 +122,10 @@ def test_a_crossing_next_to_a_length_of_one_pair_has_bounds_and_no_value():
     assert ends(boundary) == (None, "undefined", 256.0, "within_range", 1024.0, "within_range")
     assert boundary.pairs_to_resolve is None, "one pair is no guess of the accuracy"
     assert "within [256, 1,024" in boundary_text(boundary)
+    # Two of three right at one length: the boundary may be on either side of it.
+    anywhere = context_boundary(curve((67, 100)), resamples=300)
+    assert (anywhere.estimate.low_place, anywhere.estimate.high_place) == ("below_range", "beyond_range")
+    assert boundary_text(anywhere) == "context boundary not resolved"
     enough = context_boundary(curve((25, 25), (32, 32), (40, 40), (0, 25)), resamples=300)
     assert 512 < enough.estimate.value < 1024
 

@@ -148,7 +148,8 @@ def results(folder: Path) -> Iterator[dict[str, Any]]:
         ours, theirs = read_arm(folder, arm, own), read_arm(folder, arm, other)
         if seeds := sorted(ours.keys() & theirs.keys()):
             # Lengths together as well: the comparisons of one length are few.
-            for kind, cell in ({"all": everything} | ({"length": length} if own == "inbox" else {})).items():
+            kinds = {"all": everything, "length": length} if own == "inbox" else {"all": everything}
+            for kind, cell in kinds.items():
                 cells = {name: asdict(e) for name, e in difference(ours, theirs, cell).items()}
                 facts = {"probe": own, "arm": arm, "minus": other, "seeds": seeds}
                 yield {**facts, "by": kind, "difference": cells}

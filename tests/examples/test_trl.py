@@ -44,7 +44,7 @@ SETTINGS = {
 }
 
 CPU = {"use_cpu": True, "bf16": False}
-"""For trainers that are not those of examples/, which find out themselves."""
+"""For trainers made here; those of examples/ look for a GPU."""
 
 
 @pytest.fixture(scope="module")

@@ -32,9 +32,12 @@ def test_a_repeated_prompt_is_not_a_verdict(query, name, count):
     assert judging.parse(judging.reminder, asked) is None
 
 
-@pytest.mark.parametrize(("judging", "count"), [(PAIRWISE, 1), (PAIRWISE, 3), (LISTWISE, 27)])
-def test_a_wrong_number_of_responses_is_an_error(query, judging, count):
-    with pytest.raises(DataError, match=f"'c1'.*{count}"):
+@pytest.mark.parametrize(
+    ("judging", "count", "other"),
+    [(PAIRWISE, 1, "pointwise"), (PAIRWISE, 3, "listwise"), (LISTWISE, 27, "pointwise")],
+)
+def test_a_wrong_number_of_responses_is_an_error(query, judging, count, other):
+    with pytest.raises(DataError, match=f"'c1'.*{count}.*{other}"):
         judging.render(query(*["x"] * count))
 
 

@@ -21,6 +21,7 @@ from transformers import (
     Llama4TextConfig,
     LlamaConfig,
     MambaConfig,
+    MiniCPM3Config,
     ModernBertConfig,
     ModernBertDecoderConfig,
     T5Config,
@@ -162,6 +163,7 @@ def test_a_language_model_with_a_head_of_several_layers_is_not_packed(writing: P
         (CohereConfig, {"logit_scale": 0.25}, True),
         (Gemma2Config, {"final_logit_softcapping": 2.0}, True),
         (GraniteConfig, {"logits_scaling": 3.0}, True),
+        (MiniCPM3Config, {"dim_model_base": 16}, True),  # scales the states instead
         (HyperCLOVAXConfig, {"logits_scaling": 1.0}, True),
         (HyperCLOVAXConfig, {"logits_scaling": 3.0}, False),  # it multiplies, and Granite divides
     ],

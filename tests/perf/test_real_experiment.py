@@ -124,11 +124,23 @@ def test_preferences_are_split_by_conversation_and_embedded(script, model, tmp_p
     for name, row in own.items():
         assert other[name]["responses"] == row["responses"]
         assert other[name]["prompt"] != row["prompt"]
+    (inboxes,) = (out / "data").glob("preference-held-out-*/rows")
+    files = [*inboxes.iterdir()], [out / "data/other-inbox.jsonl"]
+    own, other = (
+        {row["id"]: row for file in part for row in map(json.loads, file.read_text().splitlines())}
+        for part in files
+    )
+    assert own.keys() == other.keys()
+    for name, row in own.items():
+        same = ("group", "responses", "ranks", "metadata")
+        assert [other[name][key] for key in same] == [row[key] for key in same]
+        assert other[name]["prompt"] != row["prompt"]
     assert list((out / "preferences-0/training/evaluations").iterdir()), "judged in training, too"
     assert has_mlp_head(out / "preferences-mlp-0/training/model")
     assert not has_mlp_head(out / "preferences-0/training/model")
     for arm, probe, task in (
         ("preferences-long", "inbox", "preference"),
+        ("preferences-long", "other-inbox", "preference"),
         ("preferences", "relevance", "relevance"),
     ):
         judged = json.loads((out / f"{arm}-0/{probe}/summary.json").read_text())

@@ -180,7 +180,7 @@ def find_context(row: FileRow, prompt: Sequence[Message]) -> tuple[Span, ...]:
         return ()
     if not text.strip():
         raise FieldError("context", "empty; fill it, or remove the column")
-    found = _find(text, prompt) or _find(text.strip(), prompt)
+    found = find_text(text, prompt) or find_text(text.strip(), prompt)
     if found is None:
         raise FieldError("context", "not part of the prompt; join it into the prompt, or drop the column")
     return (found,)
@@ -189,10 +189,11 @@ def find_context(row: FileRow, prompt: Sequence[Message]) -> tuple[Span, ...]:
 def find_question(row: FileRow, prompt: Sequence[Message]) -> Span | None:
     """Finds the last occurrence of the text of a `question` or `query` column in the prompt."""
     text = next((row[name] for name in QUESTIONS if isinstance(row.get(name), str)), "")
-    return _find(text.strip(), prompt) if text.strip() else None
+    return find_text(text.strip(), prompt) if text.strip() else None
 
 
-def _find(text: str, prompt: Sequence[Message]) -> Span | None:
+def find_text(text: str, prompt: Sequence[Message]) -> Span | None:
+    """Finds the last occurrence of a text in the messages of a prompt."""
     for index in reversed(range(len(prompt))):
         start = message_text(prompt[index]).rfind(text)
         if start >= 0:

@@ -17,6 +17,7 @@ from longrm.data.fields import (
     FileRow,
     find_context,
     find_question,
+    find_text,
     group_of,
     messages_of,
     name_of,
@@ -148,9 +149,7 @@ def _from_trl(row: FileRow, number: int, prompts: Sequence[str] = _PROMPTS) -> C
         # A prompt under another name must not be dropped: the responses' shared first words would replace it.
         for name in _OTHER_PROMPTS:
             text = row.get(name)
-            if isinstance(text, str) and not any(
-                text.strip() in message_text(message) for message in messages
-            ):
+            if isinstance(text, str) and find_text(text.strip(), messages) is None:
                 raise FieldError(
                     "prompt",
                     f"missing, and the responses do not repeat '{name}'; use --columns prompt={name}",

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from safetensors import safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaConfig
-from transformers.modeling_outputs import MoeModelOutputWithPast
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.logging import disable_progress_bar
 
 from longrm.data.tokenizing import Tokenizer, scored_at
@@ -44,7 +44,6 @@ from longrm.modeling.shared_prefix import TransformersModel, scaled_logits
 from longrm.reading import reading
 
 # Loading takes milliseconds to seconds, and longrm shows the progress of long work itself.
-_logger = logging.getLogger(__name__)
 disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers has no types here
 
 
@@ -427,22 +426,24 @@ def _check_modules(model: Any, where: str, *, packed: bool, scores: bool) -> Non
         raise ModelError(f"{where}: its sequence classifier has no linear `score` head")
 
 
+class _BodyOutput(BaseModelOutput):
+    """Last hidden states alone; None for the fields that only some families have, such as those of a router."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
 def _check_logits(model: Any, where: str) -> None:
-    """Refuses a model whose forward scales or caps its logits in another way than `scaled_logits`.
+    """Refuses a model whose forward scales or caps states or logits in another way than `scaled_logits`.
 
     Body and output embeddings return fixed tensors meanwhile, so it works on the meta device.
     """
     body, head = model.base_model, model.get_output_embeddings()
-    if head is None:
-        return
     raw = torch.linspace(-3, 3, 7)[None, None]
-    states = MoeModelOutputWithPast(last_hidden_state=torch.zeros(1, 1, 1))
-    body.forward, head.forward = lambda *_, **__: states, lambda _: raw
+    states = _BodyOutput(last_hidden_state=torch.ones(1, 1, 1))
+    body.forward, head.forward = lambda *_, **__: states, lambda given: raw * given
     try:
         own = model(input_ids=torch.zeros(1, 1, dtype=torch.long)).logits
-    except Exception:  # code of every architecture there is; some use the weights themselves
-        _logger.debug("%s: the scale of its logits was not checked", where, exc_info=True)
-        return
     finally:
         del body.forward, head.forward
     if not torch.allclose(own, scaled_logits(model, raw)):

@@ -1,6 +1,7 @@
 """RM-Bench (arXiv 2410.16184): three right and three wrong responses, each in three styles."""
 
 from collections import Counter
+from pathlib import Path
 
 from longrm.benchmarks.benchmark import (
     BenchmarkRequest,
@@ -18,14 +19,18 @@ DOMAINS = ("chat", "code", "math", "safety")
 STYLES = ("concise", "detailed", "markdown")
 """The styles of the responses, in their order: each richer than the one before."""
 
-_USED = {"id", "prompt", "chosen", "rejected", "domain"}
+_USED = {"id", "prompt", "chosen", "rejected", "domain", "domain of file"}
 
 
 def load_rm_bench(request: BenchmarkRequest) -> LoadedBenchmark:
-    """The items as `DOMAIN/ID`, numbered where an id is repeated: chosen responses first, in the order of `STYLES`."""
+    """The items as `DOMAIN/ID`, numbered where an id is repeated: chosen responses first, in the order of `STYLES`.
+
+    Only the file of all domains names them in its rows. Those of one domain begin with it, as in `chat_filtered.json`.
+    """
 
     def convert(row: FileRow, number: int, names: Counter[str]) -> Comparison:
-        domain = name_of(row, "domain")
+        of_file = "domain" not in row and "domain of file" in row
+        domain = name_of(row, "domain of file" if of_file else "domain")
         task = next((known for known in DOMAINS if domain.startswith(known)), None)
         if task is None:
             raise FieldError("domain", f"RM-Bench has no {short(domain)}; known: {', '.join(DOMAINS)}")
@@ -37,4 +42,9 @@ def load_rm_bench(request: BenchmarkRequest) -> LoadedBenchmark:
         metadata = {"task": task, "subtype": domain}
         return published_comparison(row, identity, "prompt", responses, ranks, used=_USED, metadata=metadata)
 
-    return load_rows(request, convert)
+    return load_rows(request, convert, file_columns=_domain)
+
+
+def _domain(file: Path) -> FileRow:
+    name = file.name.partition("_")[0]
+    return {"domain of file": name} if name.startswith(DOMAINS) else {}

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from real_experiment import ARMS, LEVAL, PREFERENCES, SHORT_PAIRS
+from real_experiment import ARMS, PREFERENCES, SHORT_PAIRS
 
 from longrm.evaluation.estimates import estimate_metric, paired_difference
 from longrm.evaluation.metrics import PAIR_ACCURACY
@@ -110,7 +110,7 @@ def longest(records: Iterable[JudgmentRecord]) -> list[JudgmentRecord]:
 
 def results(folder: Path) -> Iterator[dict[str, Any]]:
     """The accuracy of every arm and every contrast, for each probe, as JSON values."""
-    for probe in dict.fromkeys((*(probe for arm in ARMS.values() for probe in arm.probes), LEVAL)):
+    for probe in dict.fromkeys(probe for arm in ARMS.values() for probe in arm.probes):
         arms = {arm: found for arm in ARMS if (found := read_arm(folder, arm, probe))}
         cells_by = {"all": everything} if probe in SHORT_PAIRS else CELLS
         if probe in PREFERENCES and arms:

@@ -66,6 +66,7 @@ class Arm:
 
 ARMS: Mapping[str, Arm] = {
     "likelihood": Arm("likelihood:{}", probes=("trained", "other_texts", "other_tasks", "whole_window")),
+    "likelihood-mean": Arm("likelihood:{}", judge=JudgeSettings(likelihood="mean", cut="middle"), probes=()),
     "token-scores": Arm("tokens:{}", probes=UNTRAINED),
     "writing": Arm("{}", judge=JudgeSettings(max_tokens=64, retries=0), probes=UNTRAINED),
     "likelihood-short": Arm("likelihood:{}", "likelihood_short"),
@@ -77,6 +78,12 @@ ARMS: Mapping[str, Arm] = {
     "likelihood-long-more": Arm("likelihood:{}", "likelihood_long", "likelihood-long", same_seed=True),
     "preferences": Arm("{}", "preferences", probes=PREFERENCES),
     "preferences-mlp": Arm("{}", "preferences", settings={"model.head": "mlp"}, probes=SHORT_PAIRS),
+    **{
+        f"preferences-{rate}": Arm(
+            "{}", "preferences", settings={"optimizer.learning_rate": float(rate)}, probes=("held-out",)
+        )
+        for rate in ("1e-5", "1e-4")
+    },
     "preferences-control": Arm(
         "{}", "preferences_control", "preferences", probes=("held-out", "inbox", "other-inbox")
     ),
@@ -87,10 +94,6 @@ ARMS: Mapping[str, Arm] = {
     "scalar-control": Arm("{}", "scalar_control", "scalar-short"),
     "scalar-long": Arm("{}", "scalar_long", "scalar-short"),
 }
-
-
-LEVAL, LEVAL_TOKENS = "leval", 5120
-"""What L-Eval is called here, and the most tokens of a document with question and answer: more is too long."""
 
 
 def probes(contexts: int, seed: int) -> dict[str, Probe]:
@@ -191,7 +194,7 @@ def judged(options: argparse.Namespace, name: str, report: Progress) -> None:
     model = arm.model.format(model_of(options, name, options.seed))
     judge = {**arm.judge.model_dump(), "dtype": precision()}
     facts = circumstances(options)
-    wanted = options.probes or arm.probes
+    wanted = arm.probes if options.probes is None else options.probes
     benches: dict[str, dict[str, Any]] = {
         bench: {"bench": "probe", "probe": {**probe.model_dump(), "tokenizer": str(options.model)}}
         for bench, probe in probes(options.contexts, options.seed).items()
@@ -212,10 +215,10 @@ def judged(options: argparse.Namespace, name: str, report: Progress) -> None:
         if "relevance" in wanted:
             files["relevance"] = inboxes("relevance", 8)
         benches |= {bench: {"bench": f"file:{file}"} for bench, file in files.items() if bench in wanted}
-    if options.leval and LEVAL in (options.probes or [LEVAL]):
-        longest = {**judge, "max_length": LEVAL_TOKENS}
-        # All pairs: what lies in results was measured before a balanced choice was there.
-        benches[LEVAL] = {"bench": f"leval:{options.leval}", "leval": {"selection": "all"}, "judge": longest}
+    benches |= {
+        bench.partition(":")[0]: {"bench": bench, "source": {"limit": options.limit}}
+        for bench in options.bench
+    }
     for bench, what in benches.items():
         settings = Evaluation.model_validate({"model": model, "judge": judge, **what})
         began = time.process_time()
@@ -230,7 +233,10 @@ def judged(options: argparse.Namespace, name: str, report: Progress) -> None:
             "outcomes": summary["counts"]["outcomes"],
             "pair_accuracy": summary["metrics"]["overall"]["pair_accuracy"],
         }
-        if bench not in SHORT_PAIRS:
+        if what["bench"] in options.bench:
+            of_tasks = summary["metrics"]["by_task"].items()
+            result["by_task"] = {task: found["pair_accuracy"] for task, found in of_tasks}
+        elif bench not in SHORT_PAIRS:
             of_lengths = summary["metrics"]["by_length"].items()
             result["by_length"] = {length: found["pair_accuracy"] for length, found in of_lengths}
             result["boundary"] = summary["boundary"]
@@ -292,12 +298,19 @@ def main() -> None:
         default=6,
         help="long contexts per task and length (%(default)s)",
     )
-    names = [*probes(1, 0), *PREFERENCES, LEVAL]
-    parser.add_argument("--probes", nargs="*", choices=names, help="judge only these probes")
+    names = [*probes(1, 0), *PREFERENCES]
+    parser.add_argument(
+        "--probes", nargs="*", choices=names, help="judge only these probes; none if no name follows"
+    )
+    parser.add_argument(
+        "--bench", nargs="*", default=[], metavar="NAME:PATH", help="benchmarks to judge as well"
+    )
+    parser.add_argument(
+        "--limit", type=int, help="the most comparisons of each of these benchmarks (default: all)"
+    )
     parser.add_argument(
         "--rmb", type=Path, default=Path("../shared/data/rmb"), help="a copy of RMB (%(default)s)"
     )
-    parser.add_argument("--leval", type=Path, help="a copy of L-Eval; its pairs are judged too")
     parser.add_argument(
         "--threads", type=int, default=torch.get_num_threads(), help="threads of torch (%(default)s)"
     )
@@ -305,8 +318,6 @@ def main() -> None:
     options = parser.parse_args()
     if options.contexts < 1:
         parser.error("--contexts is 1 at least")
-    if LEVAL in (options.probes or ()) and options.leval is None:
-        parser.error("--probes leval needs --leval PATH")
     torch.set_num_threads(options.threads)
     arm = ARMS[options.arm]
     try:

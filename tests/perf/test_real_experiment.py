@@ -111,6 +111,13 @@ def test_preferences_are_split_by_conversation_and_embedded(script, model, tmp_p
         flags = ["--model", model, "--out", out, "--rmb", rmb.parent, "--threads", "1", "--contexts", "1"]
         monkeypatch.setattr(sys, "argv", ["real_experiment.py", arm, *map(str, flags)])
         script.main()
+    results = tmp_path / "results.jsonl"
+    flags = ["--bench", f"rmb:{rmb}", "--limit", 4, "--model", model, "--out", out, "--results", results]
+    monkeypatch.setattr(sys, "argv", ["real_experiment.py", "likelihood-mean", *map(str, flags)])
+    script.main()
+    (line,) = map(json.loads, results.read_text().splitlines())
+    assert line["probe"] == "rmb"
+    assert line["outcomes"]["answered"] == line["by_task"]["Chat"]["n"] == 4
     parts = [
         {json.loads(line)["group"] for line in (out / "data" / f"{part}.jsonl").read_text().splitlines()}
         for part in ("train", "held-out")

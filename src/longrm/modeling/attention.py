@@ -83,8 +83,9 @@ def shared_prefix_attention(
     """
     if layout is None:
         raise ModelError(
-            f"{SHARED_PREFIX} attention computes packed sequences only: use longrm.modeling.shared_prefix, or "
-            "model.set_attn_implementation('sdpa') for a plain forward pass"
+            f"{type(module).__name__} was not told where packed sequences begin: longrm does not support a model "
+            "whose layers drop the arguments of their attention (for a forward pass of your own, "
+            "model.set_attn_implementation('sdpa'))"
         )
     spec = _spec(module, query, dropout, scaling, {"attention_mask": attention_mask, **extra})
     query, key = query.to(value.dtype), key.to(value.dtype)  # rotation and norms leave fp32 under autocast

@@ -42,6 +42,11 @@ def test_a_pair_that_two_judges_judged_comes_once(tmp_path, put, bench, counts):
         assert counts(loaded) == {"repeated_pairs": 1}
 
 
+def test_another_pair_under_the_same_name_is_refused(put, bench):
+    with pytest.raises(DataError, match=r"line 2, field 'pair_id': 'p1' came before"):
+        bench(f"judgebench:{put('j.jsonl', ROW, {**ROW, 'question': 'Another?'})}")
+
+
 def test_identical_responses_tie_and_stay(put, bench, counts):
     loaded = bench(f"judgebench:{put('j.jsonl', {**ROW, 'response_B': 'This.'})}")
     assert [pair.ranks for pair in loaded.comparisons] == [(1, 1)]

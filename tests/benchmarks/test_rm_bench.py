@@ -33,7 +33,9 @@ def test_a_file_of_one_domain_has_it_in_its_name_only(put, bench):
     assert (item.id, item.metadata["task"]) == ("safety-refuse/8", "safety")
     (item,) = bench(f"rm-bench:{put('chat_filtered.jsonl', SIX)}").comparisons
     assert item.metadata["task"] == "safety", "that of the row goes first"
-    with pytest.raises(DataError, match="other.jsonl, line 1, field 'domain': missing"):
+    with pytest.raises(
+        DataError, match="other.jsonl, line 1, field 'domain': missing; add a column, or name"
+    ):
         bench(f"rm-bench:{put('other.jsonl', row)}")
 
 

@@ -159,6 +159,8 @@ def test_identical_trajectories_are_left_out_and_counted(file, bench, counts):
     [
         ({"reward": None}, "reward"),
         ({"reward": "yes"}, "reward"),
+        ({"reward": float("nan")}, "reward"),
+        ({"reward": 100}, "reward"),
         ({"trial": 0}, "trial"),
         ({"task_id": None}, "task_id"),
         ({"traj": [{"content": "x"}]}, r"traj\[0\].role"),

@@ -50,6 +50,11 @@ def test_a_run_without_all_answers_is_incomplete(longrm, tmp_path, monkeypatch, 
     assert by_length["512"]["pair_accuracy"]["value"] is None
     assert ("2,000 tokens" if outcome is Outcome.TOO_LONG else "6 of 12") in done.error
     assert "512" in done.error
+    assert ("the same command retries them" in done.error) is (outcome is Outcome.ERROR)
+    again = longrm("evaluate", "--recorded", tmp_path / "run", "--bench", bench, "--out", tmp_path / "again")
+    assert again.status == 1
+    assert ("ended in errors" in again.error) is (outcome is Outcome.ERROR)
+    assert "retries" not in again.error, "a record stays as it is"
 
 
 def records(tasks=("Cite", "Code"), **changes):

@@ -139,6 +139,18 @@ def test_texts_of_judgebench_are_parsed(put):
     assert (missing.outcome, missing.detail) == (Outcome.UNPARSED, "the record has no judgment")
 
 
+def test_a_judgebench_record_has_all_orders_and_known_decisions(put):
+    with pytest.raises(DataError, match=r"line 2, field 'judgments': 1, but the rows before have 2"):
+        RecordedRewardModel(put("one.jsonl", pair("p", scored(1, 2), scored(2, 1)), pair("q", scored(1, 2))))
+    for decision, fails in (("A=B", False), ("", False), ("A>>B", True)):
+        row = pair("p", {**scored(1, 2), "decision": decision})
+        if fails:
+            with pytest.raises(DataError, match=r"line 1, field 'judgments\[?.?0"):
+                RecordedRewardModel(put("j.jsonl", row))
+        else:
+            RecordedRewardModel(put("j.jsonl", row))
+
+
 def test_several_judges_are_not_mixed(put, tmp_path):
     for name in ("one.jsonl", "two.jsonl"):
         put(f"both/{name}", pair("p", scored(1, 2)))

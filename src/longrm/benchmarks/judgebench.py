@@ -1,6 +1,7 @@
 """JudgeBench (arXiv 2410.12784): pairs of which one is objectively right."""
 
 from collections import Counter
+from typing import Any
 
 from longrm.benchmarks.benchmark import (
     UNREADABLE,
@@ -24,10 +25,11 @@ CATEGORIES = {
 """The categories by how the names of their sources begin."""
 
 FINDINGS = {
-    "repeated_pairs": "rows of a pair that came before, judged by another judge; left out",
+    "repeated_pairs": "rows of a pair that came before; left out",
     **UNREADABLE,
 }
 
+_TEXTS = ("question", "response_A", "response_B", "label")
 _RANKS = {"A>B": (1, 2), "B>A": (2, 1)}
 
 
@@ -37,9 +39,13 @@ def load_judgebench(request: BenchmarkRequest) -> LoadedBenchmark:
     A pair that several judges judged is taken once. The recorded judgments are not read. Identical
     responses get tied gold ranks: such a pair has no right answer, but it counts in JudgeBench's rule.
     """
+    texts: dict[str, tuple[Any, ...]] = {}
 
     def convert(row: FileRow, number: int, names: Counter[str]) -> Comparison:
         identity = name_of(row, "pair_id")
+        text = tuple(map(row.get, _TEXTS))
+        if texts.setdefault(identity, text) != text:
+            raise FieldError("pair_id", f"{short(identity)} came before with other texts or another label")
         names[identity] += 1
         if names[identity] > 1:
             raise Unrateable("repeated_pairs")

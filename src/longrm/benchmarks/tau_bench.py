@@ -102,8 +102,8 @@ def _tasks(file: Path, auditor: Auditor, *, stop: bool) -> dict[str, list[_Trial
 
 def _trial(row: FileRow, place: str) -> _Trial:
     reward = required(row, "reward")[1]
-    if not is_number(reward):
-        raise FieldError("reward", f"must be a number, got {short(reward)}")
+    if not is_number(reward) or not 0 <= reward <= 1:
+        raise FieldError("reward", f"must be a number from 0 to 1, got {short(reward)}")
     messages = messages_of(required(row, "traj")[1], "traj", "assistant")
     return _Trial(name_of(row, "trial"), reward >= _SUCCESS, tuple(map(_message, messages)), place)
 

@@ -135,7 +135,7 @@ class _RecordedText(BaseModel):
 
 class _RecordedJudgment(BaseModel):
     judgment: _RecordedText | None = None
-    decision: str | None = None
+    decision: Literal["A>B", "B>A", "A=B", ""] | None = None
 
 
 class _JudgebenchRow(BaseModel):
@@ -150,10 +150,16 @@ class _JudgebenchRow(BaseModel):
 def _from_judgebench(files: Sequence[Path]) -> _Record:
     trials: _Trials = {}
     scale: Scale = "logit"  # unless a judge wrote a verdict
+    orders = 0
     for place, row in _rows(files[0], _JudgebenchRow):
         name, recorded = str(row.pair_id), []
         if name in trials:
             raise DataError(f"{place}, field 'pair_id': duplicate {short(name)}")
+        orders = orders or len(row.judgments)
+        if len(row.judgments) != orders:
+            raise DataError(
+                f"{place}, field 'judgments': {len(row.judgments)}, but the rows before have {orders}"
+            )
         for order, entry in zip(((0, 1), (1, 0)), row.judgments, strict=False):
             if entry is None:
                 detail = "the record has no judgment"

@@ -12,7 +12,7 @@ from longrm.benchmarks import Probe, ProbeCell
 from longrm.modeling.folders import has_mlp_head
 from longrm.runs.logs import GOLD, JUDGMENTS, Log
 from longrm.runs.records import GoldRecord, JudgmentRecord
-from longrm.types import Outcome
+from longrm.types import Comparison, Outcome
 
 pytestmark = pytest.mark.full
 
@@ -47,7 +47,7 @@ def script(tmp_path, monkeypatch):
             found, "probes", lambda contexts, seed: {"trained": Probe(seed=9 + seed, cells=(cell,))}
         )
         yield found
-    for name in ("real_experiment", "real_preferences", "real_contrasts", "measuring"):
+    for name in ("real_experiment", "real_preferences", "real_contrasts", "real_shortcut", "measuring"):
         sys.modules.pop(name, None)
 
 
@@ -216,3 +216,27 @@ def test_contrasts_put_seeds_together_and_pair_what_was_judged(script, tmp_path,
         shutil.copytree(out / f"likelihood-long-{seed}/trained", out / f"preferences-long-{seed}/inbox")
     assert contexts("likelihood-long", "trained") == {"0 a", "0 b", "1 a", "1 b"}
     assert contexts("preferences-long", "inbox") == {"a", "b"}, "all seeds judge the same inboxes"
+
+
+def test_the_city_named_last(script, model, tmp_path, monkeypatch):
+    shortcut = importlib.import_module("real_shortcut")
+    prompt = ({"role": "user", "content": "Ana is in Rome. Bo is in Pisa. Ana left for Oslo. Where is Ana?"},)
+    responses = tuple(({"role": "assistant", "content": f"In {city}."},) for city in ("Oslo", "Rome"))
+    item = Comparison(id="a", group="a", prompt=prompt, responses=responses, ranks=(1, 2))
+    first, second = shortcut.last_named(item)
+    assert first > second > 0
+    cell = ProbeCell(worlds=("latest-update",), lengths=(300,), groups=4, per_group=2)
+    probe = Probe(seed=1, texts=("mail",), cells=(cell,))
+    monkeypatch.setattr(shortcut, "probes", lambda contexts, seed: {"trained": probe})
+    monkeypatch.setattr(script, "probes", shortcut.probes)
+    flags = ["--model", str(model), "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["real_experiment.py", "likelihood", *flags, "--probes", "trained"])
+    script.main()
+    results = tmp_path / "results.jsonl"
+    monkeypatch.setattr(sys, "argv", ["real_shortcut.py", *flags, "--results", str(results)])
+    shortcut.main()
+    (line,) = map(json.loads, results.read_text().splitlines())
+    judged = json.loads((tmp_path / "likelihood-0/trained/summary.json").read_text())
+    accuracy = judged["metrics"]["overall"]["pair_accuracy"]["value"]
+    assert line["rule"]["300"]["n"] == 8
+    assert line["rule"]["300"]["value"] + line["difference"]["300"]["value"] == pytest.approx(accuracy)

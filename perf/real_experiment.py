@@ -236,6 +236,7 @@ def judged(options: argparse.Namespace, name: str, report: Progress) -> None:
         if what["bench"] in options.bench:
             of_tasks = summary["metrics"]["by_task"].items()
             result["by_task"] = {task: found["pair_accuracy"] for task, found in of_tasks}
+            result |= {key: value for key, value in summary.items() if key.endswith("_rule")}
         elif bench not in SHORT_PAIRS:
             of_lengths = summary["metrics"]["by_length"].items()
             result["by_length"] = {length: found["pair_accuracy"] for length, found in of_lengths}

@@ -34,11 +34,12 @@ def test_a_file_of_one_domain_has_it_in_its_name_only(put, bench):
     (item,) = bench(f"rm-bench:{put('chat_filtered.jsonl', SIX)}").comparisons
     assert item.metadata["task"] == "safety", "that of the row goes first"
     with pytest.raises(
-        DataError, match="other.jsonl, line 1, field 'domain': missing; add a column, or name"
+        DataError, match="other.jsonl, line 1, field 'domain': missing; add the column, or begin"
     ):
         bench(f"rm-bench:{put('other.jsonl', row)}")
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not CHAT.is_file(), reason="RM-Bench is not here")
 def test_the_authors_file(bench):
     items = list(bench(f"rm-bench:{CHAT}").comparisons)

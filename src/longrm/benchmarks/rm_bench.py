@@ -30,7 +30,9 @@ def load_rm_bench(request: BenchmarkRequest) -> LoadedBenchmark:
 
     def convert(row: FileRow, number: int, names: Counter[str]) -> Comparison:
         if "domain" not in row and "domain of file" not in row:
-            raise FieldError("domain", "missing; add a column, or name the file as in chat_filtered.json")
+            raise FieldError(
+                "domain", "missing; add the column, or begin the file's name with it (chat_filtered.json)"
+            )
         domain = name_of(row, "domain" if "domain" in row else "domain of file")
         task = next((known for known in DOMAINS if domain.startswith(known)), None)
         if task is None:

@@ -114,8 +114,9 @@ def print_result(summary: "EvaluationSummary", out: Path, *, as_json: bool) -> N
     problems = []
     if errors := outcomes[Outcome.ERROR]:
         total = summary.counts.comparisons
-        retry = "" if summary.model.startswith("recorded:") else "; the same command retries them"
-        problems.append(f"{errors} of {total} comparisons ended in errors (see {out / JUDGMENTS}){retry}")
+        problems.append(
+            f"{errors} of {total} comparisons ended in errors (see {out / JUDGMENTS}){summary.retry}"
+        )
     if empty := empty_cells(summary.missing):
         where = [f"no answer {name} ({part.reason})" for name, part in [*empty.items()][:4]]
         if len(empty) > 4:

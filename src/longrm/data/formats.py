@@ -236,7 +236,9 @@ def _from_chat_template(row: FileRow, number: int) -> Comparison:
     Their column `context` is the critical chunk, which is our evidence: it is surrounded by distractors.
     """
     if row.get("chosen") is None and row.get("golden") is not None:
-        raise FieldError("golden", "a demonstration, which ranks nothing: it is data for the objective 'sft'")
+        raise FieldError(
+            "golden", "a demonstration, which ranks nothing: train on it with the objective 'sft'"
+        )
     comparison = _from_trl(row, number, ("chat_template", "prompt"))
     return replace(comparison, role="judgment", context=(), evidence=comparison.context)
 

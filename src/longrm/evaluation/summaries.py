@@ -408,6 +408,11 @@ class EvaluationSummary(SummaryPart):
     shard: str | None = None
 
     @property
+    def retry(self) -> str:
+        """The end of a message about errors: whether they are retried. A record has nothing to retry."""
+        return "" if self.model.startswith("recorded:") else "; the same command retries them"
+
+    @property
     def rules(self) -> dict[str, RuleScore]:
         """The results of published rules, by the names of `longrm.evaluation.rules.RULES`."""
         extra = self.__pydantic_extra__

@@ -83,9 +83,9 @@ def shared_prefix_attention(
     """
     if layout is None:
         raise ModelError(
-            f"{type(module).__name__} was not told where packed sequences begin: longrm does not support a model "
-            "whose layers drop the arguments of their attention (for a forward pass of your own, "
-            "model.set_attn_implementation('sdpa'))"
+            f"{type(module).__name__} got no layout of packed sequences. A plain forward pass needs "
+            "model.set_attn_implementation('sdpa'); a model whose layers do not pass keyword arguments on to their "
+            "attention is not supported"
         )
     spec = _spec(module, query, dropout, scaling, {"attention_mask": attention_mask, **extra})
     query, key = query.to(value.dtype), key.to(value.dtype)  # rotation and norms leave fp32 under autocast

@@ -129,7 +129,7 @@ def _incomplete(models: Sequence[Model]) -> list[str]:
     for model in models:
         counts, problems = model.summary.counts, []
         if errors := counts.outcomes[Outcome.ERROR]:
-            problems.append(f"{plural(errors, 'error')}; the same command retries them")
+            problems.append(f"{plural(errors, 'error')}{model.summary.retry}")
         if silent := model.unanswered:
             problems.append(f"no answer at {', '.join(f'{length:,}' for length in silent)} tokens")
         if counts.sampled_from is not None:

@@ -198,3 +198,12 @@ def test_approximate_tokens_are_near_those_of_a_large_model():
     assert min(estimates) > 0.85
     assert max(estimates) < 1.1
     assert min(by_words) < 0.5  # the usual estimate is far off
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [("tau-bench", "task_id"), ("judgebench", "pair_id"), ("rmb", "conversation_input")],
+)
+def test_a_row_of_another_benchmark_is_an_error_that_says_what_it_has(name, field, put, bench):
+    with pytest.raises(DataError, match=f"line 1, field '{field}': .*[;,] found only id, text$"):
+        bench(f"{name}:{put('rows.jsonl', {'id': 'a', 'text': 'b'})}")

@@ -21,6 +21,7 @@ from longrm.data import ComparisonReader, read
 from longrm.data.chunking import approximate_tokens
 from longrm.data.fields import (
     FileRow,
+    found_in,
     group_of,
     length_and_depth,
     messages_of,
@@ -421,7 +422,7 @@ def columns_of(row: FileRow, *fields: str) -> dict[str, Any]:
     """The values of columns, which may be null; raises `FieldError` if there is no such column."""
     missing = next((field for field in fields if field not in row), None)
     if missing is not None:
-        raise FieldError(missing, f"missing; add a column '{missing}'")
+        raise FieldError(missing, f"missing; {found_in(row)}")
     return {field: row[field] for field in fields}
 
 

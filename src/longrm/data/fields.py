@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 
-from longrm.reading import FieldError, error_message, is_number, parse_json, short
+from longrm.reading import FieldError, cut, error_message, is_number, parse_json, short
 from longrm.types import MAX_LENGTH, Comparison, Message, Response, Span, Tool, message_text
 
 FileRow = Mapping[str, Any]
@@ -29,8 +29,14 @@ def required(row: FileRow, *names: str) -> tuple[str, Any]:
     for name in names:
         if name in row:
             raise FieldError(name, "missing: it is null")
-    others = f" (or {', '.join(names[1:])})" if names[1:] else ""
-    raise FieldError(names[0], f"missing; add a column '{names[0]}'{others}")
+    others = f", and so is {' and '.join(names[1:])}" if names[1:] else ""
+    raise FieldError(names[0], f"missing{others}; {found_in(row)}")
+
+
+def found_in(value: Any) -> str:
+    """What is there instead of a missing field, for a message: a misspelling, or a row of another benchmark."""
+    names = ", ".join(value) if isinstance(value, Mapping) else ""
+    return f"found only {cut(names, 80)}" if names else f"got {short(value)}"
 
 
 class _Part(BaseModel):
@@ -71,7 +77,8 @@ def validated(adapter: TypeAdapter[Any], value: Any, field: str = "") -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-        problem = f"{error_message(first)}, got {short(first['input'])}"
+        found = found_in(first["input"]) if first["type"] == "missing" else f"got {short(first['input'])}"
+        problem = f"{error_message(first)}, {found}"
         raise FieldError((field + place).removeprefix("."), problem) from None
 
 

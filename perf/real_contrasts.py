@@ -36,9 +36,15 @@ CONTRASTS = (
             (f"{kind}-long", "likelihood"),
         )
     ),
-    ("likelihood-long-more", "likelihood-control-more"),
-    ("likelihood-long-more", "likelihood-long"),
-    ("likelihood-control-more", "likelihood-control"),
+    *(
+        pair
+        for kind in ("likelihood", "scalar")
+        for pair in (
+            (f"{kind}-long-more", f"{kind}-control-more"),
+            (f"{kind}-long-more", f"{kind}-long"),
+            (f"{kind}-control-more", f"{kind}-control"),
+        )
+    ),
     ("preferences-mlp", "preferences"),
     *((arm, LONGEST) for arm in ("preferences", "preferences-long", "preferences-control")),
 )

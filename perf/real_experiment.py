@@ -93,6 +93,16 @@ ARMS: Mapping[str, Arm] = {
     "scalar-short": Arm("{}", "scalar_short"),
     "scalar-control": Arm("{}", "scalar_control", "scalar-short"),
     "scalar-long": Arm("{}", "scalar_long", "scalar-short"),
+    **{
+        f"scalar-{kind}-more": Arm(
+            "{}",
+            f"scalar_{kind}",
+            f"scalar-{kind}",
+            settings={"optimizer.steps": 96, "optimizer.learning_rate": 1e-4},
+            same_seed=True,
+        )
+        for kind in ("control", "long")
+    },
 }
 
 

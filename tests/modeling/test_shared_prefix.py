@@ -50,3 +50,11 @@ def test_attention_dropout_is_refused_in_training_only():
     ours.eval().model(packed.input_ids, **arguments)
     with pytest.raises(ModelError, match="attention_dropout"):
         ours.train().model(packed.input_ids, **arguments)
+
+
+def test_a_plain_forward_pass_is_refused_with_the_way_to_one():
+    theirs, ours = make_pair("llama", "scores")
+    packed = pack([TokenTree([3], [[4]])])
+    with pytest.raises(ModelError, match=r"no layout.*set_attn_implementation\('sdpa'\)"):
+        ours.model(packed.input_ids)
+    theirs.model(packed.input_ids)  # the control: the same weights with attention of transformers

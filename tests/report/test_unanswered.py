@@ -13,7 +13,7 @@ from longrm.cli.evaluate import print_evaluation
 from longrm.evaluation.metrics import PAIR_ACCURACY
 from longrm.evaluation.summaries import EvaluationSummary, parse_summary
 from longrm.evaluation.summarize import summarize
-from longrm.report import charts, formatting
+from longrm.report import _incomplete, charts, formatting
 from longrm.report.formatting import Style
 from longrm.report.load import Model
 from longrm.report.sections.accuracy import depth_tables, length_table
@@ -112,3 +112,18 @@ def test_intervals_from_fewer_than_ten_groups_are_marked(groups: int, marked: bo
     ):
         assert (formatting.FEW in text) is marked
     assert (formatting.FEW_NOTE in out) is marked
+
+
+@pytest.mark.parametrize(
+    ("model", "advice"), [("tiny", "; the same command retries them"), ("recorded:file.jsonl", "")]
+)
+def test_errors_are_named_with_the_retry_that_a_record_cannot_do(model: str, advice: str) -> None:
+    first, *others = pairs((1024,))
+    failed = replace(first, outcome=Outcome.ERROR, scores=())
+
+    def lines(records: list[JudgmentRecord]) -> list[str]:
+        summary = parse_summary(summarize(records, model=model, bench="probe", resamples=100).to_dict())
+        return _incomplete([Model("one", Style.number(3), summary, None)])
+
+    assert lines([failed, *others]) == [f"one: 1 error{advice}"]
+    assert lines([first, *others]) == []

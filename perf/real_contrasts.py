@@ -45,8 +45,8 @@ CONTRASTS = (
             (f"{kind}-control-more", f"{kind}-control"),
         )
     ),
-    ("preferences-mlp", "preferences"),
-    *((arm, LONGEST) for arm in ("preferences", "preferences-long", "preferences-control")),
+    *((f"preferences-{change}", "preferences") for change in ("mlp", "1e-4", "3e-4")),
+    *((arm, LONGEST) for arm in ARMS if arm.startswith("preferences")),
 )
 RESAMPLES = 10_000
 
@@ -147,7 +147,7 @@ def results(folder: Path) -> Iterator[dict[str, Any]]:
                     "difference": cells,
                 }
     for arm, own, other in (
-        ("preferences", *SHORT_PAIRS),
+        *((arm, *SHORT_PAIRS) for arm in ("preferences", "preferences-1e-4", "preferences-3e-4")),
         ("preferences-control", "inbox", "other-inbox"),
         ("preferences-long", "inbox", "other-inbox"),
     ):

@@ -80,9 +80,9 @@ ARMS: Mapping[str, Arm] = {
     "preferences-mlp": Arm("{}", "preferences", settings={"model.head": "mlp"}, probes=SHORT_PAIRS),
     **{
         f"preferences-{rate}": Arm(
-            "{}", "preferences", settings={"optimizer.learning_rate": float(rate)}, probes=("held-out",)
+            "{}", "preferences", settings={"optimizer.learning_rate": float(rate)}, probes=SHORT_PAIRS
         )
-        for rate in ("1e-5", "1e-4")
+        for rate in ("1e-4", "3e-4")
     },
     "preferences-control": Arm(
         "{}", "preferences_control", "preferences", probes=("held-out", "inbox", "other-inbox")

@@ -207,7 +207,7 @@ class CurriculumSettings(Config):
     Attributes:
         lengths: Context lengths in tokens, ascending. Each but the last is used for the same number of steps.
         ramp: Share of all steps after which the last length is reached.
-        short_share: Share of the steps that go back to the first length, so that it is not forgotten.
+        short_share: Probability that a step goes back to the first length, so that it is not forgotten.
     """
 
     lengths: tuple[Annotated[int, Field(ge=1)], ...] = Field((128,), min_length=1)

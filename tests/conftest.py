@@ -7,6 +7,7 @@ import signal
 import tempfile
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 _CACHES = tempfile.mkdtemp(prefix="longrm-tests-")
@@ -24,6 +25,10 @@ if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # a shell's background jobs ignore it, and so would all they start
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# No deadline for a single example: on a busy machine any of them may take a second.
+hypothesis.settings.register_profile("longrm", deadline=None)
+hypothesis.settings.load_profile("longrm")
 
 REAL_MODEL = Path(
     os.environ.get("LONGRM_REAL_MODEL", Path(__file__).parents[1] / "runs/real-model")

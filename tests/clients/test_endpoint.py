@@ -82,7 +82,7 @@ def test_no_more_than_the_limit_is_in_memory(faulty, kind):
     assert held < 5_000_000
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.one_of(st.binary(max_size=60), st.binary(max_size=60).map(lambda end: b"HTTP/1.1 200 OK\r\n" + end))
 )

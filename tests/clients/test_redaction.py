@@ -70,7 +70,7 @@ def undone(text):
     yield text.replace("\\", "")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(repeated_keys())
 @example(("a/b/c/d/e", "a\\/b\\/c\\/d\\/e", "{a\\/b\\/c\\/d\\/e}"))
 def test_no_form_of_a_key_is_shown(case):
@@ -82,7 +82,7 @@ def test_no_form_of_a_key_is_shown(case):
     assert "***" in shown
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(long_keys, st.binary(max_size=5), st.binary(max_size=5), st.booleans())
 def test_no_base64_of_a_key_is_shown(key, before, after, url):
     encode = base64.urlsafe_b64encode if url else base64.b64encode
@@ -119,7 +119,7 @@ def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("kept")
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(repeated_keys(), st.sampled_from([200, 400, 413, 401, 429, 500, 301]), st.booleans())
 def test_messages_logs_and_cache_do_not_contain_the_key(
     server, folder, caplog, monkeypatch, case, status, as_json

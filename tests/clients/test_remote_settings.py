@@ -42,7 +42,7 @@ def test_a_url_that_is_not_a_server_s_is_refused(url):
     assert str(caught.value).isprintable()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.one_of(st.text(), st.text(max_size=20).map("http://{}".format), st.from_regex(URL, fullmatch=True)))
 def test_any_text_is_a_usable_url_or_an_error(url):
     try:

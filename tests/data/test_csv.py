@@ -56,7 +56,7 @@ CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_siz
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     rows=st.lists(st.tuples(CELLS, CELLS, CELLS).filter(any), min_size=1, max_size=5),
     quoting=st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]),

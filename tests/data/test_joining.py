@@ -194,7 +194,7 @@ def test_ids_are_those_of_the_whole_conversation(backend: str, template: str):
     check(ours, theirs, "Say <|eot|>", HOSTILE)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(sorted(BACKENDS)),
     st.sampled_from(sorted(TEMPLATES)),

@@ -54,7 +54,7 @@ def comparisons(draw, identity: str):
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_comparisons_come_back_as_they_were(suffix, data, tmp_path):
     given_rows = [data.draw(comparisons(f"id {n}")) for n in range(data.draw(st.integers(1, 3)))]

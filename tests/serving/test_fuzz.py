@@ -26,7 +26,6 @@ def fuzz(client, path, mode, count):
     @settings(
         max_examples=count,
         database=None,
-        deadline=None,
         derandomize=True,
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate],

@@ -113,7 +113,7 @@ def test_another_answer_to_the_same_question_is_found_too():
     assert not blind.may_answer("Meanwhile the access code of Alora is basket.")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 3000), st.integers(0, 10**6))
 def test_padding_fills_the_room_whole_piece_by_whole_piece(room, seed):
     draws = random.Random(seed)

@@ -147,7 +147,7 @@ def results(folder: Path) -> Iterator[dict[str, Any]]:
                     "difference": cells,
                 }
     for arm, own, other in (
-        *((arm, *SHORT_PAIRS) for arm in ("preferences", "preferences-1e-4", "preferences-3e-4")),
+        *((arm, *SHORT_PAIRS) for arm in ARMS if {*SHORT_PAIRS} <= {*ARMS[arm].probes}),
         ("preferences-control", "inbox", "other-inbox"),
         ("preferences-long", "inbox", "other-inbox"),
     ):

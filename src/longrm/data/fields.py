@@ -29,7 +29,7 @@ def required(row: FileRow, *names: str) -> tuple[str, Any]:
     for name in names:
         if name in row:
             raise FieldError(name, "missing: it is null")
-    others = f", and so is {' and '.join(names[1:])}" if names[1:] else ""
+    others = f" (or {', '.join(names[1:])})" if names[1:] else ""
     raise FieldError(names[0], f"missing{others}; {found_in(row)}")
 
 

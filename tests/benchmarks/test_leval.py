@@ -45,12 +45,12 @@ def test_a_pair_has_two_answers_whose_scores_are_clearly_apart(folder, bench):
         "qa",
         [row("f1", who="Quill the clerk")],
         good=["Quill clerk"],  # F1 1
-        fair=["Quill clerk then"],  # F1 0.8, a gap of 0.2 that is just below 0.2 in floating point
+        fair=["Quill clerk then"],  # F1 0.8, a gap of 0.2, although 1 - 0.8 is less in floating point
         poor=["Noreth"],  # F1 0
     )
     pairs = list(bench(path, ALL).comparisons)
-    assert [pair.id for pair in pairs] == ["qa/1/good+poor", "qa/1/fair+poor"]
-    first = pairs[0]
+    assert [pair.id for pair in pairs] == ["qa/1/good+fair", "qa/1/good+poor", "qa/1/fair+poor"]
+    first = pairs[1]
     assert [text_of(response) for response in first.responses] == ["Quill clerk", "Noreth"]
     assert (first.ranks, first.metadata["metric"], first.metadata["models"]) == (
         (1, 2),
@@ -131,7 +131,7 @@ def test_a_null_answer_is_empty_and_another_type_is_an_error(folder, put, bench,
     assert counts(loaded) == {"empty_answers": 1}
     put("leval/predictions/c/qa.pred.jsonl", answer | {"c_pred": ["red"]})
     with pytest.raises(DataError, match=f"{file}, line 1, field 'c_pred'"):
-        list(bench(path, ALL).comparisons)
+        bench(path, ALL)  # before anything is judged
 
 
 def test_several_rows_about_one_document_are_no_repetition(folder, bench, counts):
@@ -187,8 +187,8 @@ def test_the_real_answers_are_aligned_and_clearly_apart(bench):
     loaded = bench(f"leval:{REAL}", ALL)
     found = list(loaded.comparisons)
     findings = {kind: finding.count for kind, finding in loaded.audit.findings.items()}
-    assert Counter(c.metadata["subtype"] for c in found) == {"f1": 261, "exam": 206, "rouge": 119}
-    lengths = {4096: 30, 8192: 237, 16384: 133, 32768: 160, 65536: 26}
+    assert Counter(c.metadata["subtype"] for c in found) == {"f1": 266, "exam": 206, "rouge": 119}
+    lengths = {4096: 30, 8192: 237, 16384: 138, 32768: 160, 65536: 26}
     assert Counter(c.metadata["length"] for c in found) == lengths
     assert len({c.group for c in found}) == 122
     assert len({c.id for c in found}) == len(found)
@@ -210,7 +210,7 @@ def test_the_better_real_answers_are_balanced_by_length(bench):
     for one in loaded.comparisons:
         better, worse = (len(text_of(response)) for response in one.responses)
         sides.setdefault(one.metadata["task"], []).append((better > worse) - (better < worse))
-    assert sum(map(len, sides.values())) == 433
+    assert sum(map(len, sides.values())) == 437
     assert {task: sum(leads) for task, leads in sides.items()} == dict.fromkeys(sides, 0)
     found = {kind: loaded.audit.findings[kind].count for kind in ("gold_in_worse", "unbalanced")}
     assert found == {"gold_in_worse": 38, "unbalanced": 115}

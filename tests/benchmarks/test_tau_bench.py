@@ -164,6 +164,7 @@ def test_identical_trajectories_are_left_out_and_counted(file, bench, counts):
         ({"trial": 0}, "trial"),
         ({"task_id": None}, "task_id"),
         ({"traj": [{"content": "x"}]}, r"traj\[0\].role"),
+        ({"traj": [SYSTEM, ASKED[1]]}, "traj"),
     ],
 )
 def test_an_invalid_field_is_named_or_counted(change, field, file, bench, counts):

@@ -122,6 +122,8 @@ def test_a_bad_row_is_named_with_its_number_and_field(longrm, tmp_path, pairs):
     counts = json.loads(done.out)["counts"]
     assert (counts["comparisons"], counts["skipped_rows"]) == (11, 1)
     assert "bad.jsonl" in done.err.split("skipped")[1]
+    again = ["evaluate", "--config", tmp_path / "run/config.toml", "--out", tmp_path / "run"]
+    assert "could not be read; left out: 1" in " ".join(longrm(*again).out.split())
 
 
 def test_a_run_repeats_from_its_own_configuration(longrm, tmp_path, pairs):

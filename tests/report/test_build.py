@@ -262,13 +262,18 @@ def test_folders_that_are_not_finished_runs_are_errors(
     synthetic.write_evaluation(tmp_path / "half", records, finished=False)
     with RunFolder(tmp_path / "other", "score", synthetic.Settings()):
         pass
+    synthetic.write_evaluation(tmp_path / "broken", records)
+    with (tmp_path / "broken/judgments.jsonl").open("a") as judgments:
+        judgments.write("{\n{}\n")
     for folders, named in (
         ([tmp_path / "missing"], "missing"),
         ([], "run folder"),
         ([tmp_path / "half"], r"longrm evaluate --config \S+half/config\.toml --out \S+half$"),
         ([tmp_path / "other"], "'score'"),
         ([demo, demo / "training" / "long"], str(demo)),
+        ([tmp_path / "broken"], r"judgments\.jsonl, line"),
     ):
         with pytest.raises(RunError, match=named):
             build(folders, out)
     assert not out.exists()
+    assert not out.with_name("report-figures").exists()

@@ -43,7 +43,19 @@ def test_a_prompt_and_its_response_are_marked_by_special_tokens(word_tokenizer):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "Two words.", "it's 3.5%", "模型好 ok", "naïve\n\n Größe", "a_b  c--d", "x" * 70, " w ", "<unk> w"],
+    [
+        "",
+        "Two words.",
+        "it's 3.5%",
+        "模型好 ok",
+        "naïve\n\n Größe",
+        "a_b  c--d",
+        "x" * 70,
+        " w ",
+        "<unk> w",
+        "हिन्दी में",
+        "L̂K ²½",
+    ],
 )
 def test_the_approximate_tokenizer_counts_as_without_a_tokenizer(text):
     assert load_tokenizer("approximate").count(text) == approximate_tokens(text)

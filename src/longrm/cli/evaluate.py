@@ -214,6 +214,8 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
     for name, score in summary.rules.items():
         note = f" ({score.note})" if score.note else ""
         facts.append((RULES[name].title, f"{published(score.overall_percent)}{note}"))
+    if counts.skipped_rows:
+        facts.append(("data", f"rows that could not be read; left out: {counts.skipped_rows:,}"))
     findings = summary.audit.findings.values() if summary.audit else ()
     facts += [("data", f"{finding.what}: {finding.count:,}") for finding in findings if finding.count]
     if (boundary := summary.boundary) is not None:

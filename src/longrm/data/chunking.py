@@ -10,6 +10,9 @@ _UNSPACED = re.compile(f"[{_ALONE}]")
 # A run of more than 32 letters is no word (base64, for one) and counts as several.
 _WORD = re.compile(rf"[{_ALONE}]|[^\W{_ALONE}]{{1,32}}")
 WORD_OR_MARK = re.compile(rf"{_WORD.pattern}|[^\w\s]")
+# The same for Oniguruma, the engine of tokenizers, whose \w has combining marks, too.
+_LETTER = r"\p{L}\p{N}_"
+ONIGURUMA_WORD_OR_MARK = rf"[{_ALONE}]|[{_LETTER}&&[^{_ALONE}]]{{1,32}}|[^{_LETTER}\s]"
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*\s+|[。！？][”’」』）]*\s*|\n\s*")
 
 

@@ -55,9 +55,6 @@ def build(runs: Sequence[Path], out: Path) -> None:
     demo = data.demo
     sections = {name: found for name, make in SECTIONS.items() if (found := make(data))}
     folder = out.with_name(f"{out.stem}-figures")
-    for section in sections.values():
-        for figure in section.figures:
-            figure.write(folder)
     terms = {name: meaning for section in sections.values() for name, meaning in section.terms.items()}
     if demo is not None and (note := demo.notes.get("start")):
         terms["start of the models"] = note
@@ -95,6 +92,9 @@ def build(runs: Sequence[Path], out: Path) -> None:
         # The page's content security policy allows this one script only.
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
+    for section in sections.values():
+        for figure in section.figures:
+            figure.write(folder)
     write_file(out, html)
     if items is not None and items["left_out"]:
         _logger.info("%d comparisons do not fit into %s in full", items["left_out"], out)

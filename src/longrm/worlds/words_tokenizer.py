@@ -5,7 +5,7 @@ import re
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from longrm.data.chunking import WORD_OR_MARK
+from longrm.data.chunking import ONIGURUMA_WORD_OR_MARK
 from longrm.data.tokenizing import Tokenizer
 from longrm.worlds import vocabulary
 from longrm.worlds.known_worlds import WORLDS
@@ -48,7 +48,7 @@ def words_tokenizer(*, verdicts: bool = False) -> Tokenizer:
 def approximate_tokenizer() -> Tokenizer:
     """Makes a tokenizer that only counts: every word and every punctuation mark is one token, always the same one."""
     backend = tokenizers.Tokenizer(models.WordLevel({"w": 0, "<unk>": 1}, unk_token="<unk>"))
-    backend.normalizer = normalizers.Replace(tokenizers.Regex(WORD_OR_MARK.pattern), " w ")
+    backend.normalizer = normalizers.Replace(tokenizers.Regex(ONIGURUMA_WORD_OR_MARK), " w ")
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return Tokenizer.from_backend(backend)
 

@@ -207,7 +207,7 @@ def test_comparisons_that_cannot_be_embedded_are_skipped_and_counted(data, tmp_p
     assert counts["steps"]["comparisons"]["dropped"] == {**dropped, "prompt_too_long": 1}
     # A file that cannot fill the length has no rows of it.
     counts = run(tmp_path / "far", path, lengths=[20_000], contexts=2)["counts"]
-    assert counts["steps"]["contexts"]["dropped"]["padding_ran_out"] == 2
+    assert counts["steps"]["contexts"]["dropped"] == {"cannot_fill_20000_tokens": 2}
     judgment = replace(data[0], role="judgment")
     write(path, [judgment])
     with pytest.raises(DataError, match="c0-0"):

@@ -317,7 +317,7 @@ class Inboxes:
                 return Inbox(context.text, found, len(found) + len(padding))
             # The sum of the items is exact if the tokenizer splits at line breaks, and otherwise off by this much.
             room = most - base - (max(counts) - (base + room - left))
-        return "padding_ran_out"
+        return f"cannot_fill_{most}_tokens"
 
 
 def best_response(comparison: Comparison) -> Response:

@@ -1,6 +1,7 @@
 """Results of `real_experiment.py`: accuracy of every arm by length, and differences of two arms.
 
-Seeds are pooled. Intervals resample the contexts of all seeds, so they hold for these models only.
+Seeds are pooled. Intervals resample the contexts of all seeds, so they hold for these models only. A result replaces
+those of the same seeds, or of some of them, in the file of results.
 """
 
 import argparse
@@ -26,7 +27,7 @@ CONTRASTS = (
         for kind, short in (
             ("likelihood", "likelihood-short"),
             ("scalar", "scalar-short"),
-            ("preferences", "preferences"),
+            ("preferences", "preferences-3e-5"),
         )
         for pair in (
             (f"{kind}-long", f"{kind}-control"),
@@ -45,7 +46,7 @@ CONTRASTS = (
             (f"{kind}-control-more", f"{kind}-control"),
         )
     ),
-    *((f"preferences-{change}", "preferences") for change in ("mlp", "1e-4", "3e-4")),
+    *((arm, "preferences-3e-5") for arm in ("preferences", "preferences-mlp", "preferences-3e-4")),
     *((arm, LONGEST) for arm in ARMS if arm.startswith("preferences")),
 )
 RESAMPLES = 10_000
@@ -161,19 +162,27 @@ def results(folder: Path) -> Iterator[dict[str, Any]]:
                 yield {**facts, "by": kind, "difference": cells}
 
 
+def replaces(new: dict[str, Any], old: dict[str, Any]) -> bool:
+    same = all(new.get(key) == old.get(key) for key in ("probe", "arm", "minus", "by"))
+    return same and {*old["seeds"]} <= {*new["seeds"]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--out", type=Path, default=Path("runs/smollm2"), help="folder of the arms' runs (%(default)s)"
     )
-    parser.add_argument("--results", type=Path, help="JSONL file to write")
+    parser.add_argument("--results", type=Path, help="JSONL file to add the results to")
     options = parser.parse_args()
-    lines = [json.dumps(result) for result in results(options.out)]
-    if not lines:
+    found_here = list(results(options.out))
+    if not found_here:
         raise SystemExit(f"error: {options.out} has no judged arm: run real_experiment.py first")
     if options.results:
-        options.results.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    for line in map(json.loads, lines):
+        lines = options.results.read_text(encoding="utf-8").splitlines() if options.results.exists() else []
+        earlier = [old for old in map(json.loads, lines) if not any(replaces(new, old) for new in found_here)]
+        text = "".join(json.dumps(line) + "\n" for line in [*earlier, *found_here])
+        options.results.write_text(text, encoding="utf-8")
+    for line in found_here:
         what = f"{line['arm']} - {line['minus']}" if "minus" in line else line["arm"]
         print(f"{line['probe']}, {what}, seeds {line['seeds']}")
         for name, found in (line.get("difference") or line.get("accuracy")).items():

@@ -77,19 +77,25 @@ ARMS: Mapping[str, Arm] = {
     ),
     "likelihood-long-more": Arm("likelihood:{}", "likelihood_long", "likelihood-long", same_seed=True),
     "preferences": Arm("{}", "preferences", probes=PREFERENCES),
-    "preferences-mlp": Arm("{}", "preferences", settings={"model.head": "mlp"}, probes=SHORT_PAIRS),
     **{
         f"preferences-{rate}": Arm(
-            "{}", "preferences", settings={"optimizer.learning_rate": float(rate)}, probes=SHORT_PAIRS
+            "{}", "preferences", settings={"optimizer.learning_rate": float(rate)}, probes=PREFERENCES
         )
-        for rate in ("1e-4", "3e-4")
+        for rate in ("3e-5", "3e-4")
     },
-    "preferences-control": Arm(
-        "{}", "preferences_control", "preferences", probes=("held-out", "inbox", "other-inbox")
+    "preferences-mlp": Arm(
+        "{}",
+        "preferences",
+        settings={"model.head": "mlp", "optimizer.learning_rate": 3e-5},
+        probes=SHORT_PAIRS,
     ),
-    "preferences-long": Arm(
-        "{}", "preferences_long", "preferences", probes=("held-out", "inbox", "other-inbox")
-    ),
+    # Measured before the higher rate was known.
+    **{
+        f"preferences-{kind}": Arm(
+            "{}", f"preferences_{kind}", "preferences-3e-5", probes=("held-out", "inbox", "other-inbox")
+        )
+        for kind in ("control", "long")
+    },
     "scalar-short": Arm("{}", "scalar_short"),
     "scalar-control": Arm("{}", "scalar_control", "scalar-short"),
     "scalar-long": Arm("{}", "scalar_long", "scalar-short"),
@@ -161,11 +167,7 @@ def trained(options: argparse.Namespace, name: str, recipe: str, report: Progres
     start = ARMS[name].start
     begins = model_of(options, start, options.seed if ARMS[name].same_seed else 0)
     if not begins.exists():
-        raise SystemExit(
-            f"{begins} is not there: run the arm {start} first"
-            if start
-            else f"{begins} is not there: make real-model"
-        )
+        raise SystemExit(f"error: {begins} is not there: run the arm {start} first")
     file = RECIPES / f"{recipe}.toml"
     changes: dict[str, Any] = {
         "model.path": str(begins),
@@ -246,6 +248,8 @@ def judged(options: argparse.Namespace, name: str, report: Progress) -> None:
         if what["bench"] in options.bench:
             of_tasks = summary["metrics"]["by_task"].items()
             result["by_task"] = {task: found["pair_accuracy"] for task, found in of_tasks}
+            baselines = summary["baselines"].items()
+            result["over_baselines"] = {name: found["difference"] for name, found in baselines}
             result |= {key: value for key, value in summary.items() if key.endswith("_rule")}
         elif bench not in SHORT_PAIRS:
             of_lengths = summary["metrics"]["by_length"].items()
@@ -329,6 +333,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.contexts < 1:
         parser.error("--contexts is 1 at least")
+    if not options.model.exists():
+        raise SystemExit(f"error: {options.model} is not there: make real-model")
     torch.set_num_threads(options.threads)
     arm = ARMS[options.arm]
     try:

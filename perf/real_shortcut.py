@@ -67,6 +67,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="JSONL file to write")
     options = parser.parse_args()
     lines = [json.dumps(line) for line in results(options.out, options.model, options.contexts)]
+    if not lines:
+        raise SystemExit(f"error: {options.out} has no judged arm: run real_experiment.py first")
     if options.results:
         options.results.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     for line in map(json.loads, lines):

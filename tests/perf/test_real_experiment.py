@@ -107,7 +107,13 @@ def test_preferences_are_split_by_conversation_and_embedded(script, model, tmp_p
     rmb, out = tmp_path / "rmb" / "Pairwise_set", tmp_path / "out"
     rmb.mkdir(parents=True)
     (rmb / "Room.json").write_text(json.dumps(rows))
-    for arm in ("preferences", "preferences-mlp", "preferences-long", "preferences-control"):
+    for arm in (
+        "preferences",
+        "preferences-mlp",
+        "preferences-3e-5",
+        "preferences-long",
+        "preferences-control",
+    ):
         flags = ["--model", model, "--out", out, "--rmb", rmb.parent, "--threads", "1", "--contexts", "1"]
         monkeypatch.setattr(sys, "argv", ["real_experiment.py", arm, *map(str, flags)])
         script.main()
@@ -118,6 +124,8 @@ def test_preferences_are_split_by_conversation_and_embedded(script, model, tmp_p
     (line,) = map(json.loads, results.read_text().splitlines())
     assert line["probe"] == "rmb"
     assert line["outcomes"]["answered"] == line["by_task"]["Chat"]["n"] == 4
+    assert {"longest", "shortest"} <= line["over_baselines"].keys()
+    assert line["over_baselines"]["longest"]["value"] == line["pair_accuracy"] - 1.0
     parts = [
         {json.loads(line)["group"] for line in (out / "data" / f"{part}.jsonl").read_text().splitlines()}
         for part in ("train", "held-out")
@@ -192,8 +200,15 @@ def test_contrasts_put_seeds_together_and_pair_what_was_judged(script, tmp_path,
                             )
                         )
                         gold.append(GoldRecord(name, (1, 2)))
+    earlier = [
+        {"probe": "trained", "arm": "likelihood-long", "by": "length", "seeds": seeds, "accuracy": {}}
+        for seeds in ([0], [0, 5])
+    ]
+    results.write_text("".join(json.dumps(line) + "\n" for line in earlier))
     contrasts.main()
     lines = [json.loads(line) for line in results.read_text().splitlines()]
+    assert [line for line in lines if line in earlier] == earlier[1:], "of the same seeds is replaced"
+    assert lines.pop(0) == earlier[1]
     found = {(line["arm"], line.get("minus"), line["by"]): line for line in lines}
     long = found["likelihood-long", None, "length"]
     assert (long["seeds"], long["judged"], long["answered"]) == ([0, 1], 16, 16)

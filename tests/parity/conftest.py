@@ -30,7 +30,7 @@ from longrm.types import Message
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # a notice that its interface may change, which we know
 
 VOCABULARY = 97
-TOLERANCE = 1e-5  # fp32, relative to the largest value of a tensor
+TOLERANCE = 2e-5  # fp32, relative to the largest value of a tensor; up to 1.2e-5 on a CPU without AVX-512
 SHAPES = [(101, 19, 7), (101, 5, 12), (67, 11, 30)]  # words of prompt, chosen, rejected: nothing aligned
 
 

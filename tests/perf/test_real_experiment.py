@@ -125,7 +125,7 @@ def test_preferences_are_split_by_conversation_and_embedded(script, model, tmp_p
     assert line["probe"] == "rmb"
     assert line["outcomes"]["answered"] == line["by_task"]["Chat"]["n"] == 4
     assert {"longest", "shortest"} <= line["over_baselines"].keys()
-    assert line["over_baselines"]["longest"]["value"] == line["pair_accuracy"] - 1.0
+    assert line["over_baselines"]["longest"]["value"] == line["pair_accuracy"]["value"] - 1
     parts = [
         {json.loads(line)["group"] for line in (out / "data" / f"{part}.jsonl").read_text().splitlines()}
         for part in ("train", "held-out")

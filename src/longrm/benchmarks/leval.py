@@ -56,7 +56,7 @@ _SUFFIX = ".pred.jsonl"
 class Leval(Config):
     """Which answers of L-Eval's models are compared.
 
-    F1 favors short answers: in 14% of its pairs the worse answer contains the whole gold answer, and in 61% the better
+    F1 favors short answers: in 15% of its pairs the worse answer contains the whole gold answer, and in 61% the better
     answer is the shorter one.
 
     Attributes:

@@ -174,15 +174,15 @@ def main() -> None:
     )
     parser.add_argument("--results", type=Path, help="JSONL file to add the results to")
     options = parser.parse_args()
-    found_here = list(results(options.out))
-    if not found_here:
+    computed = list(results(options.out))
+    if not computed:
         raise SystemExit(f"error: {options.out} has no judged arm: run real_experiment.py first")
     if options.results:
         lines = options.results.read_text(encoding="utf-8").splitlines() if options.results.exists() else []
-        earlier = [old for old in map(json.loads, lines) if not any(replaces(new, old) for new in found_here)]
-        text = "".join(json.dumps(line) + "\n" for line in [*earlier, *found_here])
+        earlier = [old for old in map(json.loads, lines) if not any(replaces(new, old) for new in computed)]
+        text = "".join(json.dumps(line) + "\n" for line in [*earlier, *computed])
         options.results.write_text(text, encoding="utf-8")
-    for line in found_here:
+    for line in computed:
         what = f"{line['arm']} - {line['minus']}" if "minus" in line else line["arm"]
         print(f"{line['probe']}, {what}, seeds {line['seeds']}")
         for name, found in (line.get("difference") or line.get("accuracy")).items():

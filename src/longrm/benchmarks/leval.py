@@ -100,9 +100,8 @@ def load_leval(request: BenchmarkRequest) -> LoadedBenchmark:
     are named. The group is the document.
     """
     folder = Path(request.path)
-    deque(
-        read_questions(folder, Auditor(FINDINGS)), maxlen=0
-    )  # a bad row ends the run before any work is done
+    # A bad row ends the run before any work is done.
+    deque(read_questions(folder, Auditor(FINDINGS)), maxlen=0)
     rows = partial(_comparisons, folder, request.leval, measure_with(request.source.tokenizer))
     return LoadedBenchmark(request.name, AuditedComparisons(rows, FINDINGS, request.source.limit))
 

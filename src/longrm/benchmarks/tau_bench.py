@@ -106,7 +106,7 @@ def _trial(row: FileRow, place: str) -> _Trial:
         raise FieldError("reward", f"must be a number from 0 to 1, got {short(reward)}")
     messages = messages_of(required(row, "traj")[1], "traj", "assistant")
     if not any(message["role"] == "assistant" for message in messages):
-        raise FieldError("traj", "has no message of the assistant")
+        raise FieldError("traj", "has no assistant message")
     return _Trial(name_of(row, "trial"), reward >= _SUCCESS, tuple(map(_message, messages)), place)
 
 

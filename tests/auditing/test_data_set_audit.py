@@ -12,6 +12,7 @@ from longrm.auditing.rendering import tables
 from longrm.data import write, write_rows
 from longrm.errors import DataError
 from longrm.report.formatting import FEW
+from longrm.types import message_text
 from longrm.worlds import WorldPlan, generate
 from longrm.worlds.words_tokenizer import load_tokenizer
 
@@ -373,3 +374,22 @@ def test_the_length_shortcut_equals_the_accuracy_of_the_baseline(better, worse, 
     assert shortcut.count == (round(80 * right) if right else 0)
     if right:
         assert f"baseline:{rule} is right on {right:.1%} of 80 pairs [" in shortcut.examples[0]
+
+
+def test_pairs_that_a_rule_decides_are_found(tmp_path):
+    def found(world):
+        path = tmp_path / f"{world}.jsonl"
+        rows = generate(WorldPlan(world, 256, per_group=4), 160, load_tokenizer("approximate"))
+        with path.open("w", encoding="utf-8") as file:
+            for row in rows:
+                best, worst = (message_text(row.responses[place][0]) for place in row.best_first())
+                file.write(
+                    json.dumps({"prompt": message_text(row.prompt[0]), "chosen": best, "rejected": worst})
+                    + "\n"
+                )
+        return audit(path).findings["lexical_shortcut"]
+
+    shortcut = found("single-fact")
+    assert shortcut.count == 160
+    assert shortcut.examples[0].startswith("baseline:")
+    assert found("exchange").count == 0  # Control: a world that no rule answers

@@ -83,6 +83,27 @@ def test_a_headline_has_accuracy_chance_and_missing_answers(synthetic: ModuleTyp
     )
 
 
+@pytest.mark.parametrize(("right", "beaten"), [(60, True), (118, False)])
+def test_a_headline_names_the_best_rule_and_whether_the_model_beats_it(
+    synthetic: ModuleType, right: int, beaten: bool
+) -> None:
+    def rules(n: int) -> dict[str, tuple[float, ...]]:
+        return {"longest": (0.0, 1.0), "overlap": (1.0, 0.0) if n < right else (0.0, 1.0)}
+
+    records = [
+        replace(
+            synthetic.answered(f"{n}", (1.0, 0.0) if n < 110 else (0.0, 1.0), group=f"{n}"),
+            baselines=rules(n),
+        )
+        for n in range(120)
+    ]
+    summary = parse_summary(summarize(records, model="judge", bench="probe", resamples=100).to_dict())
+    assert summary.best_rule == "overlap"
+    headline = formatting.headline(summary)
+    assert f"the best rule without a model has {100 * right / 120:.1f}% (overlap)" in headline
+    assert ("does not beat it" in headline) == (not beaten)
+
+
 @pytest.mark.parametrize(
     ("tokenizer", "unit"),
     [

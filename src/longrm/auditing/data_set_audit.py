@@ -21,11 +21,16 @@ from longrm.config import Config
 from longrm.errors import DataError
 from longrm.evaluation.estimates import ratio
 from longrm.evaluation.table import Bootstrap
+from longrm.reward_models.baselines import BASELINES
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import Estimate
 from longrm.synthesis.voting import Agreement
+from longrm.types import Query, Span
 
 SCHEMA_VERSION = 1
+
+RULED_PAIRS = 1000
+"""On how many pairs the shallow rules run, which read the context: the first ones, whatever the size of the data."""
 
 FINDINGS: Mapping[str, str] = {
     "unreadable_rows": "rows that could not be read; excluded from all other counts",
@@ -49,13 +54,16 @@ FINDINGS: Mapping[str, str] = {
     "lengths_off": "rows whose stated length is more than twice or less than half of the measured length",
     "rows_not_as_counted": "rows more or fewer than the run's manifest counts",
     "length_shortcut": "pairs that are decided right by the length of the responses alone; equal lengths count half",
+    "lexical_shortcut": f"pairs that a rule without understanding decides right (the first {RULED_PAIRS:,} pairs)",
     "unfinished_run": "the run that writes these rows has not finished",
 }
 """Kinds of findings and their descriptions. An audit lists those that it could check with the columns of the rows."""
 
 # Findings that are not counted row by row.
-_OF_THE_WHOLE = ("rows_not_as_counted", "unfinished_run", "length_shortcut")
+_OF_THE_WHOLE = ("rows_not_as_counted", "unfinished_run", "length_shortcut", "lexical_shortcut")
 
+
+_RULES = tuple(name for name, rule in BASELINES.items() if rule.reads_context)
 
 # Of the bootstrap. The seed is fixed: another one would only move the intervals by their sampling error.
 _BOOTSTRAP = Bootstrap(resamples=1000, seed=0)
@@ -250,6 +258,7 @@ def audit(
     group_codes: dict[str, int] = {}
     best_is_first: list[tuple[int, float, float]] = []
     better_is_longer: list[tuple[int, float, float]] = []
+    ruled: dict[str, list[tuple[int, float, float]]] = {name: [] for name in _RULES}
     any_question = any_tools = False
     found = FindingCounter({kind: what for kind, what in FINDINGS.items() if kind not in _OF_THE_WHOLE})
 
@@ -292,6 +301,11 @@ def audit(
                 if better:
                     right = 0.5 if not characters else (better > 0) == (characters > 0)
                     better_is_longer.append((group, right, 0.5))
+
+            pair = row.kind == "comparison" and len({*row.ranks}) == len(row.ranks) == 2
+            if pair and len(ruled[_RULES[0]]) < RULED_PAIRS:
+                for name, right in _decided(row):
+                    ruled[name].append((group, right, 0.5))
 
         for name, count in counters.items():
             tokens[name]["prompts"].append(count(row.prompt))
@@ -345,6 +359,8 @@ def audit(
     findings["unreadable_rows"] = unreadable
     if longer.value is not None:
         findings["length_shortcut"] = _length_shortcut(longer)
+    if ruled[_RULES[0]]:
+        findings["lexical_shortcut"] = _lexical_shortcut({name: bias_of(of) for name, of in ruled.items()})
     # What the benchmark's own audit found, unless it is looked for here under the same or another name.
     findings |= {
         kind: one for kind, one in rows.noted.items() if one.count and kind not in (*FINDINGS, "duplicates")
@@ -407,6 +423,33 @@ def _length_shortcut(longer: Bias) -> AuditFinding:
         rule, value, low, high = "shortest", 1 - value, 1 - high, 1 - low
     example = f"baseline:{rule} is right on {value:.1%} of {longer.n:,} pairs [{low:.1%}, {high:.1%}]"
     return AuditFinding(what, round(value * longer.n), (example,))
+
+
+def _decided(row: AuditedRow) -> Iterator[tuple[str, float]]:
+    """For a pair and each rule that reads the context: 1 if the rule prefers the better response, 0.5 for a tie."""
+    prompt = f"{row.context}\n\n{row.question}"
+    query = Query(
+        row.id,
+        ({"role": "user", "content": prompt},),
+        tuple(({"role": "assistant", "content": response},) for response in row.responses),
+        context=(Span(0, 0, len(row.context)),),
+        question=Span(0, len(row.context) + 2, len(prompt)) if row.question else None,
+    )
+    for name in _RULES:
+        first, second = BASELINES[name].scores(query)
+        yield name, 0.5 if first == second else float((first > second) == (row.ranks[0] < row.ranks[1]))
+
+
+def _lexical_shortcut(rules: Mapping[str, Bias]) -> AuditFinding:
+    """The rules that are right on 60% of the pairs at least, and above chance by their 95% intervals."""
+    what = FINDINGS["lexical_shortcut"]
+    right = {name: one for name, one in rules.items() if (one.value or 0) >= 0.6 and (one.low or 0) > 0.5}
+    ranked = sorted(right.items(), key=lambda item: -(item[1].value or 0))
+    examples = tuple(
+        f"baseline:{name} is right on {one.value:.1%} of {one.n:,} pairs [{one.low:.1%}, {one.high:.1%}]"
+        for name, one in ranked
+    )
+    return AuditFinding(what, round((ranked[0][1].value or 0) * ranked[0][1].n) if ranked else 0, examples)
 
 
 def _run_findings(origin: Mapping[str, Any], rows: int) -> dict[str, AuditFinding]:

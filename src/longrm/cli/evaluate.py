@@ -208,9 +208,11 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
             f"{checks['unanswered']} not answered, {checks['impossible']} without a context to remove or swap"
         )
         facts.append(("context not checked", reasons))
-    for name, one in summary.baselines.items():
-        gap = f"{points(one.difference.value)} {interval(one.difference, points)} points"
-        facts.append((f"over baseline {name}", gap if one.beaten else f"{gap}: not beaten"))
+    if (rule := summary.best_rule) is not None:
+        gap = summary.baselines[rule].difference
+        facts.append((f"over the rule {rule}", f"{points(gap.value)} {interval(gap, points)} points"))
+        if unbeaten := [name for name, one in summary.baselines.items() if not one.beaten]:
+            facts.append(("rules that the model does not beat", ", ".join(unbeaten)))
     for name, score in summary.rules.items():
         note = f" ({score.note})" if score.note else ""
         facts.append((RULES[name].title, f"{published(score.overall_percent)}{note}"))

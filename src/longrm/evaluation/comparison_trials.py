@@ -14,6 +14,7 @@ from longrm.data.spans import disjoint_spans, edit_context
 from longrm.errors import ConfigError
 from longrm.judging.judge_prompts import stated_answers
 from longrm.reward_models import Baseline, RewardModel
+from longrm.reward_models.baselines import SHALLOW_RULES
 from longrm.reward_models.trials import best, latin_square, together, trial_of
 from longrm.runs.records import ContextCheck, JudgmentRecord
 from longrm.types import (
@@ -44,8 +45,8 @@ class JudgingSettings(Config):
             the verdict stays the same; "none" saves this trial.
         answer_metric: How a judge's own answer (`judge.solve`) is compared with the gold `answer` of the comparison:
             "contains", "exact_match", "right_choices", "math_equality", ... It is right from a value of 0.5.
-        baselines: Heuristics without a model, for comparison. Random and place are at chance by construction;
-            compress:MODEL is a model, not a baseline.
+        baselines: Rules without a model that judge the same comparisons; by default all that are not at chance by
+            construction, as random and place are. compress:MODEL is a model, not a baseline.
         examples: Number of comparisons that were judged right to keep in `examples.jsonl` for the report, per length,
             each from another group. All others are always kept, so the file can become as large as the data; 0 keeps
             none. It can be changed for a finished run, without judging again.
@@ -58,7 +59,7 @@ class JudgingSettings(Config):
     votes: int = Field(1, ge=1, le=10_000)
     context_check: Literal["none", "removed", "swapped"] = "none"
     answer_metric: AnswerMetricName = "contains"
-    baselines: tuple[str, ...] = ("longest", "shortest", "overlap")
+    baselines: tuple[str, ...] = SHALLOW_RULES
     examples: Annotated[int, OPERATIONAL] = Field(3, ge=0)
     resamples: int = Field(2000, ge=100, le=100_000)
     accuracy_threshold: float | None = Field(None, gt=0.0, lt=1.0)

@@ -419,6 +419,11 @@ class EvaluationSummary(SummaryPart):
         return {name: extra[rule_key(name)] for name in RULES if rule_key(name) in extra}
 
     @property
+    def best_rule(self) -> str | None:
+        """The baseline with the highest accuracy; None if none ran."""
+        return max(self.baselines, key=lambda name: self.baselines[name].value.value or 0.0, default=None)
+
+    @property
     def main_metric(self) -> str:
         """The metric that accuracy means in this run; see the function `main_metric`."""
         return main_metric(self.metrics.overall)

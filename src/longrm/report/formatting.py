@@ -159,7 +159,7 @@ def boundary_text(boundary: ContextBoundary) -> str:
 
 
 def headline(summary: EvaluationSummary) -> str:
-    """Main accuracy against chance, the context boundary, and how much has no answer."""
+    """Main accuracy against chance and the best rule, the context boundary, and how much has no answer."""
     accuracy, metric = summary.accuracy.strict, summary.main_metric
     if accuracy.value is None:
         parts = ["accuracy undefined"]
@@ -167,6 +167,10 @@ def headline(summary: EvaluationSummary) -> str:
         value = f"{percent(accuracy.value)} {interval(accuracy)}".rstrip()
         comparisons, chance = plural(accuracy.n, "comparison"), percent(summary.chance[metric])
         parts = [f"{metric_of(metric).title} {value} on {comparisons}, chance {chance}"]
+    if (rule := summary.best_rule) is not None:
+        found = summary.baselines[rule]
+        reached = f"the best rule without a model has {percent(found.value.value)} ({rule})"
+        parts.append(reached if found.beaten else f"{reached}, and the model does not beat it")
     if summary.boundary is not None:
         parts.append(boundary_text(summary.boundary))
     if unanswered := summary.counts.comparisons - summary.counts.outcomes[Outcome.ANSWERED]:

@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from longrm.errors import ConfigError, nearest
+from longrm.reward_models import shallow_rules as shallow
 from longrm.reward_models.protocol import RewardModel
 from longrm.rng import hash_fraction
-from longrm.types import Judgment, Outcome, Query, message_text, text_of
-
-_CHUNK = 128  # words and punctuation marks of a chunk of the context
+from longrm.types import Judgment, Outcome, Query, text_of
 
 
 def _random(query: Query) -> list[float]:
@@ -22,17 +21,6 @@ def _last(query: Query) -> list[float]:
 
 def _longest(query: Query) -> list[float]:
     return [float(len(text_of(response))) for response in query.responses]
-
-
-def _overlap(query: Query) -> list[float]:
-    """The share of a response that is found in the context, or in the whole prompt if the context is not marked."""
-    # Imported late: no other rule needs arrays and BM25.
-    from longrm.reward_models.lexical import index
-
-    texts = [message_text(message) for message in query.prompt]
-    context = (texts[span.message][span.start : span.end] for span in query.context)
-    lexicon = index(tuple(context) or tuple(texts), _CHUNK)
-    return [lexicon.support(text_of(response)) for response in query.responses]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +38,21 @@ BASELINES: Mapping[str, BaselineRule] = {
     "last": BaselineRule(_last, sees_order=True),
     "longest": BaselineRule(_longest),
     "shortest": BaselineRule(lambda query: [-score for score in _longest(query)]),
-    "overlap": BaselineRule(_overlap, reads_context=True),
+    "overlap": BaselineRule(shallow.overlap, reads_context=True),
+    "bm25": BaselineRule(shallow.bm25, reads_context=True),
+    "predicate": BaselineRule(shallow.predicate, reads_context=True),
+    "nearest": BaselineRule(shallow.nearest, reads_context=True),
+    "first-mention": BaselineRule(shallow.first_mention, reads_context=True),
+    "last-mention": BaselineRule(shallow.last_mention, reads_context=True),
+    "frequency": BaselineRule(shallow.frequency, reads_context=True),
+    "ngrams": BaselineRule(shallow.ngrams, reads_context=True),
+    "question-ngrams": BaselineRule(shallow.question_ngrams, reads_context=True),
+    "subsequence": BaselineRule(shallow.subsequence, reads_context=True),
 }
 """The registry of baselines."""
+
+SHALLOW_RULES = tuple(name for name, rule in BASELINES.items() if not rule.sees_order and name != "random")
+"""The rules that a question about a context must not be answered by; the others are at chance by construction."""
 
 
 class Baseline(RewardModel):

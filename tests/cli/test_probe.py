@@ -88,7 +88,7 @@ def test_it_is_an_evaluation_that_continues_and_repeats(models, tmp_path):
 
 def test_defaults_fit_the_model(models, tmp_path):
     few = ("--n", 2, "--limit", 12, "--set", "judging.resamples=100")
-    for name, worlds in (("prose", ["single-fact", "two-hops", "latest-update"]), ("plain", ["records"])):
+    for name, worlds in (("prose", ["exchange", "joined-facts", "dated-update"]), ("plain", ["records"])):
         done = longrm("probe", models / name, *few, "--out", tmp_path / name, "--json")
         summary = json.loads(done.stdout)
         assert summary["measured"]["worlds"] == worlds

@@ -55,7 +55,8 @@ def command(
     The contexts are generated, so every answer is known. MODEL is any model that longrm evaluate --model accepts.
     \f
 
-    The default tasks are single-fact, two-hops and latest-update; for a model with the demo's tokenizer, records.
+    The default tasks are exchange, joined-facts and dated-update, which no rule without understanding answers; for a
+    model with the demo's tokenizer, records.
     Several comparisons may share a context. --tokenizer is words, approximate, a file, a folder or a Hub id; if the
     model's tokenizer is unknown, lengths are approximate.
 

@@ -21,8 +21,8 @@ Part = TypeVar("Part")
 COMPARISONS = 128
 """Default number of comparisons per length, depth and task."""
 
-PROSE_TASKS = ("single-fact", "two-hops", "latest-update")
-"""Default tasks for a model that reads English."""
+PROSE_TASKS = ("exchange", "joined-facts", "dated-update")
+"""Default tasks for a model that reads English; no shallow rule answers them."""
 
 WORDS_TASKS = ("records",)
 """Default tasks for a model that knows only the words of the demo's worlds."""

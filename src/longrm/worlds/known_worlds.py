@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from longrm.worlds.prose import tasks
+from longrm.worlds.prose import balanced_tasks, tasks
 from longrm.worlds.prose.prose_world import ProseWorld
 from longrm.worlds.prose.tool_calls import tool_call
 from longrm.worlds.sentence_world import (
@@ -28,6 +28,23 @@ WORLDS: Mapping[str, SentenceWorld | ProseWorld] = {
         subject=PARTNER,
         asks="the access code of a subject's partner",
         similar_to="RULER variable tracking",
+    ),
+    "exchange": ProseWorld(
+        balanced_tasks.exchange, "who gave what to whom, one fact", "RULER NIAH multi-key", mixed=True
+    ),
+    "joined-facts": ProseWorld(
+        balanced_tasks.joined_facts,
+        "two facts that must be joined, in any order and at any distance",
+        "BABILong, RULER variable tracking",
+        near=2,
+        mixed=True,
+    ),
+    "dated-update": ProseWorld(
+        balanced_tasks.dated_update,
+        "the later of two dated updates, in any order",
+        "LongMemEval knowledge update",
+        near=2,
+        mixed=True,
     ),
     "single-fact": ProseWorld(tasks.single_fact, "one fact among near distractors", "RULER NIAH multi-key"),
     "many-facts": ProseWorld(

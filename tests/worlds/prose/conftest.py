@@ -18,7 +18,9 @@ ONE_FACT_ASKED = (
     "citation",
     "many-facts",
 )
-PROSE = (*ONE_FACT_ASKED, "checklist", "tool-call")
+BALANCED = ("exchange", "joined-facts", "dated-update")
+"""The default tasks of a probe."""
+PROSE = (*ONE_FACT_ASKED, *BALANCED, "checklist", "tool-call")
 COUNTS = {"two": 2, "three": 3, "four": 4}
 
 
@@ -58,6 +60,39 @@ class ProseView:
         noun, person, said = re.fullmatch(r"The (\w+) that (\w+ \w+) looks after (.*)", claim).groups()
         owned = re.findall(rf"{person} looks after the (\w+ {noun})", self.context)
         return len(owned) == 1 and f"he {owned[0]} {said}" in self.context
+
+    _joined_facts = _two_hops
+
+    def _exchange(self, claim):
+        stated = re.fullmatch(r"The (\w+ (\w+)) (gave|sent) the (\w+ \2) (\w+)\.", claim)
+        giver, _, gave, taker, value = stated.groups()
+        one, other = f"the {giver}", f"the {taker}"
+        got = {"gave": "got", "sent": "received"}[gave]
+        said = [  # by the giver, then by the taker
+            f"{one} {gave} {other} {value} and",
+            rf"{one} {got} \w+ from {other} and {gave} {value} in return",
+            rf"in return for \w+, {one} {gave} {other} {value}\b",
+            rf"in return for \w+, {one} {gave} {value} to {other}",
+            rf"in return for {value}, {one} {got} \w+ from {other}",
+            f"{value} went from {one} to {other} in return",
+            rf"{other} {gave} {one} \w+ and {got} {value} in return",
+            f"{other} {got} {value} from {one} and",
+            rf"in return for {value}, {other} {gave} {one} \w+",
+            rf"in return for {value}, {other} {gave} \w+ to {one}",
+            rf"in return for \w+, {other} {got} {value} from {one}",
+            rf"\w+ went from {other} to {one} in return for {value}\b",
+        ]
+        return bool(re.search("|".join(said), self.context, re.IGNORECASE))
+
+    def _dated_update(self, claim):
+        thing, city = re.fullmatch(r"The (\w+ \w+) was last moved to (\w+)\.", claim).groups()
+        moves = re.findall(
+            rf"(?:[Ii]n (\d+), )?[Tt]he {thing} was moved (?:in (\d+) )?to (\w+)(?: in (\d+))?\.",
+            self.context,
+        )
+        return (
+            bool(moves) and max((max(one, two, three), place) for one, two, place, three in moves)[1] == city
+        )
 
     def _latest_update(self, claim):
         thing, city = re.fullmatch(r"The (\w+ \w+) was moved last to (\w+)\.", claim).groups()

@@ -11,8 +11,9 @@ from sklearn.linear_model import LogisticRegression
 from longrm.reward_models.baselines import BASELINES
 from longrm.types import message_text, query_of
 from longrm.worlds import WorldPlan, generate
+from longrm.worlds.words_tokenizer import load_tokenizer
 
-from .conftest import PROSE
+from .conftest import BALANCED, PROSE
 
 PAIRS = 2400
 
@@ -70,6 +71,42 @@ def test_a_model_of_the_responses_alone_detects_leaky_pairs(pairs):
 
     rows = [row for row in pairs("latest-update") if leaky(row)]
     assert right_by_words(rows) > 0.8 * (len(rows) // 2)
+
+
+def shares(world, length, n=1024):
+    """For every rule the share that it decides right, of all comparisons and of every fifth of depth."""
+    rows = list(
+        generate(WorldPlan(world, length, per_group=4, seed=length), n, load_tokenizer("approximate"))
+    )
+    fifths = [[row for row in rows if min(4, int(5 * row.metadata["depth"])) == fifth] for fifth in range(5)]
+    earned = {rule: {id(row): points_of(rule, [row]) for row in rows} for rule in BASELINES}
+    return {
+        rule: [sum(of[id(row)] for row in part) / len(part) for part in (rows, *fifths)]
+        for rule, of in earned.items()
+    }
+
+
+@pytest.mark.parametrize("length", [256, pytest.param(2048, marks=pytest.mark.full)])
+@pytest.mark.parametrize("world", BALANCED)
+def test_no_rule_answers_the_default_tasks(world, length):
+    for rule, (all_depths, *fifths) in shares(world, length).items():
+        assert 0.43 <= all_depths <= 0.57, rule  # below: its opposite would be a rule
+        assert all(0.5 - 0.13 <= fifth <= 0.5 + 0.13 for fifth in fifths), (
+            rule,
+            fifths,
+        )  # of some 200, 3.7 sigma
+
+
+def test_rules_answer_tasks_that_are_not_balanced():
+    """Controls, and a test of the rules: each of them but length and place finds what it looks for."""
+    found = shares("single-fact", 256, 200)
+    for rule in ("overlap", "bm25", "predicate", "nearest", "ngrams", "question-ngrams", "subsequence"):
+        assert found[rule][0] > 0.8, rule
+    found = shares("latest-update", 256, 200)
+    assert found["last-mention"][0] > 0.9 > 0.1 > found["first-mention"][0]
+    hops = shares("two-hops", 256, 400)
+    assert hops["nearest"][0] > 0.55
+    assert hops["first-mention"][1] > 0.7  # where the evidence begins the text, the wrong value follows it
 
 
 @pytest.mark.parametrize("rule", ["longest", "shortest", "first", "last"])

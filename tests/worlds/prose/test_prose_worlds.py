@@ -10,11 +10,13 @@ from longrm.errors import ConfigError
 from longrm.judging.judge_prompts import stated_answers
 from longrm.worlds import TEXTS, WORLDS, WorldPlan, generate, group
 from longrm.worlds.prose.prose_world import ProseWorld
+from longrm.worlds.words_tokenizer import load_tokenizer
 
-from .conftest import ONE_FACT_ASKED, PROSE
+from .conftest import BALANCED, ONE_FACT_ASKED, PROSE
 from .prose_tokenizer import prose_tokenizer
 
 GOLDEN = "512583aac942df3cc2982a1b027cae0df0f7cfb569d4ea4e8814956f9a4d6b99"
+GOLDEN_BALANCED = "6ba2519ae98391853abccce398742d331346653f8a153eac7aed9e6ed3415faf"
 SPARE = 9
 """Tokens that a context may have less than asked for: less than its kind's second shortest filling sentence."""
 
@@ -35,12 +37,12 @@ def test_the_context_supports_the_best_response_only(prose_bpe, prose_view, worl
         assert seen.text == f"{seen.context}\n\n{seen.question}"
         assert row.metadata["text"] == text
         golds = stated_answers(row)
-        assert bool(golds) == (world in ONE_FACT_ASKED), "others have no single text that answers"
+        assert bool(golds) == (world in ONE_FACT_ASKED + BALANCED), "others have no single text that answers"
         solved = [is_solved(response, golds, "contains") for response in seen.responses]
         assert solved == [rank == 1 if golds else None for rank in row.ranks]
 
 
-@pytest.mark.parametrize("world", ONE_FACT_ASKED)
+@pytest.mark.parametrize("world", ONE_FACT_ASKED + BALANCED)
 @pytest.mark.parametrize("responses", [3, 5])
 def test_graded_responses_have_one_more_wrong_claim_each_and_share_none(
     prose_bpe, prose_view, world, responses
@@ -88,8 +90,11 @@ def test_evidence_decides_and_is_at_the_depth(prose_bpe, prose_view, world):
     for depth in (0, 0.25, 0.5, 1.0):
         (row,) = group(WorldPlan(world, 6000, depth=depth, seed=3), 0, prose_bpe)
         seen = prose_view(row)
-        last = max(row.evidence, key=lambda span: span.start)
-        assert last.start / (len(seen.context) - (last.end - last.start)) == pytest.approx(depth, abs=0.025)
+        starts = [span.start / (len(seen.context) - (span.end - span.start)) for span in row.evidence]
+        if world in BALANCED:  # in a stretch of up to half of the text
+            assert all(depth / 2 - 0.025 <= start <= 0.525 + depth / 2 for start in starts)
+        else:
+            assert max(starts) == pytest.approx(depth, abs=0.025)
         assert row.metadata["depth"] == depth
         without = seen.context
         for sentence in seen.evidence:
@@ -99,6 +104,38 @@ def test_evidence_decides_and_is_at_the_depth(prose_bpe, prose_view, world):
         bare.context = without
         both = max(len(row.rubrics) - 1, 0)
         assert [bare.right(response) for response in bare.responses] == [both, both]
+
+
+@pytest.mark.parametrize("world", ["joined-facts", "dated-update"])
+def test_the_distance_of_mixed_facts_does_not_depend_on_the_depth(world):
+    def distances(name):
+        found = []
+        for depth in (0.0, 0.5, 1.0):
+            rows = generate(WorldPlan(name, 1500, depth=depth, seed=4), 60, load_tokenizer("approximate"))
+            spans = [sorted(span.start for span in row.evidence) for row in rows]
+            found.append(sum(last - first for first, last in spans) / len(spans))
+        return found
+
+    balanced = distances(world)
+    assert max(balanced) < 1.4 * min(balanced)
+    if world == "joined-facts":  # Control: in order, with the last fact at the depth
+        first, *_, last = distances("two-hops")
+        assert last > 5 * first
+
+
+@pytest.mark.parametrize("world", BALANCED)
+def test_twins_ask_about_the_same_facts_and_swap_right_and_wrong(prose_bpe, prose_view, world):
+    points = WORLDS[world].near
+    rows = group(WorldPlan(world, 400, per_group=2 * points, depth=0.5, seed=9), 0, prose_bpe)
+    for one, twin in zip(rows[:points], rows[points:], strict=True):
+        assert prose_view(one).question != prose_view(twin).question
+        right, wrong = (
+            {*prose_view(row).responses[place].split()}
+            for row, place in ((one, one.best_first()[0]), (twin, twin.best_first()[1]))
+        )
+        assert one.metadata["answer"] in {word.rstrip(".") for word in wrong}
+        assert one.metadata["answer"] in {word.rstrip(".") for word in right}
+        assert one.metadata["answer"] != twin.metadata["answer"]
 
 
 def test_distractors_of_many_facts_grow_with_the_length(prose_bpe, prose_view):
@@ -133,9 +170,10 @@ def test_groups_share_a_context_and_can_be_made_in_any_order(prose_bpe, prose_vi
     assert {row.metadata["text"] for row in generate(replace(plan, per_group=1), 60, prose_bpe)} == {*TEXTS}
 
 
-def test_the_same_bytes_on_every_machine():
+@pytest.mark.parametrize(("worlds", "golden"), [(ONE_FACT_ASKED, GOLDEN), (BALANCED, GOLDEN_BALANCED)])
+def test_the_same_bytes_on_every_machine(worlds, golden):
     digest, tokenizer = hashlib.sha256(), prose_tokenizer(size=256)
-    for world in ONE_FACT_ASKED:
+    for world in worlds:
         for plan in (
             WorldPlan(world, 3000, per_group=3, seed=5),
             WorldPlan(world, 9000, 3, 0.3, seed=6),
@@ -147,7 +185,7 @@ def test_the_same_bytes_on_every_machine():
                 held["metadata"].pop("answer", None)  # it is newer than the hash, and says what ranks say
                 digest.update(json.dumps(held, sort_keys=True).encode())
     # A new value here means other data under the same name: raise prose_world.PROSE_VERSION with it.
-    assert digest.hexdigest() == GOLDEN
+    assert digest.hexdigest() == golden
 
 
 def test_impossible_plans_are_refused():

@@ -10,7 +10,7 @@ from longrm.rng import Draws
 from longrm.types import Comparison, Criterion
 from longrm.worlds.generator import WorldPlan, ending_of, world_comparison
 from longrm.worlds.prose.prose_context import PlacedFact, ProseDraft
-from longrm.worlds.prose.tasks import Case, Names
+from longrm.worlds.prose.tasks import Case, Names, Point
 from longrm.worlds.prose.texts import text_kinds
 
 PROSE_VERSION = "2"
@@ -32,6 +32,8 @@ class ProseWorld:
         share: The share of the length that further points of one case fill; 0 for only the points that questions need.
         parts: Points that a pair is asked at once, each a criterion of its rubrics; the worse response has one wrong.
         most_responses: The largest N.
+        mixed: The facts and decoys of a point are in any order in a stretch of the text, up to half of it, whose size
+            and order do not depend on the depth; otherwise its facts are in order, and the last one is at the depth.
     """
 
     case: Callable[[Names, int], Case]
@@ -41,6 +43,7 @@ class ProseWorld:
     share: float = 0.0
     parts: int = 1
     most_responses: int = 5
+    mixed: bool = False
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -106,7 +109,7 @@ class _Scene:
         kinds = text_kinds(plan.texts, plan.haystack, plan.haystack_column)
         digests = (kind.digest for kind in kinds)
         key: tuple[object, ...] = ("longrm prose worlds", PROSE_VERSION, *plan.key, index, *digests)
-        self._plan, self._parts = plan, world.parts
+        self._plan, self._parts, self._mixed = plan, world.parts, world.mixed
         self._depth = None if plan.depth == "uniform" else float(plan.depth)  # None for any
         self.kind = Draws(*key, "kind").choice(kinds)
         if not reads_prose(tokenizer):
@@ -118,12 +121,18 @@ class _Scene:
             world, Names(Draws(*key, "names"), tokenizer, self.kind.occurs), tokenizer
         )
         self._points = [point for case in self._cases for point in case.points]
+        # What pairs ask about: every point, then every twin, each with the number of the point that states its facts.
+        twins = [(number, point.twin) for number, point in enumerate(self._points) if point.twin]
+        self._asked = [*enumerate(self._points), *twins]
+        if self._depth is not None and not world.mixed:
+            del self._asked[1:]  # only the first point is at the depth
         self._ends = self._draw_ends(Draws(*key, "depths"))
         draws = Draws(*key, "places")
+        places = _mixed if world.mixed else _rising
         placed = [
             PlacedFact(fact, place)
             for point, end in zip(self._points, self._ends, strict=True)
-            for fact, place in zip(point.facts, _rising(len(point.facts), end, draws), strict=True)
+            for fact, place in zip(point.stated, places(len(point.stated), end, draws), strict=True)
         ]
         self.draft = ProseDraft(self.kind, placed, Draws(*key, "text"), tokenizer)
         ask = self._graded if plan.responses > 2 else self._checklist if world.parts > 1 else self._pair
@@ -144,7 +153,7 @@ class _Scene:
             return [world.case(names, max(near, min(room, names.left)))]
         if plan.responses > 2:
             return [world.case(names, near)]
-        wanted = -(-plan.per_group // world.near) if self._depth is None else 1
+        wanted = -(-plan.per_group // world.near) if self._depth is None or world.mixed else 1
         cases = [world.case(names, world.near)]
         held = most = _fact_tokens(cases[0], tokenizer)
         while len(cases) < min(wanted, _MOST_CASES) and 3 * (held + most) <= plan.length:
@@ -154,19 +163,21 @@ class _Scene:
         return cases
 
     def _draw_ends(self, draws: Draws) -> list[float]:
-        """Draws where the last fact of every point is: at the depth if it is asked about, else anywhere."""
+        """Draws the depth of every point: the given one if it is asked about, else any."""
         count = len(self._points)
         if self._plan.responses > 2:
             depth = draws.fraction() if self._depth is None else self._depth
             asked = [depth, *(depth * draws.fraction() for _ in range(self._graded_points - 1))]
             return [*asked, *(draws.fraction() for _ in range(count - len(asked)))]
         ends = [(stratum + draws.fraction()) / count for stratum in draws.order(range(count))]
-        return ends if self._depth is None else [self._depth, *ends[1:]]
+        if self._depth is None:
+            return ends
+        return [self._depth] * count if self._mixed else [self._depth, *ends[1:]]
 
     def _pair(self, number: int, draws: Draws) -> _ProseQuestion:
-        """Asks about one point after another; at a given depth always about the one there."""
-        turn, asked = divmod(number, len(self._points) if self._depth is None else 1)
-        point, size = self._points[asked], len(self._cases[0].points)
+        """Asks about one point after another; at a given depth only about those there."""
+        turn, place = divmod(number, len(self._asked))
+        (asked, point), size = self._asked[place], len(self._cases[0].points)
         others = [
             self._points[(asked // size) * size + (asked + step) % size].value for step in range(1, size)
         ]
@@ -179,7 +190,7 @@ class _Scene:
             f"Question: {point.question}",
             tuple(point.answer.format(value) for _, value in ranked),
             tuple(rank for rank, _ in ranked),
-            self._facts_of(asked),
+            self._facts_of(asked, point),
             round(self._ends[asked], 4),
             metadata={"subtype": point.error} if point.error else gold,
         )
@@ -249,9 +260,11 @@ class _Scene:
         """How many points N > 2 responses make claims about: N - 1 each."""
         return self._plan.responses * (self._plan.responses - 1)
 
-    def _facts_of(self, asked: int) -> tuple[int, ...]:
-        first = sum(len(point.facts) for point in self._points[:asked])
-        return tuple(range(first, first + len(self._points[asked].facts)))
+    def _facts_of(self, owner: int, asked: Point | None = None) -> tuple[int, ...]:
+        """The numbers of the facts that decide a point, or its twin, among all facts of the context."""
+        first = sum(len(point.stated) for point in self._points[:owner])
+        stated = self._points[owner].stated
+        return tuple(first + stated.index(fact) for fact in (asked or self._points[owner]).facts)
 
 
 def reads_prose(tokenizer: Tokenizer) -> bool:
@@ -264,5 +277,18 @@ def _rising(count: int, end: float, draws: Draws) -> list[float]:
     return [*sorted(end * draws.fraction() for _ in range(count - 1)), end]
 
 
+def _mixed(count: int, depth: float, draws: Draws) -> list[float]:
+    """Draws the places of a point's facts in any order in a stretch of the text.
+
+    The stretch has up to half of the text. At depth 0 it begins where the text does; at depth 1 they end together.
+    """
+    if count == 1:
+        return [depth]
+    stretch = 0.5 * draws.fraction()
+    within = [0.0, 1.0, *(draws.fraction() for _ in range(count - 2))]
+    draws.shuffle(within)
+    return [depth * (1 - stretch) + stretch * place for place in within]
+
+
 def _fact_tokens(case: Case, tokenizer: Tokenizer) -> int:
-    return sum(tokenizer.count(f" {fact.text}") for point in case.points for fact in point.facts)
+    return sum(tokenizer.count(f" {fact.text}") for point in case.points for fact in point.stated)

@@ -7,7 +7,7 @@ tell them apart.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, cycle, islice
 
@@ -46,6 +46,8 @@ class Point:
         wrong: The wrong value; empty to use the right value of another point of the case.
         also: The right value written in another way, which answers the question, too.
         error: The type of error of the wrong value, if the task has several; then no text of an answer is gold.
+        decoys: What the context also states so that the wrong value has the same support; mixed with the facts.
+        twin: Another question about the facts and decoys, whose value is the wrong one here.
     """
 
     facts: tuple[ProseFact, ...]
@@ -55,6 +57,18 @@ class Point:
     wrong: str = ""
     also: str = ""
     error: str = ""
+    decoys: tuple[ProseFact, ...] = ()
+    twin: "Point | None" = None
+
+    @property
+    def stated(self) -> tuple[ProseFact, ...]:
+        """All that the context states for this point and its twin."""
+        return (*self.facts, *self.decoys)
+
+    def with_twin(self, twin: "Point") -> "Point":
+        """This point with a twin, whose facts must be among those stated here."""
+        assert all(fact in self.stated for fact in twin.facts)
+        return replace(self, twin=twin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +150,7 @@ class Names:
 
     def stated(self, clause: str) -> ProseFact:
         """A clause such as "the Larkin farm sells barley" as a sentence."""
-        return ProseFact(_capital(f"{self.draws.choice(_OPENINGS)}{clause}."))
+        return ProseFact(capital(f"{self.draws.choice(_OPENINGS)}{clause}."))
 
 
 @lru_cache(maxsize=256)
@@ -152,7 +166,8 @@ def reference(draws: Draws) -> str:
     return f"{draws.choice('ABCDEFGHJKLMNPQRSTUVWXYZ')}{100 + draws.below(900)}"
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
+    """The text with a capital first letter."""
     return text[0].upper() + text[1:]
 
 
@@ -168,7 +183,7 @@ _OPENINGS = (
     "It was mentioned in passing that ",
     "By the way, ",
 )
-_REPORT_FACTS = "Report {{number}} facts that the text states, each about another {}."
+REPORT_FACTS = "Report {{number}} facts that the text states, each about another {}."
 
 
 def single_fact(names: Names, size: int) -> Case:
@@ -182,8 +197,8 @@ def single_fact(names: Names, size: int) -> Case:
     for value, (states, asks) in zip(values, names.sayings(family, size), strict=True):
         subject = f"the {names.surname()} {family.noun}"
         fact = names.stated(f"{subject} {states.format(value)}")
-        points.append(Point((fact,), _capital(asks.format(subject)), _capital(f"{subject} {states}."), value))
-    return Case(tuple(points), _REPORT_FACTS.format(family.noun))
+        points.append(Point((fact,), capital(asks.format(subject)), capital(f"{subject} {states}."), value))
+    return Case(tuple(points), REPORT_FACTS.format(family.noun))
 
 
 def many_facts(names: Names, size: int) -> Case:
@@ -198,9 +213,9 @@ def many_facts(names: Names, size: int) -> Case:
     points = []
     for value in islice(cycle(pool), size):
         subject = f"the {names.surname()} {family.noun}"
-        fact = ProseFact(_capital(f"{subject} {states.format(value)}."))
-        points.append(Point((fact,), _capital(asks.format(subject)), _capital(f"{subject} {states}."), value))
-    return Case(tuple(points), _REPORT_FACTS.format(family.noun))
+        fact = ProseFact(capital(f"{subject} {states.format(value)}."))
+        points.append(Point((fact,), capital(asks.format(subject)), capital(f"{subject} {states}."), value))
+    return Case(tuple(points), REPORT_FACTS.format(family.noun))
 
 
 def two_hops(names: Names, size: int) -> Case:
@@ -219,14 +234,12 @@ def two_hops(names: Names, size: int) -> Case:
         facts.append(names.stated(f"{subject} {states.format(value)}"))
         names.draws.shuffle(facts)
         asked = f"the {family.noun} that {person} looks after"
-        points.append(
-            Point(tuple(facts), _capital(asks.format(asked)), _capital(f"{asked} {states}."), value)
-        )
+        points.append(Point(tuple(facts), capital(asks.format(asked)), capital(f"{asked} {states}."), value))
     many = f"Name {{number}} people, and say what is told of the {family.noun} that each looks after."
     return Case(tuple(points), many)
 
 
-_MOVED_THINGS = (
+MOVED_THINGS = (
     "archive",
     "collection",
     "exhibition",
@@ -252,19 +265,17 @@ def latest_update(names: Names, size: int) -> Case:
     Similar to knowledge updates in LongMemEval (Wu et al. 2024) and to the order of turns in MRCR. The question says
     that the order is that of the text: comments of code, or documents of a haystack, have no order in time.
     """
-    draws, thing, order = names.draws, names.draws.choice(_MOVED_THINGS), "going by the order of the text"
+    draws, thing, order = names.draws, names.draws.choice(MOVED_THINGS), "going by the order of the text"
     points = []
     for _ in range(size):
         name = names.surname()
         values = names.values(CITIES, 2 + draws.below(2))
-        facts = tuple(
-            ProseFact(_capital(draws.choice(_MOVES).format(name, thing, value))) for value in values
-        )
+        facts = tuple(ProseFact(capital(draws.choice(_MOVES).format(name, thing, value))) for value in values)
         *before, value = values
         points.append(
             Point(
                 facts,
-                f"{_capital(order)}, to which city was the {name} {thing} moved last?",
+                f"{capital(order)}, to which city was the {name} {thing} moved last?",
                 f"The {name} {thing} was moved last to {{}}.",
                 value,
                 draws.choice(before),
@@ -334,7 +345,7 @@ def counting(names: Names, size: int) -> Case:
             Point(
                 tuple(facts),
                 f"How many {asks.format(subject)}?",
-                _capital(f"{subject} {counts}."),
+                capital(f"{subject} {counts}."),
                 _COUNTS[count],
                 _COUNTS[wrong],
                 str(count),
@@ -408,7 +419,7 @@ def contradiction(names: Names, size: int) -> Case:
             Point(
                 (names.stated(claim.format(subject, value)),),
                 f"What does the text say about {claim.split(' of ')[0]} of {subject}?",
-                _capital(f"{claim.format(subject, '{}')}."),
+                capital(f"{claim.format(subject, '{}')}."),
                 value,
                 wrong,
             )
@@ -440,9 +451,9 @@ def instruction(names: Names, size: int) -> Case:
         subject, (rule, obeys) = f"the {names.surname()} {noun}", order[number % len(order)]
         points.append(
             Point(
-                (ProseFact(_capital(rule.format(subject, word))),),
+                (ProseFact(capital(rule.format(subject, word))),),
                 f"Write a line about {subject}, and do what the text asks of whoever does so.",
-                f"{_capital(subject)} is mentioned in the text. {obeys}",
+                f"{capital(subject)} is mentioned in the text. {obeys}",
                 word,
             )
         )
@@ -465,7 +476,7 @@ def citation(names: Names, size: int) -> Case:
         subject = f"the {names.surname()} {family.noun}"
         points.append(
             Point(
-                (ProseFact(_capital(f"{subject} {states.format(value)}."), number),),
+                (ProseFact(capital(f"{subject} {states.format(value)}."), number),),
                 f"In which entry does the text say something about {subject}?",
                 f"The text says something about {subject} in entry {{}}.",
                 number,

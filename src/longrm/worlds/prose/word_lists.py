@@ -9,7 +9,9 @@ _VALUES: dict[str, tuple[str, ...]] = {sort: tuple(words.split()) for sort, word
 
 SURNAMES: tuple[str, ...] = tuple(_FACTS["surnames"].split())
 FIRST_NAMES: tuple[str, ...] = tuple(_FACTS["first_names"].split())
-ANIMALS, CITIES, GOODS, CODEWORDS = (_VALUES[sort] for sort in ("animals", "cities", "goods", "codewords"))
+ANIMALS, CITIES, CROPS, GOODS, CODEWORDS = (
+    _VALUES[sort] for sort in ("animals", "cities", "crops", "goods", "codewords")
+)
 
 
 class Family(NamedTuple):

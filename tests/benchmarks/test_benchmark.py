@@ -41,6 +41,23 @@ def test_an_unknown_name_is_an_error_with_the_known_ones(name, bench):
         bench(name)
 
 
+def test_an_existing_path_is_a_file_unless_it_has_the_name_of_a_benchmark(tmp_path, monkeypatch, bench):
+    monkeypatch.chdir(tmp_path)
+    for name in ("pairs.jsonl", "a:b.jsonl", "probe", "judgebench"):
+        Path(name).touch()
+
+    def named(bench):
+        return Evaluation.resolve(overrides={"bench": bench}).bench
+
+    assert named("pairs.jsonl") == "file:pairs.jsonl"
+    assert named("a:b.jsonl") == "file:a:b.jsonl"
+    assert named(str(tmp_path / "pairs.jsonl")) == f"file:{tmp_path / 'pairs.jsonl'}"
+    for kept in ("file:pairs.jsonl", "probe", "judgebench", "judgebench:x", "missing.jsonl"):
+        assert named(kept) == kept
+    with pytest.raises(ConfigError, match="'judgebench:judgebench' or 'file:judgebench'"):
+        bench("judgebench")
+
+
 @pytest.mark.parametrize("name", sorted({*BENCHMARKS} - {"probe"}))
 def test_a_path_without_data_is_an_error_at_once(name, tmp_path, bench):
     for path in (tmp_path / "nothing", tmp_path):

@@ -15,6 +15,7 @@ from scipy import stats
 
 from longrm.auditing.duplicates import Duplicates, Leakage
 from longrm.auditing.rows import AuditedRow, AuditedRows, Evidence
+from longrm.benchmarks import BenchmarkName
 from longrm.benchmarks.benchmark import AuditFinding, FindingCounter, bucket, measure_with
 from longrm.column_names import ColumnNames
 from longrm.config import Config
@@ -80,14 +81,14 @@ class AuditSettings(Config):
         format: The rows' format; by default recognized from the columns.
         columns: Names of the columns in the file, by longrm's names, such as `prompt = "question"`.
         similarity_threshold: Jaccard similarity of word 5-grams from which on two texts are near duplicates.
-        against: Benchmarks that the rows must not share text with, by name, such as `leval:PATH`.
+        against: Benchmarks or files that the rows must not share text with, such as `leval:PATH` or `pairs.jsonl`.
     """
 
     tokenizers: tuple[str, ...] = ()
     format: str | None = None
     columns: ColumnNames | None = None
     similarity_threshold: float = Field(0.8, gt=0, lt=1)
-    against: tuple[str, ...] = ()
+    against: tuple[BenchmarkName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

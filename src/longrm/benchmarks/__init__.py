@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import AfterValidator
 
 from longrm.benchmarks.benchmark import (
     BenchmarkRequest,
@@ -33,6 +35,7 @@ from longrm.errors import ConfigError
 __all__ = [
     "BENCHMARKS",
     "BenchmarkEntry",
+    "BenchmarkName",
     "BenchmarkRequest",
     "BenchmarkSource",
     "Leval",
@@ -83,6 +86,16 @@ BENCHMARKS: Mapping[str, BenchmarkEntry] = {
 """The registry of benchmarks: a new one is one file and one entry."""
 
 
+def _with_kind(bench: str) -> str:
+    """`file:PATH` for an existing path, unless it begins with the name of a benchmark."""
+    is_path = bench.partition(":")[0] not in BENCHMARKS and Path(bench).exists()
+    return f"file:{bench}" if is_path else bench
+
+
+BenchmarkName = Annotated[str, AfterValidator(_with_kind)]
+"""A setting: a benchmark as `load` takes it, or the path of the user's own data."""
+
+
 def load(
     bench: str,
     *,
@@ -104,8 +117,8 @@ def load(
     entry = BENCHMARKS.get(name)
     if entry is None or bool(path) != entry.needs_path:
         usage = [f"{known}:PATH" if one.needs_path else known for known, one in BENCHMARKS.items()]
-        hint = f"did you mean 'file:{bench}'? " if Path(bench).exists() else ""
-        raise ConfigError(f"no benchmark '{bench}'; {hint}known: {', '.join(usage)}")
+        hint = f"write '{bench}:{bench}' or 'file:{bench}'; " if entry and Path(bench).exists() else ""
+        raise ConfigError(f"no file and no benchmark '{bench}'; {hint}known: {', '.join(usage)}")
     if source.columns and not entry.own_columns:
         raise ConfigError(f"--columns is only supported with file:PATH; {name} has fixed columns")
     return replace(entry.load(BenchmarkRequest(bench, path, source, probe, leval, own)), rule=entry.rule)

@@ -31,7 +31,7 @@ _COMMON = {
 
 @click.command("attribute", cls=Command, common=_COMMON)
 @setting("--model", "model", "A model, as for longrm evaluate (default: that of --run).", metavar="MODEL")
-@click.option("--data", metavar="PATH", help="Your preference data; the same as --bench file:PATH.")
+@click.option("--data", metavar="PATH", help="Your preference data; the same as --bench PATH.")
 @setting("--bench", "bench", "A benchmark, as for longrm evaluate.", metavar="NAME:PATH")
 @click.option("--run", "run", metavar="RUN", type=PATH, help="Explain comparisons of this evaluation.")
 @click.option("--items", metavar="ID,ID", help="Explain these comparisons only.")

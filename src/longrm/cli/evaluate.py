@@ -38,7 +38,7 @@ _COMMON = {
 @click.command("evaluate", cls=Command, common=_COMMON)
 @setting("--model", "model", _MODEL_HELP, metavar="MODEL")
 @setting("--recorded", "recorded", "Recorded judgments to evaluate instead of a model.", metavar="PATH")
-@setting("--bench", "bench", "A benchmark from the list above.", metavar="NAME:PATH")
+@setting("--bench", "bench", "Your data, or a benchmark from the list above.", metavar="PATH")
 @setting("--format", "judge.format", _FORMAT_HELP, _FORMATS, "FORMAT")
 @setting("--template", "judge.template", "Your own judging prompt (jinja2).", metavar="FILE")
 @setting("--verdict", "judge.verdict", "Pattern of the verdict that your template asks for.", metavar="REGEX")
@@ -58,12 +58,12 @@ def command(
 
     \b
     longrm evaluate --model MODEL --bench probe --out runs/probe
-    longrm evaluate --model MODEL --bench file:pairs.jsonl --out runs/mine
+    longrm evaluate --model MODEL --bench pairs.jsonl --out runs/mine
     longrm evaluate --recorded FILE --bench judgebench:FILE --out runs/judge
 
     \b
-    Benchmarks: probe (generated contexts), file:PATH (your preference data), and
-    with a PATH long-rewardbench, rewardbench, rewardbench-2, judgebench, ppe,
+    Benchmarks: probe (generated contexts), the path of your preference data, and
+    NAME:PATH with long-rewardbench, rewardbench, rewardbench-2, judgebench, ppe,
     rmb, rm-bench, judgelrm, memrewardbench, if-rewardbench, fc-rewardbench,
     long-form-rewardbench, plan-rewardbench, leval, squality and tau-bench.
     \f

@@ -11,13 +11,17 @@ from longrm.reward_models import RewardModel
 
 
 def evaluate(
-    model: str | RewardModel, bench: str, out: str | Path, settings: Mapping[str, Any] | None = None
+    model: str | RewardModel,
+    bench: str | Path,
+    out: str | Path,
+    settings: Mapping[str, Any] | None = None,
 ) -> Run:
     """Evaluates a reward model on a benchmark into a run folder, or continues the run there; returns the run.
 
     Args:
         model: A name as for `longrm evaluate --model`, or a loaded model.
-        bench: `probe`, or NAME:PATH, such as `file:pairs.jsonl`.
+        bench: The path of your own comparisons, such as `pairs.jsonl`; `probe`; or NAME:PATH, as in
+            `judgebench:FOLDER`.
         out: The run folder.
         settings: Settings of `longrm evaluate` by dotted key, such as {"judging.votes": 5}.
 
@@ -25,7 +29,7 @@ def evaluate(
         LongRMError: With the message that `longrm evaluate` prints.
     """
     loaded = None if isinstance(model, str) else model
-    run_evaluation(_resolved(model, {"bench": bench, **(settings or {})}), Path(out), model=loaded)
+    run_evaluation(_resolved(model, {"bench": str(bench), **(settings or {})}), Path(out), model=loaded)
     return Run(out)
 
 

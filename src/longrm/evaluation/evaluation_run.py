@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from longrm import benchmarks, reward_models
-from longrm.benchmarks import BenchmarkSource, Leval, LoadedBenchmark, OwnTokenizer, Probe
+from longrm.benchmarks import BenchmarkName, BenchmarkSource, Leval, LoadedBenchmark, OwnTokenizer, Probe
 from longrm.clients.remote_settings import ModelName, Remote, refuse_server, servers_of
 from longrm.config import Config
 from longrm.errors import ConfigError, DataError
@@ -24,7 +24,7 @@ class JudgedBenchmark(Config):
         model: A folder or Hub id, `openai:URL#NAME`, `longrm:URL`, `likelihood:MODEL`,
             `likelihood:MODEL#REFERENCE`, `tokens:MODEL`, `ensemble:mean-rank:MODEL+MODEL`, `baseline:NAME`,
             `compress:MODEL` or `simulated:RATE`.
-        bench: `probe`, or NAME:PATH with `long-rewardbench`, `rewardbench`, `rewardbench-2`, `judgebench`, `rm-bench`,
+        bench: `probe`, the path of your own data, or NAME:PATH with `long-rewardbench`, `rewardbench`, `rewardbench-2`, `judgebench`, `rm-bench`,
             `rmb`, `ppe`, `judgelrm`, `memrewardbench`, `if-rewardbench`, `long-form-rewardbench`, `fc-rewardbench`,
             `plan-rewardbench`, `squality`, `tau-bench`, `leval` or `file`.
         source: How to read a benchmark's files.
@@ -36,7 +36,7 @@ class JudgedBenchmark(Config):
     """
 
     model: ModelName | None = None
-    bench: str
+    bench: BenchmarkName
     source: BenchmarkSource = BenchmarkSource()
     probe: Probe = Probe()
     leval: Leval = Leval()

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from longrm.benchmarks import BenchmarkSource, LoadedBenchmark
+from longrm.benchmarks import BenchmarkName, BenchmarkSource, LoadedBenchmark
 from longrm.config import OPERATIONAL, Config
 from longrm.data.files import find_files
 from longrm.errors import ConfigError, nearest
@@ -130,13 +130,13 @@ class ComparisonRecipe(SynthesisRecipe):
     """Settings of the recipes that start from comparisons with a known gold order.
 
     Attributes:
-        source: The comparisons: `file:PATH`, a benchmark with its path, or `probe` for generated worlds, as in `longrm
-            evaluate --bench`.
+        source: The comparisons: the path of your own, a benchmark with its path, or `probe` for generated worlds, as in
+            `longrm evaluate --bench`.
         license: Its license, for the manifest.
         reading: How to read a benchmark's files.
     """
 
-    source: str
+    source: BenchmarkName
     license: str = "unknown"
     reading: BenchmarkSource = BenchmarkSource()
 

@@ -393,3 +393,9 @@ def test_pairs_that_a_rule_decides_are_found(tmp_path):
     assert shortcut.count == 160
     assert shortcut.examples[0].startswith("baseline:")
     assert found("exchange").count == 0  # Control: a world that no rule answers
+
+
+def test_judging_prompts_are_refused_by_their_name(put):
+    row = {"prompt": "a", "gold": "A", "order": [0, 1], "id": "x", "group": "g", "format": "pairwise"}
+    with pytest.raises(DataError, match=r"a\.jsonl, line 1: judging prompts are not audited"):
+        audit(put("a.jsonl", row))

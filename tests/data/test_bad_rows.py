@@ -129,3 +129,16 @@ def test_files_without_a_readable_row(put):
         read(put("rows.jsonl", {"text": "a"}))
     with pytest.raises(DataError, match=r"no row .*line 1, field 'chosen'"):
         read(put("rows.jsonl", PAIR | {"chosen": ""}), on_bad_row="skip")
+
+
+def test_rows_that_only_training_reads_name_their_objective(put):
+    rows = {
+        "sft": {"prompt": "a", "completion": "b"},
+        "grpo": {"prompt": "a", "gold": "A", "order": [0, 1], "id": "x", "group": "g", "format": "pairwise"},
+    }
+    for objective, row in rows.items():
+        with pytest.raises(DataError, match=f"line 1.* longrm train {objective}"):
+            read(put("rows.jsonl", row))
+    columns = rows["grpo"] | {"responses": ["b", "c"], "ranks": [1, 2]}
+    (found,) = read(put("rows.jsonl", columns))
+    assert found.comparison.metadata["gold"] == "A"

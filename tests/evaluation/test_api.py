@@ -26,7 +26,15 @@ def test_the_path_of_a_file_is_enough(tmp_path):
     path = tmp_path / "pairs.jsonl"
     write(path, generate(WorldPlan("records", 64), 4, words_tokenizer()))
     plain = longrm.evaluate("baseline:overlap", path, tmp_path / "plain")
-    words = ["evaluate", "--model", "baseline:overlap", "--bench", str(path), "--out", str(tmp_path / "plain")]
+    words = [
+        "evaluate",
+        "--model",
+        "baseline:overlap",
+        "--bench",
+        str(path),
+        "--out",
+        str(tmp_path / "plain"),
+    ]
     assert CliRunner().invoke(cli, words).exit_code == 0  # the settings of the run are the same
     named = longrm.evaluate("baseline:overlap", f"file:{path}", tmp_path / "named")
     assert plain.summary == named.summary

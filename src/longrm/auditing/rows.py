@@ -17,7 +17,7 @@ from longrm.benchmarks.long_rewardbench import TASKS
 from longrm.data import read, read_demonstrations
 from longrm.data.fields import group_of, whole_length
 from longrm.data.files import find_files, raw_rows
-from longrm.data.formats import recognize
+from longrm.data.formats import JUDGE_PROMPT, recognize
 from longrm.data.readers import Skipped
 from longrm.errors import ConfigError, DataError
 from longrm.reading import FieldError, cut, is_number, located
@@ -173,6 +173,8 @@ def _recognized(path: Path, columns: Mapping[str, str] | None) -> str:
     if name is None:
         names = cut(", ".join(sorted(filled)))
         message = f"unknown format (columns {names}); map yours with --columns prompt=QUESTION,chosen=GOOD"
+        if filled >= JUDGE_PROMPT:
+            message = "judging prompts are not audited; audit the comparisons that they were made of"
         raise DataError(located(row.place, message))
     return name
 

@@ -43,6 +43,8 @@ _OTHER_PROMPTS = (*QUESTIONS, "instruction", "input")
 _REJECTED = ("rejected", "rejects", "rejected_responses")
 _NATIVE = frozenset({"prompt", "responses", "ranks", "context", "question", "evidence", "role"})
 _OPEN_RUBRICS = frozenset({"instruction", "response_a", "response_b", "winner"})
+JUDGE_PROMPT = frozenset({"prompt", "gold", "order", "format"})
+"""The columns of a row of `longrm synthesize judge-prompts`, which has no responses."""
 _TURN = re.compile(r"\n\n(Human|Assistant):")
 _WINNER = re.compile(r"\s*(?:response[\s_]*)?([ab])\s*", re.IGNORECASE)
 
@@ -392,7 +394,7 @@ FORMATS = {
 
 
 def recognize(columns: Set[str]) -> str | None:
-    """The name of the format with these columns."""
+    """The name of the format with these columns; None if they are not a comparison."""
     if "chat_template" in columns and columns & {"chosen", "golden"}:
         return "chat_template"
     if "candidates" in columns:
@@ -401,6 +403,8 @@ def recognize(columns: Set[str]) -> str | None:
         return "trl"
     if columns >= _OPEN_RUBRICS:
         return "open_rubrics"
+    if columns >= JUDGE_PROMPT and "responses" not in columns:
+        return None
     if "prompt" in columns and columns & {"responses", "ranks", "group"}:
         return "longrm"
     return "longrm" if columns >= {"context", "question", "responses"} else None

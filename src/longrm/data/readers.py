@@ -10,7 +10,14 @@ from typing import Any, Generic, Literal, TypeVar
 from longrm.column_names import check_columns
 from longrm.data.fields import FileRow, scores_of
 from longrm.data.files import RawRow, find_files, raw_rows
-from longrm.data.formats import FORMATS, demonstration_from, describe_formats, judge_prompt_from, recognize
+from longrm.data.formats import (
+    FORMATS,
+    JUDGE_PROMPT,
+    demonstration_from,
+    describe_formats,
+    judge_prompt_from,
+    recognize,
+)
 from longrm.errors import DataError
 from longrm.reading import FieldError, cut, located, reading, short
 from longrm.types import Comparison, Demonstration, Outcome
@@ -206,6 +213,10 @@ def _recognize(path: Path, files: list[Path], on_bad_row: str, columns: Mapping[
             if {"prompt", "completion"} <= raw.value.keys():
                 problem = (
                     f"{raw.place}: the columns ({names}) are a demonstration; read it with longrm train sft"
+                )
+            elif raw.value.keys() >= JUDGE_PROMPT:
+                problem = (
+                    f"{raw.place}: the columns ({names}) are a judging prompt; read it with longrm train grpo"
                 )
         if on_bad_row == "stop":
             break

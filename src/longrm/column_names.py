@@ -10,7 +10,18 @@ from longrm.reading import FieldError, short
 
 COLUMNS = (
     *("prompt", "context", "question", "chosen", "rejected", "rejects", "candidates", "candidates_score"),
-    *("responses", "ranks", "chat_template", "golden", "completion", "answer", "metric", "evidence", "tools"),
+    *(
+        "responses",
+        "ranks",
+        "scores",
+        "chat_template",
+        "golden",
+        "completion",
+        "answer",
+        "metric",
+        "evidence",
+        "tools",
+    ),
     *("rubrics", "instruction", "response_a", "response_b", "winner", "id", "group", "metadata", "task"),
     *("subtype", "source", "length", "depth", "margin", "probability"),
 )

@@ -1,5 +1,8 @@
 """Loading by name, the audit, measured lengths and the probe."""
 
+import json
+import logging
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -224,3 +227,19 @@ def test_approximate_tokens_are_near_those_of_a_large_model():
 def test_a_row_of_another_benchmark_is_an_error_that_says_what_it_has(name, field, put, bench):
     with pytest.raises(DataError, match=f"line 1, field '{field}': .*[;,] found only id, text$"):
         bench(f"{name}:{put('rows.jsonl', {'id': 'a', 'text': 'b'})}")
+
+
+def test_a_file_without_a_gold_order_is_named_before_any_work(tmp_path, caplog, bench):
+    row = {"prompt": "Who?", "responses": ["Ann", "Bob"]}
+    scored = row | {"scores": [1.0, 2.0], "scores_outcome": "answered", "scores_by": "runs/long/model"}
+    for rows, said in {
+        (json.dumps(row),): "1 of 1 comparisons have no gold order: add a column 'ranks'",
+        (json.dumps(scored), json.dumps(row | {"ranks": [1, 2]})): "1 of 2 .* those of long, not gold",
+    }.items():
+        path = tmp_path / "rows.jsonl"
+        path.write_text("\n".join(rows))
+        with caplog.at_level(logging.INFO, "longrm"):
+            bench(f"file:{path}")
+        (warning,) = (one.getMessage() for one in caplog.records if one.levelname == "WARNING")
+        assert re.search(f"{path}: {said}", warning)
+        caplog.clear()

@@ -147,4 +147,4 @@ def test_nothing_empty_is_printed(capsys, monkeypatch):
 def test_without_gold_there_is_no_accuracy(capsys, monkeypatch):
     record = replace(records()[1], ranks=None, length=None, task="", trials=())
     out = printed(capsys, monkeypatch, summed([record]))
-    assert out == "judge on probe: accuracy undefined outcomes 1 answered"
+    assert out == "judge on probe: accuracy undefined: no comparison has a gold order outcomes 1 answered"

@@ -1,8 +1,10 @@
 import json
+import logging
 
 import pytest
 
 from longrm.data import FORMATS, read
+from longrm.errors import DataError
 from longrm.types import Comparison, Span, message_text
 
 USER = {"role": "user", "content": "The code of Quill is amber.\n\nQuestion: What is the code?"}
@@ -161,3 +163,42 @@ def test_a_named_format_is_used_and_an_unknown_one_refused(tmp_path):
     with pytest.raises(ValueError, match=r"there is no format 'tlr'; known: .*trl"):
         one(tmp_path, row, format="tlr")
     assert set(FORMATS) == {"longrm", "trl", "chat_template", "candidates", "open_rubrics"}
+
+
+ANSWERED = {"prompt": "Who?", "responses": ["Ann", "Bob", "Cy"]}
+
+
+@pytest.mark.parametrize(
+    ("gold", "ranks"),
+    [
+        ({"scores": [1, 3.5, 1]}, (2, 1, 2)),
+        ({"scores": [True, False, False]}, (1, 2, 2)),
+        ({"scores": [-1, 0, 1e9], "ranks": [1, 2, 3]}, (1, 2, 3)),
+        ({"scores": None}, None),
+        ({"scores": [1, 3.5, 1], "scores_outcome": "answered", "scores_by": "a model"}, None),
+        ({"scores": None, "scores_outcome": "too_long"}, None),
+        ({}, None),
+    ],
+)
+def test_scores_are_a_gold_order_unless_a_model_wrote_them(gold, ranks, tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "longrm"):
+        format, comparison = one(tmp_path, ANSWERED | gold)
+    assert (format, comparison.ranks) == ("longrm", ranks)
+    assert comparison.metadata == {name: value for name, value in gold.items() if name != "ranks"}
+    said = "the gold order is that of the column 'scores'" in caplog.text
+    assert said == (ranks is not None and "ranks" not in gold)
+
+
+@pytest.mark.parametrize("scores", [[1, 2], "1", [1, None, 2], [1, 2, float("nan")], {"judge": 1}])
+def test_scores_that_are_no_order_are_refused(scores, tmp_path):
+    with pytest.raises(DataError, match="line 1, field 'scores'"):
+        one(tmp_path, ANSWERED | {"scores": scores})
+
+
+def test_a_column_of_scores_may_have_another_name(tmp_path, caplog):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(ANSWERED | {"rating": [1, 2, 5]}))
+    with caplog.at_level(logging.INFO, "longrm"):
+        (row,) = read(path, columns={"scores": "rating"})
+    assert row.comparison.ranks == (3, 2, 1)
+    assert "the column 'rating'" in caplog.text

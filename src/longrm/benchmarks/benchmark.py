@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from longrm.data.fields import (
     required,
     to_json_types,
     whole_length,
+    why_no_gold,
 )
 from longrm.data.files import find_files, is_row_file, origin_of, raw_rows
 from longrm.data.readers import convert_row
@@ -40,6 +42,7 @@ if TYPE_CHECKING:  # their files import this one
     from longrm.benchmarks.leval import Leval
     from longrm.benchmarks.probe import Probe
 
+_logger = logging.getLogger(__name__)
 _EXAMPLES = 10
 _FINDINGS = {
     "duplicates": "comparisons whose prompt and responses came before",
@@ -252,8 +255,17 @@ def load_comparison_file(request: BenchmarkRequest) -> LoadedBenchmark:
             else:
                 yield row.comparison
 
-    if source.on_bad_row == "stop":
-        deque(comparisons(), maxlen=0)  # a bad row ends the run before any work is done
+    # Before any work is done: a bad row stops here, and a missing gold order is said.
+    gold = [row.ranks is not None or why_no_gold(row.metadata) for row in comparisons()]
+    missing = [reason for reason in gold if isinstance(reason, str)]
+    if missing:
+        _logger.warning(
+            "%s: %d of %d comparisons have no gold order: %s",
+            request.path,
+            len(missing),
+            len(gold),
+            missing[0],
+        )
     rows = AuditedComparisons(lambda _: _with_length(comparisons(), measure), limit=source.limit)
     return LoadedBenchmark(request.name, rows, reading=reader, provenance=origin_of(reader.files))
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 
-from longrm.reading import FieldError, cut, error_message, is_number, parse_json, short
+from longrm.reading import FieldError, cut, error_message, is_number, parse_json, short, short_name
 from longrm.types import MAX_LENGTH, Comparison, Message, Response, Span, Tool, message_text
 
 FileRow = Mapping[str, Any]
@@ -137,12 +137,44 @@ def ranks_of(value: Any, count: int, field: str) -> tuple[int, ...]:
 
 
 def scores_of(value: Any, count: int, field: str) -> Sequence[float]:
-    """One number for each candidate."""
+    """One number for each response."""
     if not isinstance(value, list | tuple) or not all(map(is_number, value)):
         raise FieldError(field, f"must be a list of numbers, got {short(value)}")
     if len(value) != count:
-        raise FieldError(field, f"{len(value)} scores for {count} candidates; give one score for each")
+        raise FieldError(field, f"{len(value)} scores for {count} responses; give one score for each")
     return value
+
+
+def gold_ranks(row: FileRow, count: int) -> tuple[int, ...] | None:
+    """The gold ranks of a row's responses by its column `ranks`, else `scores`; None if it has neither.
+
+    Scores that `longrm score` wrote are no gold.
+    """
+    if row.get("ranks") is not None:
+        return ranks_of(row["ranks"], count, "ranks")
+    if row.get("scores") is None or scored_by(row) is not None:
+        return None
+    given = row["scores"]
+    if isinstance(given, list | tuple):  # labels such as [true, false]
+        given = [int(value) if isinstance(value, bool) else value for value in given]
+    scores = scores_of(given, count, "scores")
+    if not all(map(math.isfinite, scores)):
+        raise FieldError("scores", f"must be finite numbers, got {short(scores)}")
+    best_first = sorted({*scores}, reverse=True)
+    return tuple(best_first.index(score) + 1 for score in scores)
+
+
+def scored_by(row: FileRow) -> str | None:
+    """The model of the column `scores` if `longrm score` wrote it."""
+    written = "scores_outcome" in row or "scores_by" in row
+    return str(row.get("scores_by") or "a model") if written else None
+
+
+def why_no_gold(row: FileRow) -> str:
+    """Why a row without gold ranks has none, and how to add some."""
+    if row.get("scores") is not None and (model := scored_by(row)) is not None:
+        return f"'scores' are those of {short_name(model)}, not gold; longrm rank makes ranks of them"
+    return "add a column 'ranks' (1 is the best) or 'scores' (higher is better)"
 
 
 def ranks_by_scores(scores: Sequence[float]) -> tuple[int, ...]:

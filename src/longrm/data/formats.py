@@ -18,6 +18,7 @@ from longrm.data.fields import (
     find_context,
     find_question,
     find_text,
+    gold_ranks,
     group_of,
     messages_of,
     name_of,
@@ -301,7 +302,7 @@ def to_native_row(comparison: Comparison) -> dict[str, Any]:
 
 
 def from_native_row(row: FileRow, number: int) -> Comparison:
-    """The inverse of `to_native_row`; other columns become metadata."""
+    """The inverse of `to_native_row`; other columns become metadata. Without `ranks`, `scores` are the gold order."""
     prompt = _prompt_of(row, "prompt")
     responses = responses_of(required(row, "responses")[1], "responses")
     if not isinstance(row.get("metadata") or {}, Mapping):
@@ -313,7 +314,7 @@ def from_native_row(row: FileRow, number: int) -> Comparison:
         context=prompt.context or _spans(row, "context", prompt.messages),
         question=prompt.question or next(iter(_spans(row, "question", prompt.messages)), None),
     )
-    ranks = None if row.get("ranks") is None else ranks_of(row["ranks"], len(responses), "ranks")
+    ranks = gold_ranks(row, len(responses))
     evidence = _spans(row, "evidence", prompt.messages)
     return _comparison(
         row, number, prompt, responses, ranks, used=_NATIVE, field="responses", role=role, evidence=evidence
@@ -367,9 +368,11 @@ def judge_prompt_from(row: FileRow, number: int) -> Demonstration:
     order = columns["order"]
     if not isinstance(order, list) or not order or not all(type(index) is int for index in order):
         raise FieldError("order", f"must be a list of whole numbers, got {short(order)}")
+    # A comparison has a prompt for each order and format. Rollouts are seeded by this id, so pairwise prompts keep that
+    # of earlier versions.
+    form = "" if columns["format"] == "pairwise" else f"{columns['format']}-"
     return Demonstration(
-        # A comparison has a prompt for each order.
-        id=f"{name_of(row, 'id')}#{'-'.join(map(str, order))}",
+        id=f"{name_of(row, 'id')}#{form}{'-'.join(map(str, order))}",
         prompt=prompt.messages,
         completion=(),
         metadata=columns,
@@ -388,7 +391,7 @@ FORMATS = {
     "candidates": RowFormat("prompt, candidates", _from_candidates),
     "trl": RowFormat("prompt, chosen, rejected", _from_trl),
     "open_rubrics": RowFormat("instruction, response_a, response_b, winner", _from_open_rubrics),
-    "longrm": RowFormat("prompt, responses, ranks", from_native_row),
+    "longrm": RowFormat("prompt, responses, ranks or scores", from_native_row),
 }
 """The formats by name."""
 

@@ -171,8 +171,12 @@ def read(
     reader = ComparisonReader(path, files, name, on_bad_row, columns, convert)
     how = "as requested" if format else "recognized from its columns"
     _logger.info("reading %s in the format '%s', %s", path, name, how)
-    if next(iter(reader), None) is None:
+    first = next(iter(reader), None)
+    if first is None:
         raise DataError(f"{path}: no row can be read{reader.skipped.first()}")
+    if name == "longrm" and first.source.get("ranks") is None and first.comparison.ranks is not None:
+        column = columns.get("scores", "scores")
+        _logger.info("the gold order is that of the column '%s': higher is better, equal scores tie", column)
     return reader
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
 
+from longrm.data.fields import why_no_gold
 from longrm.data.joining import Encoded, encode
 from longrm.data.readers import ComparisonRow, DemonstrationRow
 from longrm.data.tokenizing import Tokenizer
@@ -80,7 +81,9 @@ def tokenize(row: ComparisonRow | DemonstrationRow, tokenizer: Tokenizer) -> Tok
             source = row.comparison
             ranks, contrasts = source.ranks, _contrasts(source)
             if ranks is None:
-                raise DataError(f"'{source.id}' has no gold order to train on: its ranks are unknown")
+                raise DataError(
+                    f"'{source.id}' has no gold order to train on: {why_no_gold(source.metadata)}"
+                )
             order = sorted(range(len(ranks)), key=lambda at: contrasts is not None and not contrasts[at])
             responses = [source.responses[at] for at in order]
             known = TrainingRow(

@@ -24,9 +24,9 @@ class JudgedBenchmark(Config):
         model: A folder or Hub id, `openai:URL#NAME`, `longrm:URL`, `likelihood:MODEL`,
             `likelihood:MODEL#REFERENCE`, `tokens:MODEL`, `ensemble:mean-rank:MODEL+MODEL`, `baseline:NAME`,
             `compress:MODEL` or `simulated:RATE`.
-        bench: `probe`, the path of your own data, or NAME:PATH with `long-rewardbench`, `rewardbench`, `rewardbench-2`, `judgebench`, `rm-bench`,
-            `rmb`, `ppe`, `judgelrm`, `memrewardbench`, `if-rewardbench`, `long-form-rewardbench`, `fc-rewardbench`,
-            `plan-rewardbench`, `squality`, `tau-bench`, `leval` or `file`.
+        bench: `probe`, the path of your own data, or NAME:PATH with `long-rewardbench`, `rewardbench`, `rewardbench-2`,
+            `judgebench`, `rm-bench`, `rmb`, `ppe`, `judgelrm`, `memrewardbench`, `if-rewardbench`,
+            `long-form-rewardbench`, `fc-rewardbench`, `plan-rewardbench`, `squality`, `tau-bench`, `leval` or `file`.
         source: How to read a benchmark's files.
         probe: Lengths, depths and tasks of a probe.
         leval: How answers become comparisons in `leval`.

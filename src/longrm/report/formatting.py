@@ -162,7 +162,8 @@ def headline(summary: EvaluationSummary) -> str:
     """Main accuracy against chance and the best rule, the context boundary, and how much has no answer."""
     accuracy, metric = summary.accuracy.strict, summary.main_metric
     if accuracy.value is None:
-        parts = ["accuracy undefined"]
+        no_gold = summary.counts.without_gold == summary.counts.comparisons
+        parts = [f"accuracy undefined{': no comparison has a gold order' if no_gold else ''}"]
     else:
         value = f"{percent(accuracy.value)} {interval(accuracy)}".rstrip()
         comparisons, chance = plural(accuracy.n, "comparison"), percent(summary.chance[metric])

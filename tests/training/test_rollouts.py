@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import longrm
+from longrm.data import write as write_comparisons
 from longrm.errors import ConfigError, DataError, TrainingError
 from longrm.judging import load_format
 from longrm.judging.judge_prompts import judge_prompt_rows
@@ -22,6 +23,7 @@ from longrm.modeling.saving import save
 from longrm.rng import seed_of
 from longrm.runs.logs import Log
 from longrm.runs.records import RolloutRecord
+from longrm.synthesis.recipes import judge_prompts
 from longrm.training.checkpoints import saved_steps
 from longrm.training.objectives import GRPO
 from longrm.training.rollouts import advantages, rollout_metrics
@@ -429,6 +431,21 @@ def test_an_epoch_reads_every_comparison_once_in_both_orders(finished, rows, ste
         assert sorted(name for names in epoch for name in names) == expected
     for names in groups:
         assert set(Counter(name.rpartition("#")[0] for name in names).values()) == {2}
+
+
+def test_prompts_of_pairs_in_several_formats_train(settings, tmp_path):
+    """Listwise prompts of pairs have the orders of pairwise ones."""
+    write_comparisons(tmp_path / "pairs.jsonl", generate(WorldPlan("records", 32), 2, TOKENIZER))
+    recipe = {"source": str(tmp_path / "pairs.jsonl"), "formats": ["pairwise", "listwise", "pointwise"]}
+    judge_prompts.synthesize(judge_prompts.RECIPE.resolve(None, recipe), tmp_path / "prompts")
+    data = {"path": str(tmp_path / "prompts"), "per_step": 6}
+    train(settings("file", data=data, optimizer__steps=2), tmp_path / "run")
+    ids = [record.id for record in rollouts_of(tmp_path / "run")]
+    forms = Counter(name.rpartition("#")[2] for name in ids)
+    assert forms == dict.fromkeys(
+        ("0-1", "1-0", "listwise-0-1", "listwise-1-0", "pointwise-0", "pointwise-1"), 2
+    )
+    assert len({name.rpartition("#")[0] for name in ids}) == 2
 
 
 def test_iterations_keep_the_length_of_their_first_step(finished, steps_of):

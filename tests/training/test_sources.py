@@ -115,7 +115,7 @@ def pairs(tmp_path):
 def test_a_step_is_a_pure_function_of_its_number(pairs, opened):
     data = {"path": str(pairs), "per_step": 3}
     one, other = opened(**data), opened(**data)
-    assert one.epoch_steps() == 3
+    assert one.steps(1) == 3
     forth = [one.batch(step, None) for step in range(6)]
     back = [other.batch(step, None) for step in reversed(range(6))]
     assert forth == back[::-1]
@@ -237,7 +237,7 @@ def test_examples_of_several_sources_have_the_path_in_their_ids(put, pairs, open
     short = put("short.jsonl", row, row | {"id": "y"})
     sources = [{"path": str(pairs)}, {"path": str(short), "weight": 2.0}]
     source = opened(sources=sources, per_step=4)
-    assert source.epoch_steps() == 3
+    assert source.steps(1) == 3
     epoch = [example for step in range(3) for example in source.batch(step, None)]
     assert Counter(example.source for example in epoch) == {str(pairs): 7, str(short): 4}
     ids = Counter(example.id for example in epoch if example.source == str(short))
@@ -253,6 +253,51 @@ def test_demonstrations_of_a_file(put, opened):
     assert words_tokenizer().decode(example.tokens.responses[0], special=False) == "copper"
     with pytest.raises(ConfigError, match="'trl' is a format of comparisons"):
         opened(sources=[{"path": path, "format": "trl"}], kind="demonstration")
+
+
+def judge_prompts(*sizes):
+    """Comparisons with so many prompts."""
+    shared = {"prompt": "the access code ?", "gold": "1", "format": "pointwise"}
+    return [
+        shared | {"id": f"c{number}", "order": [at]}
+        for number, size in enumerate(sizes)
+        for at in range(size)
+    ]
+
+
+def test_a_step_has_as_many_whole_comparisons_as_fit(put, opened, caplog):
+    sizes = [2, 3, 4] * 30 + [60]  # one is larger than a step
+    data = {"path": str(put("prompts.jsonl", *judge_prompts(*sizes))), "per_step": 45, "kind": "judge_prompt"}
+    with caplog.at_level(logging.INFO, "longrm"):
+        source = opened(**data)
+    ends = [source.steps(epochs) for epochs in (1, 2, 3)]
+    batches = [source.batch(step, None) for step in range(ends[-1])]
+    for start, end in pairwise([0, *ends]):
+        epoch = [Counter(example.id.partition("#")[0] for example in batch) for batch in batches[start:end]]
+        assert sum(epoch, Counter()) == {f"c{number}": size for number, size in enumerate(sizes)}
+        assert sum(len(batch) for batch in epoch) == len(sizes), "comparisons stay together"
+        for batch, following in pairwise(epoch):
+            next_one = next(iter(following.values()))
+            assert batch.total() <= 45 < batch.total() + next_one or len(batch) == 1
+    resumed = opened(**data)
+    assert [resumed.batch(step, None) for step in reversed(range(ends[-1]))] == batches[::-1]
+    said = sorted(len(batch) for batch in batches[: ends[0] - 1])
+    assert said[-1] == 60
+    assert f"data.per_step = 45: a step reads {said[0]} to 60 rows" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("per_step", "rows", "said"), [(4, 4, ""), (5, 4, "a step reads 4 rows"), (90, 14, "")]
+)
+def test_steps_of_comparisons_of_one_size(per_step, rows, said, put, opened, caplog):
+    path = str(put("prompts.jsonl", *judge_prompts(*[2] * 7)))
+    with caplog.at_level(logging.INFO, "longrm"):
+        source = opened(path=path, per_step=per_step, kind="judge_prompt")
+    steps = -(-14 // rows)
+    sizes = [len(source.batch(step, None)) for step in range(steps)]
+    assert (source.steps(1), source.steps(2), sizes[0], sum(sizes)) == (steps, 2 * steps, rows, 14)
+    assert said in caplog.text
+    assert ("data.per_step" in caplog.text) == bool(said)
 
 
 WORLD = {"responses": [2, 4], "tokens_per_step": 512, "responses_per_step": 12}

@@ -42,7 +42,7 @@ from longrm.errors import DataError
 from longrm.reading import file_digest, read_json
 from longrm.runs.progress import Progress, no_progress
 
-_LAYOUT = 6  # count up when the files of an entry, or the meaning of a row, change
+_LAYOUT = 7  # count up when the files of an entry, or the meaning of a row, change
 _TOKENS, _ROWS, _SKIPPED = "tokens.bin", "rows.jsonl", "skipped.json"
 _IDS = np.dtype("<u4")
 _logger = logging.getLogger(__name__)

@@ -169,7 +169,8 @@ class DataSettings(Config):
         too_long: What to do about a row whose prompt and longest response exceed `max_tokens`; none is truncated.
         max_tokens: Longest row in tokens; the model's context window by default.
         without_contrast: What to do about a row of judgments that all give the same score.
-        per_step: Rows per optimizer step.
+        per_step: Rows per optimizer step. The prompts of a comparison for a judge stay together: a step reads as many
+            comparisons as fit.
         group_by_length: Rows of similar length that follow each other. Set it to the number of groups of devices that
             read different rows, so that they take equally long; it should divide `per_step`.
     """

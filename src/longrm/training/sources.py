@@ -4,6 +4,7 @@ No iterator holds state, so a resumed run draws what an uninterrupted one would 
 """
 
 import logging
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -141,21 +142,32 @@ class FileSource:
         self.counts = {name: sum(file.counts[name] for file in files) for name in files[0].counts}
         self.digest = "-".join(file.tokenized.digest for file in files)
         self._files = files
-        # `per_step` counts rows, and comparisons are read whole.
-        self._per_step = max(1, per_step // max(len(rows) for file in files for rows in file.kept))
+        self._per_step = per_step
         lengths = [[file.tokenized.longest[rows[0]] for rows in file.kept] for file in files]
         self._mixture = Mixture(lengths, [file.weight for file in files], seed, group_size)
-        self._epoch = lru_cache(maxsize=2)(self._mixture.epoch)
+        self._epoch = lru_cache(maxsize=2)(self._cut_epoch)
+        self._ends: list[int] = []  # the step after the last one of each epoch, as far as they are known
 
     def batch(self, step: int, length: int | None) -> list[Example]:
         """The next rows of the epoch's order; the last step of an epoch may have fewer."""
-        epoch, within = divmod(step, self.epoch_steps())
-        chosen = self._epoch(epoch)[within * self._per_step : (within + 1) * self._per_step]
-        return [
-            self._example(self._files[file], index)
-            for file, at in chosen
-            for index in self._files[file].kept[at]
-        ]
+        while not self._ends or self._ends[-1] <= step:
+            self.steps(len(self._ends) + 1)
+        epoch = bisect_right(self._ends, step)
+        within = step - self._ends[epoch]  # from the epoch's end
+        return [self._example(self._files[file], index) for file, index in self._epoch(epoch)[within]]
+
+    def _cut_epoch(self, number: int) -> list[list[tuple[int, int]]]:
+        """The rows of every step of an epoch, as file and index: as many whole comparisons as `per_step` rows hold."""
+        steps: list[list[tuple[int, int]]] = []
+        room = 0
+        for file, at in self._mixture.epoch(number):
+            rows = self._files[file].kept[at]
+            if len(rows) > room:
+                steps.append([])
+                room = self._per_step  # a larger comparison has a step of its own
+            steps[-1] += [(file, index) for index in rows]
+            room -= len(rows)
+        return steps
 
     def judge_rows(self) -> list[Mapping[str, Any]]:
         """The columns of all judge prompts; their ids name the file, for errors."""
@@ -167,9 +179,25 @@ class FileSource:
             if row.judge is not None
         ]
 
-    def epoch_steps(self) -> int:
-        """Steps of one epoch."""
-        return -(-self._mixture.rows // self._per_step)
+    def steps(self, epochs: int) -> int:
+        """Steps of the first epochs, which may differ where comparisons have different numbers of rows."""
+        while len(self._ends) < epochs:
+            before = self._ends[-1] if self._ends else 0
+            self._ends.append(before + len(self._epoch(len(self._ends))))
+        return self._ends[epochs - 1]
+
+    def log_step_sizes(self) -> None:
+        """Logs how many rows a step reads if these are not `per_step`."""
+        sizes = [len(rows) for rows in self._epoch(0)]
+        if sizes[-1] < self._per_step:
+            sizes.pop()  # the rest of the epoch
+        if {*sizes} - {self._per_step}:
+            few, many = min(sizes), max(sizes)
+            _logger.info(
+                "data.per_step = %d: a step reads %s rows, because the prompts of a comparison stay together",
+                self._per_step,
+                few if few == many else f"{few} to {many}",
+            )
 
     def examples(self) -> Iterator[Example]:
         """All rows, each once, in file order, whatever their weight."""
@@ -222,7 +250,9 @@ def open_source(
         )
         kept, counts = _rows_to_use(file.path, tokenized, data, limit, reserved)
         files.append(_File(file.path, file.weight, tokenized, kept, counts))
-    return FileSource(files, per_step=data.per_step, seed=seed, group_size=data.group_by_length)
+    source = FileSource(files, per_step=data.per_step, seed=seed, group_size=data.group_by_length)
+    source.log_step_sizes()
+    return source
 
 
 def _rows_to_use(

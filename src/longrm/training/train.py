@@ -104,7 +104,7 @@ def train(
         if steps is None:
             assert isinstance(source, FileSource), "settings require steps for generated data"
             iterations = settings.rollouts.num_iterations if settings.rollouts is not None else 1
-            steps = (settings.optimizer.epochs or 1) * source.epoch_steps() * iterations
+            steps = source.steps(settings.optimizer.epochs or 1) * iterations
 
         # The objective; the reference is the model before training.
         budget = settings.memory.tokens_per_forward

@@ -228,6 +228,7 @@ def workload_of(settings: TrainingSettings, limit: int | None, progress: Progres
     weighted: dict[TreeShape, float] = {}  # how often an epoch reads them
     counts: Mapping[str, int] = {}
     rollouts, rows, weighted_rows = settings.rollouts, 0, 0.0
+    epochs = settings.optimizer.epochs or 1
     if tokenizer is None:
         most = 1 + (settings.loss.rejected or _UNLIMITED) if settings.objective != "sft" else 1
         for one in stated:
@@ -238,7 +239,7 @@ def workload_of(settings: TrainingSettings, limit: int | None, progress: Progres
                 branches = (one.response,) * min(one.responses, most)
             trees[TreeShape(one.prompt, branches)] += one.rows
         rows = trees.total()
-        weighted, weighted_rows, epoch_steps = dict(trees), rows, -(-rows // per_step)
+        weighted, weighted_rows, epoch_steps = dict(trees), rows, float(-(-rows // per_step))
         origin = "[plan.rows], because the data or its tokenizer is not on this machine"
     else:
         objective = OBJECTIVES[settings.objective]
@@ -261,11 +262,11 @@ def workload_of(settings: TrainingSettings, limit: int | None, progress: Progres
             for shape in _shapes(examples, rollouts, budget):
                 trees[shape] += 1
                 weighted[shape] = weighted.get(shape, 0.0) + weight
-        counts, epoch_steps = source.counts, source.epoch_steps()
+        counts, epoch_steps = source.counts, source.steps(epochs) / epochs
         origin = "the data, row by row"
     iterations = 1 if rollouts is None else rollouts.num_iterations
     epoch_steps *= iterations
-    steps = settings.optimizer.steps or (settings.optimizer.epochs or 1) * epoch_steps
+    steps = settings.optimizer.steps or round(epochs * epoch_steps)
     passes = steps / epoch_steps
     per_step = -(-per_step * trees.total() // rows)  # trees, which may have several judge prompts
     # The most that one micro-batch can have: the longest row, and the longest of those that fit next to it. `longest`

@@ -10,20 +10,9 @@ from longrm.reading import FieldError, short
 
 COLUMNS = (
     *("prompt", "context", "question", "chosen", "rejected", "rejects", "candidates", "candidates_score"),
-    *(
-        "responses",
-        "ranks",
-        "scores",
-        "chat_template",
-        "golden",
-        "completion",
-        "answer",
-        "metric",
-        "evidence",
-        "tools",
-    ),
-    *("rubrics", "instruction", "response_a", "response_b", "winner", "id", "group", "metadata", "task"),
-    *("subtype", "source", "length", "depth", "margin", "probability"),
+    *("responses", "ranks", "scores", "chat_template", "golden", "completion", "label", "answer", "metric"),
+    *("evidence", "tools", "rubrics", "instruction", "response_a", "response_b", "winner", "id", "group"),
+    *("metadata", "task", "subtype", "source", "length", "depth", "margin", "probability"),
 )
 """The columns that longrm reads."""
 

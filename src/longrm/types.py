@@ -107,13 +107,20 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A prompt, with the tools that it offers, and the completion to imitate; none if completions are to be sampled."""
+    """A prompt, with the tools that it offers, and the completion to imitate; none if completions are to be sampled.
+
+    Attributes:
+        label: Whether the row says that the completion is good (KTO's `label`); None if it does not say.
+        score: The score that the row gives the completion, on a scale that is not known; None without one.
+    """
 
     id: str
     prompt: tuple[Message, ...]
     completion: Response
     metadata: Mapping[str, Any] = field(default_factory=dict)
     tools: tuple[Tool, ...] = ()
+    label: bool | None = None
+    score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

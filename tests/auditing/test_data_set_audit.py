@@ -399,3 +399,12 @@ def test_judging_prompts_are_refused_by_their_name(put):
     row = {"prompt": "a", "gold": "A", "order": [0, 1], "id": "x", "group": "g", "format": "pairwise"}
     with pytest.raises(DataError, match=r"a\.jsonl, line 1: judging prompts are not audited"):
         audit(put("a.jsonl", row))
+
+
+def test_demonstrations_with_a_label_that_says_bad_are_counted(put):
+    rows = [
+        {"id": str(n), "prompt": text(n), "completion": text(n + 50, 9), "label": n > 0} for n in range(4)
+    ]
+    found = audit(put("a.jsonl", *rows)).findings["labeled_bad"]
+    assert (found.count, found.examples) == (1, ("0",))
+    assert "labeled_bad" not in audit(put("b.jsonl", *({**row, "label": True} for row in rows))).findings

@@ -1,7 +1,10 @@
 """Imitation end to end: the trained model, the run folder, and refused settings."""
 
+import json
+
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from longrm.data import read_demonstrations
@@ -25,6 +28,25 @@ def test_a_completion_is_learned_and_written_by_plain_transformers(
     assert summary["data"]["used"] == 12
     assert first > 5.0 > 2.0 > summary["loss"]
     assert nll(tmp_path / "run/model", demonstrations) < 2.0
+
+
+def test_completions_with_a_label_that_says_bad_are_not_learned(tmp_path, recipe, base, demonstrations):
+    """Rows of KTO: the weights are those of a training on the true ones alone."""
+    rows = [json.loads(line) for line in demonstrations.read_text().splitlines()]
+    labeled = [row | {"label": number % 3 > 0} for number, row in enumerate(rows)]
+    weights = []
+    for name, kept in (("kto", labeled), ("true", [row for row in labeled if row["label"]]), ("all", rows)):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        changes = {"optimizer": {"steps": 2}, "data": {"path": str(path), "per_step": 4}}
+        summary = train(recipe("sft", model={"path": str(base)}, **changes), tmp_path / name)
+        weights.append(load_file(tmp_path / name / "model/model.safetensors"))
+        assert (summary["data"]["used"], summary["data"]["labeled_bad"]) == {
+            "kto": (8, 4), "true": (8, 0), "all": (12, 0)
+        }[name]  # fmt: skip
+    kto, true, every = weights
+    assert all(torch.equal(kto[name], true[name]) for name in kto)
+    assert not all(torch.equal(kto[name], every[name]) for name in kto), "the control"
 
 
 def nll(folder, demonstrations):

@@ -142,6 +142,7 @@ def test_examples_hold_what_the_rows_say(pairs, opened):
         "bad": 0,
         "tied": 0,
         "too_long": 0,
+        "labeled_bad": 0,
         "without_contrast": 0,
         "margin": 0,
         "probability": 0,
@@ -298,6 +299,59 @@ def test_steps_of_comparisons_of_one_size(per_step, rows, said, put, opened, cap
     assert (source.steps(1), source.steps(2), sizes[0], sum(sizes)) == (steps, 2 * steps, rows, 14)
     assert said in caplog.text
     assert ("data.per_step" in caplog.text) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("columns", "used"),
+    [
+        ([{"label": True}, {"label": False}, {"label": None}], [1, 3]),
+        ([{"label": 1}, {"label": 0}, {"label": -1.0}], [1]),
+        ([{"label": "True"}, {"label": "false"}, {"label": " undesirable "}], [1]),
+        ([{"label": "given"}, {"label": "model"}, {"label": "maths"}], [1, 2, 3]),  # categories
+        ([{"is_chosen": False}, {"chosen": 1}, {"correct": "0"}], [2]),
+        ([{"rejected": True}, {"is_rejected": False}, {"is_bad": 1}], [2]),
+        ([{"reward": 1.0}, {"reward": 0.0}, {"reward": -1.0}], [1]),
+        ([{"score": 0}, {"score": 0}, {"score": 0}], [1, 2, 3]),  # a placeholder
+        (
+            [{"score": 0, "judge": "R0"}, {"score": 1, "judge": "R0"}, {}],
+            [1, 2, 3],
+        ),  # what the completion says
+        ([{"score": 0, "label": True}, {"score": 1, "label": False}, {"rating": 1}], [1, 3]),
+        ([{"label": False, "rating": 4.5}, {"rating": 1}, {"rating": 0}], [2, 3]),
+    ],
+)
+def test_demonstrations_that_a_column_calls_bad_are_omitted(columns, used, put, opened, caplog):
+    row = {"prompt": "the access code ?", "completion": "copper"}
+    path = str(put("rows.jsonl", *(row | more for more in columns)))
+    with caplog.at_level(logging.INFO, "longrm"):
+        source = opened(path=path, kind="demonstration")
+    assert [example.id for example in source.examples()] == [f"row-{number}" for number in used]
+    bad = [number for number in (1, 2, 3) if number not in used]
+    assert source.counts["labeled_bad"] == len(bad) == 3 - source.counts["used"]
+    said = f"omitted, labeled as bad: {len(bad)} rows ({', '.join(f'row-{number}' for number in bad)})"
+    assert (said in caplog.text) == bool(bad)
+    graded = any(more.get(name, 1) not in (-1, 0, 1) for more in columns for name in ("score", "rating"))
+    assert ("learned whatever their score" in caplog.text) == (graded or columns[0] == {"score": 0})
+
+
+def test_labels_are_read_under_another_name_and_refused_if_unclear(put, opened):
+    row = {"prompt": "the access code ?", "completion": "copper"}
+    path = str(put("rows.jsonl", row | {"ok": False}, row | {"ok": True}))
+    renamed = {"sources": [{"path": path, "columns": {"label": "ok"}}], "kind": "demonstration"}
+    assert [example.id for example in opened(**renamed).examples()] == ["row-2"]
+    put("rows.jsonl", row | {"label": True}, row | {"label": 3})
+    with pytest.raises(DataError, match=r"line 2, field 'label': must be true or false, got 3"):
+        opened(path=path, kind="demonstration")
+    put("rows.jsonl", row | {"label": False})
+    with pytest.raises(DataError, match="none of 1 rows is left"):
+        opened(path=path, kind="demonstration")
+
+
+def test_a_bad_demonstration_may_be_too_long(put, opened):
+    row = {"prompt": "the access code ?", "completion": "copper", "label": True}
+    path = str(put("rows.jsonl", row, row | {"completion": "copper " * 99, "label": False}))
+    counts = opened(path=path, kind="demonstration", limit=32).counts
+    assert (counts["used"], counts["labeled_bad"], counts["too_long"]) == (1, 1, 0)
 
 
 WORLD = {"responses": [2, 4], "tokens_per_step": 512, "responses_per_step": 12}

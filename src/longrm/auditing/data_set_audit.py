@@ -48,6 +48,7 @@ FINDINGS: Mapping[str, str] = {
     "ties": "comparisons in which all gold ranks are the same",
     "unknown_order": "comparisons without gold ranks",
     "empty_responses": "rows with an empty response",
+    "labeled_bad": "demonstrations with a label that says that they are bad; longrm train sft omits them",
     "unknown_roles": "rows with a message whose role is not system, developer, user, assistant or tool",
     "results_without_call": "rows with a tool result that answers no earlier call, or one that already has a result",
     "arguments_not_json": "rows with a tool call whose arguments are not a JSON object",
@@ -344,6 +345,7 @@ def audit(
         "unknown_roles": comparisons or bool(kinds["demonstration"]),
         "results_without_call": any_tools,
         "arguments_not_json": any_tools,
+        "labeled_bad": False,
         "without_contrast": votes is not None,
         "contrast_of_form_only": votes is not None,
         "leaked_contexts": leakage is not None,
@@ -403,6 +405,8 @@ def _row_findings(row: AuditedRow) -> Iterator[tuple[str, str]]:
             yield "ties", row.id
     if not all(response.strip() for response in row.responses):
         yield "empty_responses", row.id
+    if row.labeled_bad:
+        yield "labeled_bad", row.id
     if row.votes is not None and row.votes.contrast == "none":
         yield "without_contrast", row.id
     if row.votes is not None and row.votes.contrast == "format":

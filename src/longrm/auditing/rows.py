@@ -62,6 +62,7 @@ class AuditedRow:
     facts: dict[str, Any]  # task, source and stated length, where the row has them
     ranks: tuple[int, ...] = ()  # empty without a gold order
     votes: VoteVerification | None = None  # the votes of the row's judges, counted again
+    labeled_bad: bool = False
     uses_tools: bool = False
     problems: Mapping[str, str] = field(default_factory=dict)  # of its trajectories: by kind, the first one
 
@@ -227,6 +228,7 @@ def _of_demonstration(row: Demonstration) -> AuditedRow:
         evidence=_recorded_evidence(row.metadata, row.prompt),
         label=_score_of(row.metadata, completion),
         facts=_facts(row.metadata),
+        labeled_bad=row.label is False,
         **_trajectories([[*row.prompt, *row.completion]]),
     )
 

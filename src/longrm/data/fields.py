@@ -14,6 +14,21 @@ from longrm.types import MAX_LENGTH, Comparison, Message, Response, Span, Tool, 
 FileRow = Mapping[str, Any]
 """A row of a file."""
 
+LABELS = (
+    *("label", "chosen", "is_chosen", "preferred", "is_preferred", "accepted", "desirable"),
+    *("correct", "is_correct", "good", "is_good", "rejected", "is_rejected", "is_bad"),
+)
+"""The columns that may say whether a completion is good, or bad; the first one that does counts."""
+
+SCORES = ("score", "reward", "rating")
+"""The columns that may have a score of a completion."""
+
+_BAD_LABELS = {"rejected", "is_rejected", "is_bad"}
+_LABEL_TEXTS = {
+    **dict.fromkeys(("true", "1", "good", "chosen", "desirable"), True),
+    **dict.fromkeys(("false", "0", "-1", "bad", "rejected", "undesirable"), False),
+}
+
 GROUPS = ("group", "context_id", "document_id")
 """The columns that may name the group."""
 
@@ -175,6 +190,35 @@ def why_no_gold(row: FileRow) -> str:
     if row.get("scores") is not None and (model := scored_by(row)) is not None:
         return f"'scores' are those of {short_name(model)}, not gold; longrm rank makes ranks of them"
     return "add a column 'ranks' (1 is the best) or 'scores' (higher is better)"
+
+
+def label_of(row: FileRow) -> bool | None:
+    """Whether a row says that its completion is good: true or false, 1 or 0, or a text such as "undesirable".
+
+    Other texts are no label: a column `label` may also name a category.
+    """
+    for name in LABELS:
+        value = row.get(name)
+        if isinstance(value, str):
+            value = _LABEL_TEXTS.get(value.strip().lower())
+        if is_number(value):
+            if value not in (-1, 0, 1):
+                problem = (
+                    f"must be true or false, got {short(value)}; if it is no label, give it another name"
+                )
+                raise FieldError(name, problem)
+            value = value > 0
+        if isinstance(value, bool):
+            return value != (name in _BAD_LABELS)
+    return None
+
+
+def score_of(row: FileRow) -> float | None:
+    """The score that a row gives its completion."""
+    if row.get("judge") is not None:
+        return None  # of `longrm synthesize short-to-long`, whose score is the one that the completion states
+    values = (row.get(name) for name in SCORES)
+    return next((float(value) for value in values if is_number(value) and math.isfinite(value)), None)
 
 
 def ranks_by_scores(scores: Sequence[float]) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ _SPLIT = re.compile(r"(train|validation|val|dev|test)\b")
 _BATCH = 8
 
 # Cells of CSV are texts. By the name of their column they are also read as:
-_NUMBERS = frozenset({"length", "depth", "margin", "probability", "score", "weight"})
+_NUMBERS = frozenset({"length", "depth", "margin", "probability", "score", "reward", "rating", "weight"})
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 # - JSON, if they begin with a bracket;
 _LISTS = frozenset(

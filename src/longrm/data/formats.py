@@ -20,6 +20,7 @@ from longrm.data.fields import (
     find_text,
     gold_ranks,
     group_of,
+    label_of,
     messages_of,
     name_of,
     ranks_by_scores,
@@ -27,6 +28,7 @@ from longrm.data.fields import (
     required,
     responses_of,
     rising,
+    score_of,
     scores_of,
     to_json_types,
     tools_of,
@@ -356,6 +358,8 @@ def demonstration_from(row: FileRow, number: int) -> Demonstration:
         completion=messages_of(completion, field, "assistant"),
         metadata={key: to_json_types(value) for key, value in row.items() if key not in used},
         tools=tools_of(row.get("tools")),
+        label=label_of(row),
+        score=score_of(row),
     )
 
 

@@ -37,6 +37,8 @@ class TrainingRow:
         margin: By how much the score of a better response should exceed that of a worse one, if known.
         probability: The probability that the gold order is right, from 0.5 to 1, if known.
         judge: The columns of a judge prompt, which reward the judgments that are sampled for it.
+        label: Whether the row of a demonstration says that its completion is good; None if it does not say.
+        score: The score that the row gives the completion of a demonstration, if any.
     """
 
     id: str
@@ -46,6 +48,8 @@ class TrainingRow:
     margin: float | None = None
     probability: float | None = None
     judge: Mapping[str, Any] | None = None
+    label: bool | None = None
+    score: float | None = None
 
     @property
     def tied(self) -> bool:
@@ -76,7 +80,9 @@ def tokenize(row: ComparisonRow | DemonstrationRow, tokenizer: Tokenizer) -> Tok
                 known = TrainingRow(source.id, (), context_digest(source), judge=source.metadata)
                 return TokenizedRow(known, Encoded(tokenizer.generation_ids(source.prompt), ()))
             responses = [source.completion]
-            known = TrainingRow(source.id, (1,), context_digest(source))
+            known = TrainingRow(
+                source.id, (1,), context_digest(source), label=source.label, score=source.score
+            )
         else:
             source = row.comparison
             ranks, contrasts = source.ranks, _contrasts(source)

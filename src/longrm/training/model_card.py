@@ -51,6 +51,7 @@ _COUNTS = {
     "bad": "omitted: unreadable, or without gold order",
     "tied": "omitted: all responses tied",
     "too_long": "omitted: too long",
+    "labeled_bad": "omitted: labeled as bad",
     "without_contrast": "chosen and rejected judgments give the same score",
     "margin": "with a margin between the scores",
     "probability": "with a probability of the gold order",

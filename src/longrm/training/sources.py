@@ -133,8 +133,8 @@ class FileSource:
     The prompts of a comparison for a judge, one for each order, are in the same step.
 
     Attributes:
-        counts: Rows `read`, `used`, omitted as `bad`, `tied` or `too_long`; rows `without_contrast`, which are
-            used or omitted as the settings say; rows with a `margin` or a `probability`.
+        counts: Rows `read`, `used`, omitted as `bad`, `tied`, `too_long` or `labeled_bad`; rows `without_contrast`,
+            which are used or omitted as the settings say; rows with a `margin` or a `probability`.
         digest: Digest of all files.
     """
 
@@ -260,6 +260,15 @@ def _rows_to_use(
 ) -> tuple[list[list[int]], dict[str, int]]:
     """Omits rows as the settings say, and logs how many; returns the indices of the others, and the counts."""
     rows = tokenized.rows
+    scores = {row.score for row in rows if row.score is not None}
+    # 0 and 1, or -1 and 1, are labels; on any other scale it is not known from where on a completion is good.
+    are_labels = 1.0 in scores and scores <= {-1.0, 0.0, 1.0}
+    labeled_bad = [
+        index
+        for index, row in enumerate(rows)
+        if row.label is False or (are_labels and row.label is None and row.score in (-1.0, 0.0))
+    ]
+    learned = {*range(len(rows))}.difference(labeled_bad)
     tied = [index for index, row in enumerate(rows) if row.tied]
     if tied and data.on_bad_row == "stop":
         raise DataError(
@@ -267,7 +276,7 @@ def _rows_to_use(
             f'data.on_bad_row = "skip" omits such rows ({len(tied)})'
         )
     longest = min(limit, data.max_tokens or limit) - reserved
-    too_long = [index for index in range(len(rows)) if tokenized.longest[index] > longest]
+    too_long = [index for index in sorted(learned) if tokenized.longest[index] > longest]
     if too_long and data.too_long == "stop":
         bound = "the context window" if longest + reserved == limit else "data.max_tokens"
         leaves = (
@@ -279,7 +288,7 @@ def _rows_to_use(
         )
     without_contrast = [index for index, row in enumerate(rows) if row.contrast is False]
     skips_these = data.without_contrast == "skip"
-    omitted = {*tied, *too_long, *(without_contrast if skips_these else ())}
+    omitted = {*tied, *too_long, *labeled_bad, *(without_contrast if skips_these else ())}
     kept = [index for index in range(len(rows)) if index not in omitted]
     counts = {
         "read": len(rows) + tokenized.skipped.count,
@@ -287,6 +296,7 @@ def _rows_to_use(
         "bad": tokenized.skipped.count,
         "tied": len(tied),
         "too_long": len(too_long),
+        "labeled_bad": len(labeled_bad),
         "without_contrast": len(without_contrast),
         "margin": sum(rows[index].margin is not None for index in kept),
         "probability": sum(rows[index].probability is not None for index in kept),
@@ -296,6 +306,7 @@ def _rows_to_use(
     for what, indices in (
         ("omitted, all responses tied", tied),
         (f"omitted, longer than {longest} tokens", too_long),
+        ("omitted, labeled as bad", labeled_bad),
         (f"{'omitted' if skips_these else 'used'}, all judgments give one score", without_contrast),
     ):
         if indices:
@@ -304,6 +315,10 @@ def _rows_to_use(
     unknown = sum(row.contrast is None for row in rows)
     if unknown and skips_these:
         _logger.info("  used, scores of the judgments are unknown: %d rows", unknown)
+    if scores and not are_labels:
+        scored = sum(rows[index].score is not None for index in kept)
+        span = f"{min(scores):g} to {max(scores):g}"
+        _logger.info("  learned whatever their score, %s: %d rows", span, scored)
     for name in ("margin", "probability"):
         if counts[name]:
             _logger.info("  with a %s: %d rows", name, counts[name])

@@ -7,6 +7,7 @@ from longrm.errors import DataError
 
 MODEL = "baseline:longest"
 MESSAGES = [{"role": "user", "content": "Which?"}]
+CHOSEN, REJECTED = ([*MESSAGES, {"role": "assistant", "content": text}] for text in ("This.", "That one."))
 
 
 def test_several_prompts_are_scored_as_each_alone():
@@ -36,6 +37,11 @@ def test_equal_responses_keep_their_order():
         (["Which?", "What?"], "ab", "2 prompts, got 2"),
         (["Which?"], [[]], "at least one"),
         (["Which?"], ["a"], "at least one"),
+        ("Which?", MESSAGES[0], "at least one"),
+        (CHOSEN, REJECTED, "messages of one conversation"),
+        ([CHOSEN, CHOSEN], [REJECTED, REJECTED], "messages of one conversation"),
+        ("Which?", ["a", None], "must be text or a list of messages, got None"),
+        (MESSAGES[0], ["a", "b"], "must be text or a list of messages, got {'role'"),
     ],
 )
 def test_what_is_no_list_of_responses_is_refused(prompt, responses, said):

@@ -1,13 +1,14 @@
 """The interface of all reward models: queries in, judgments out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
 from longrm.errors import DataError
+from longrm.reading import short
 from longrm.reward_models.trials import latin_square, points, together, trial_of
 from longrm.types import Judgment, Message, Outcome, Query, Scale, Tool, Trial, as_messages
 
@@ -75,7 +76,8 @@ class RewardModel(ABC):
             A list with one number per response, higher is better; for several prompts a list of such lists.
 
         Raises:
-            DataError: A prompt has no response, the lists differ in length, or the model gave no scores.
+            DataError: A prompt has no response, the lists differ in length, the responses are one conversation, or the
+                model gave no scores.
         """
         several = _are_prompts(prompt)
         if several and (isinstance(responses, str) or len(responses) != len(prompt)):
@@ -133,11 +135,34 @@ class RewardModel(ABC):
 
 def _are_prompts(prompt: Any) -> bool:
     """Whether this is a list of prompts rather than of messages."""
-    return not isinstance(prompt, str) and not all(isinstance(message, Mapping) for message in prompt)
+    return not isinstance(prompt, str | Mapping) and not all(
+        isinstance(message, Mapping) for message in prompt
+    )
 
 
 def _query(number: int, prompt: Chat, responses: Sequence[Chat], tools: Sequence[Tool]) -> Query:
-    if isinstance(responses, str) or not responses:
+    if isinstance(responses, str | Mapping) or not responses:
         raise DataError("responses must be a list of at least one response")
-    answers = tuple(as_messages(text, "assistant") for text in responses)
-    return Query(str(number), as_messages(prompt, "user"), answers, tools=tuple(tools))
+    if any(isinstance(response, Mapping) for response in responses):
+        raise DataError(
+            "the responses are the messages of one conversation; pass the prompt that they share and a list: "
+            "score(prompt, [chosen, rejected])"
+        )
+    answers = tuple(messages_of_chat(response, "assistant") for response in responses)
+    return Query(str(number), messages_of_chat(prompt, "user"), answers, tools=tuple(tools))
+
+
+def messages_of_chat(value: Any, role: str) -> tuple[Message, ...]:
+    """A text or messages as messages. Content that is not text would be ignored by the model, so it is an error."""
+    if not isinstance(value, str):
+        # `Collection`, because some trainers pass numpy arrays.
+        are_messages = isinstance(value, Collection) and not isinstance(value, Mapping)
+        if not are_messages or not all(isinstance(message, Mapping) for message in value):
+            raise DataError(f"a prompt or a response must be text or a list of messages, got {short(value)}")
+    messages = as_messages(value, role)
+    for message in messages:
+        content = message.get("content")
+        parts = content if isinstance(content, list | tuple) else ()
+        if not all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in parts):
+            raise DataError(f"only text is supported, got a message with {short(content)}")
+    return messages

@@ -5,7 +5,7 @@ import logging
 import re
 import threading
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from longrm.jsonl import json_text
 from longrm.judging.answers import answer_of
 from longrm.reading import is_number, is_text, reading, short, short_name
 from longrm.reward_models.kinds import load
-from longrm.reward_models.protocol import RewardModel
+from longrm.reward_models.protocol import RewardModel, messages_of_chat
 from longrm.reward_models.trials import as_share, points
 from longrm.types import (
     Criterion,
@@ -31,7 +31,6 @@ from longrm.types import (
     Tool,
     Trial,
     are_ratings,
-    as_messages,
     text_of,
 )
 
@@ -153,7 +152,12 @@ class RewardFunction:
             if wrong is not None:
                 raise DataError(f"the column 'target_words' must have numbers above 0, got {short(wrong)}")
         rows = [
-            _Row(_messages(prompt, "user"), _messages(completion, "assistant"), offered, criteria)
+            _Row(
+                messages_of_chat(prompt, "user"),
+                messages_of_chat(completion, "assistant"),
+                offered,
+                criteria,
+            )
             for prompt, completion, offered, criteria in zip(
                 prompts, completions, tools, rubrics, strict=True
             )
@@ -308,19 +312,3 @@ def _column(columns: Mapping[str, Any], name: str, count: int) -> Sequence[Any]:
             f"the column '{name}' needs one value for each of {count} prompts, got {short(column)}"
         )
     return column
-
-
-def _messages(value: Any, role: str) -> tuple[Message, ...]:
-    """A text or messages as messages. Content that is not text would be ignored by the model, so it is an error."""
-    if not isinstance(value, str):
-        # `Collection`, because some trainers pass numpy arrays.
-        are_messages = isinstance(value, Collection) and not isinstance(value, Mapping)
-        if not are_messages or not all(isinstance(message, Mapping) for message in value):
-            raise DataError(f"prompts and completions must be text or lists of messages, got {short(value)}")
-    messages = as_messages(value, role)
-    for message in messages:
-        content = message.get("content")
-        parts = content if isinstance(content, list | tuple) else ()
-        if not all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in parts):
-            raise DataError(f"only text is supported, got a message with {short(content)}")
-    return messages

@@ -57,6 +57,10 @@ def test_from_documents_to_demonstrations(recipes):
     assert 20 < judged["in"] < 40  # some models write the same
     assert judged["dropped"].keys() == {"unparsed"}
     assert judged["kept"] == len(rows) < judged["in"]
+    unparsed = judged["dropped"]["unparsed"]
+    assert (
+        f"{unparsed} dropped replies: their text is in stage1/ledger.jsonl, field 'unusable'" in done.output
+    )
     before = (recipes / "stage1" / "ledger.jsonl").read_bytes()
     assert run(*arguments).stdout == done.stdout
     assert (recipes / "stage1" / "ledger.jsonl").read_bytes() == before

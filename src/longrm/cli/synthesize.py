@@ -150,12 +150,17 @@ def _print(manifest: Mapping[str, Any], out: Path) -> None:
     """Prints what every step kept and dropped, the cost, and the agreement of judges."""
     from longrm.data.files import RUN_ROWS
     from longrm.report.formatting import decimal, few_note, interval, percent
+    from longrm.runs.logs import Log
     from longrm.runs.records import Estimate
+    from longrm.synthesis.pipeline import LEDGER, LedgerEntry
 
     counts = manifest["counts"]
     for step, found in counts["steps"].items():
         dropped = f"; dropped: {_listed(found['dropped'])}" if found["dropped"] else ""
         echo(f"{step}: {found['kept']:,} of {found['in']:,} kept{dropped}")
+    replies = sum(len(entry.unusable) for entry in Log(out / LEDGER, LedgerEntry))
+    if replies:
+        echo(f"{replies:,} dropped replies: their text is in {out / LEDGER}, field 'unusable'")
     for model, spent in manifest.get("spending", {}).items():
         cost = f", {spent['cost']:.2f} spent" if spent["cost"] else ""
         read, written = spent["prompt_tokens"], spent["completion_tokens"]

@@ -154,6 +154,7 @@ class Labeling(ABC):
         # Counted in the order of the answers: which one is labeled first may differ between runs.
         for counted in await asyncio.gather(*map(self.label, answers)):
             steps.update(counted)
+            steps.unusable += counted.unusable
 
         needed = labeled = [answer for answer in answers if answer.score is not None]
         pairs: list[tuple[Answer, Answer]] = []

@@ -50,8 +50,25 @@ from longrm.synthesis.simulated import GoldAnswers, SimulatedModel
 LEDGER, JSONL = "ledger.jsonl", "jsonl"
 
 KEPT = "kept"
-Steps = Counter[tuple[str, str]]
-"""How many units each step kept, as (step, KEPT), or dropped, as (step, reason). Steps appear in their order."""
+
+
+class Steps(Counter[tuple[str, str]]):
+    """How many units each step kept, as (step, KEPT), or dropped, as (step, reason). Steps appear in their order.
+
+    Attributes:
+        unusable: The replies of models that a step dropped: its name, the reason and the text.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.unusable: list[dict[str, str]] = []
+
+    def reply(self, step: str, reason: str, text: str) -> None:
+        """Counts a reply; with a reason it is dropped, and kept for the ledger."""
+        self[step, reason or KEPT] += 1
+        if reason:
+            self.unusable.append({"step": step, "reason": reason, "text": text})
+
 
 SHARD_ROWS = 1000  # a shard ends with the input that brings it to this many rows
 
@@ -62,13 +79,13 @@ class InputOutcome:
 
     id: str
     rows: Sequence[Mapping[str, Any]] = ()
-    steps: Steps = field(default_factory=Counter)
+    steps: Steps = field(default_factory=Steps)
     votes: Sequence[Any] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """The rows of one input, their shard, and the rows and bytes of that shard so far."""
+    """The rows of one input, their shard, the rows and bytes of that shard so far, and what was dropped."""
 
     id: str
     rows: int
@@ -76,6 +93,7 @@ class LedgerEntry:
     shard_rows: int
     end: int
     steps: dict[str, dict[str, int]] = field(default_factory=dict)
+    unusable: list[dict[str, str]] = field(default_factory=list)
 
 
 def nested(steps: Steps) -> dict[str, dict[str, int]]:
@@ -337,7 +355,15 @@ class Shards:
             self._rows += len(lines)
             self._end += sum(map(len, lines))
             entries.append(
-                LedgerEntry(one.id, len(lines), self._shard, self._rows, self._end, nested(one.steps))
+                LedgerEntry(
+                    one.id,
+                    len(lines),
+                    self._shard,
+                    self._rows,
+                    self._end,
+                    nested(one.steps),
+                    one.steps.unusable,
+                )
             )
         self._write(waiting)
         return entries

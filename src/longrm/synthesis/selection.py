@@ -77,7 +77,7 @@ RateAnswers = Callable[[Document, Sequence[str]], Awaitable[list[float | None]]]
 class BenchmarkCounts:
     """What every step took in, kept and dropped."""
 
-    steps: Steps = field(default_factory=Counter)  # documents and candidates; kept if they can be scored
+    steps: Steps = field(default_factory=Steps)  # documents and candidates; kept if they can be scored
     models: Counter[str] = field(default_factory=Counter)  # candidates by their model
     opinions: Counter[tuple[str, Opinion]] = field(default_factory=Counter)  # second check, by metric
     available: int = 0  # comparisons to choose from

@@ -7,8 +7,9 @@ import pytest
 
 from longrm.clients import Completion
 from longrm.data import read_demonstrations
+from longrm.runs.logs import Log
 from longrm.synthesis.documents import Document, read_documents
-from longrm.synthesis.pipeline import nested
+from longrm.synthesis.pipeline import LEDGER, LedgerEntry, nested
 from longrm.synthesis.recipes import questions, short_to_long
 from longrm.synthesis.recipes.questions import RECIPE
 from longrm.types import Outcome, message_text
@@ -124,6 +125,11 @@ def test_from_a_folder_of_texts_to_judgments_over_long_contexts(texts, tmp_path)
     assert steps["texts"]["dropped"] == {"empty": 1, "repeated": 1}
     assert steps["replies"]["dropped"].keys() == {"evidence_not_found", "unreadable"}
     assert counts["rows"] == steps["replies"]["kept"] > 15
+    dropped = [one for entry in Log(tmp_path / "asked" / LEDGER, LedgerEntry) for one in entry.unusable]
+    assert {one["step"] for one in dropped} == {"replies"}
+    assert Counter(one["reason"] for one in dropped) == steps["replies"]["dropped"]
+    for one in dropped:
+        assert ("Evidence:" in one["text"]) == (one["reason"] == "evidence_not_found")
     documents = [*read_documents(tmp_path / "asked")]
     assert len(documents) == counts["rows"]
     depths = Counter()

@@ -117,7 +117,7 @@ async def make_rows(
     for completion in await ask(policy, *requests):
         text = completion.text.strip()
         reason = failure_of(completion) or ("empty" if not text else "repeated" if text in answers else "")
-        steps["rollouts", reason or KEPT] += 1
+        steps.reply("rollouts", reason, completion.text)
         if not reason:
             answers.append(text)
     if len(answers) < 2:  # nothing to compare

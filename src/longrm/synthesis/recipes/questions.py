@@ -130,19 +130,20 @@ async def make_rows(
     for number, reply in enumerate(await ask(writer, *requests), start=1):
         question = read_question(reply.text)
         places = evidence_places(question.evidence, source.text) if question is not None else ()
-        if reason := failure_of(reply):
-            steps["replies", reason] += 1
+        reason = failure_of(reply)
+        if reason:
+            pass
         elif question is None:
-            steps["replies", "unreadable"] += 1
+            reason = "unreadable"
         elif _DEICTIC.search(question.question):
-            steps["replies", "points_at_the_passage"] += 1
+            reason = "points_at_the_passage"
         elif not places:
-            steps["replies", "evidence_not_found"] += 1
+            reason = "evidence_not_found"
         elif any(words_of(question.question) == words_of(other.question) for _, other, _ in written):
-            steps["replies", "repeated"] += 1
+            reason = "repeated"
         else:
-            steps["replies", KEPT] += 1
             written.append((number, question, places))
+        steps.reply("replies", reason, reply.text)
 
     checks = await asyncio.gather(
         *(_check(recipe, checker, question, source.text, places) for _, question, places in written)

@@ -132,7 +132,7 @@ async def make_rows(
         writer, _request("rationale", recipe, query, WRITING.format(letter=letter), seed, letter=letter)
     )
     reason = failure_of(reply) or problem_of(reply.text, query, letter)
-    steps["rationales", reason or KEPT] += 1
+    steps.reply("rationales", reason, reply.text)
     if reason:
         return InputOutcome(source.id, (), steps)
 

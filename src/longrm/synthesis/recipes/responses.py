@@ -352,7 +352,7 @@ async def make_rows(
         for plan, view, answer in zip(recipe.plans, views, answers, strict=True):
             text = answer.text.strip()
             reason = _unusable(answer)
-            steps["written", reason or KEPT] += 1
+            steps.reply("written", reason, answer.text)
             if reason:
                 continue
             metadata = {
@@ -440,8 +440,8 @@ async def make_rows_by_bandit(
     relevance = lexicon.scores(f"{document.question} {document.answer}")
     priors = (relevance / (relevance.max(initial=0) or 1)).tolist()
 
-    async def answers_of(model: AsyncModel) -> tuple[list[str], list[Candidate]]:
-        bandit, scores, reasons = ChunkBandit(priors), list[float](), list[str]()
+    async def answers_of(model: AsyncModel) -> tuple[list[tuple[str, str]], list[Candidate]]:
+        bandit, scores, replies = ChunkBandit(priors), list[float](), list[tuple[str, str]]()
         kept: dict[str, Candidate] = {}  # by text
         for number in range(settings.rounds):
             arms = bandit.select(settings.chunks)
@@ -458,7 +458,7 @@ async def make_rows_by_bandit(
                 bandit.update(arms, reward_of(score, scores, scale))
                 scores.append(score)
                 reason = "repeated" if text in kept else ""
-            reasons.append(reason or KEPT)
+            replies.append((reason, answer.text))
             if reason:
                 continue
             metadata = {
@@ -468,12 +468,12 @@ async def make_rows_by_bandit(
                 "prompt_hash": view.digest,
             }
             kept[text] = Candidate(document.id, model.name, text, "bandit", score, metadata=metadata)
-        return reasons, [*kept.values()]
+        return replies, [*kept.values()]
 
     candidates: list[Candidate] = []
-    for reasons, kept in await asyncio.gather(*map(answers_of, models)):
-        for reason in reasons:
-            steps["written", reason] += 1
+    for replies, kept in await asyncio.gather(*map(answers_of, models)):
+        for reason, text in replies:
+            steps.reply("written", reason, text)
         candidates += kept
     if settings.rows == "candidates":
         return InputOutcome(document.id, [one.to_row() for one in candidates], steps)

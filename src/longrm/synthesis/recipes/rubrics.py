@@ -167,7 +167,7 @@ def drafts_of(reply: Completion, most: int, steps: Steps) -> list[str] | None:
     """The usable criteria of a reply; None if it has none to read. `steps` counts both."""
     written = read_criteria(reply.text)
     reason = failure_of(reply) or ("" if written else "no_criteria")
-    steps["replies", reason or KEPT] += 1
+    steps.reply("replies", reason, reply.text)
     if reason:
         return None
     drafts: list[str] = []

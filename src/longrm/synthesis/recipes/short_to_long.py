@@ -9,7 +9,7 @@ from longrm.synthesis.documents import Document
 from longrm.synthesis.labeling import Answer, Labeling, gather_pool, labeling_prompts, read_judgment
 from longrm.synthesis.long_context import PaddedPrompt
 from longrm.synthesis.models import ModelSettings, ask
-from longrm.synthesis.pipeline import KEPT, Steps, open_run
+from longrm.synthesis.pipeline import Steps, open_run
 from longrm.synthesis.settings import LabelingRecipe
 from longrm.worlds.words_tokenizer import load_tokenizer
 
@@ -44,10 +44,12 @@ class JudgeLabeling(Labeling):
         """Asks the judge; a text that argues for another score than it gives is no label."""
         (completion,) = await ask(self._model, answer.request)
         vote = read_judgment(self._model.name, completion, answer.request, answer.candidate.text)
-        reason = vote.reason or ("contradicted" if vote.contradicted else KEPT)
-        if reason == KEPT:
+        reason = vote.reason or ("contradicted" if vote.contradicted else "")
+        if not reason:
             answer.score, answer.judgment = vote.score, vote.text
-        return Steps({("judgment", reason): 1})
+        steps = Steps()
+        steps.reply("judgment", reason, completion.text)
+        return steps
 
     def row(self, document: Document, answer: Answer, prompt: PaddedPrompt) -> dict[str, Any]:
         """A demonstration of the judgment over the long context (paper, section 3); its prompt has no rubric."""

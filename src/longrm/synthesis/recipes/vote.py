@@ -116,8 +116,8 @@ class PanelLabeling(Labeling):
         read = len(votes) - len(count.unparsed)
         if read:
             steps["votes read", KEPT] += read
-        if count.unparsed:
-            steps["votes read", "unparsed"] += len(count.unparsed)
+        for one in count.unparsed:
+            steps.reply("votes read", "unparsed", one.text)
         steps["consensus", count.reason or KEPT] += 1
         if not count.consensus:
             return steps

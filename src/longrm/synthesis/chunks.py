@@ -20,6 +20,9 @@ from longrm.synthesis.documents import Document
 BETWEEN = "\n\n"
 """Separates chunks."""
 
+DOCUMENT = "Document: {}"
+"""The line above a chunk in a context that mixes documents."""
+
 POOL_DOCUMENTS, POOL_CHUNKS = 128, 16
 """Documents that distractors are drawn from, and chunks of each, and as many sentences; bounds the memory of a run."""
 
@@ -47,12 +50,23 @@ class DocumentChunk:
     text: str  # the text between them
     document: str = ""  # the first document with the same text; empty where unused
     group: str = ""  # the group of the document
-    tokens: int = 0  # including the separator between chunks; 0 where unused
+    title: str = ""  # of the document; empty if the context does not show it
+    tokens: int = 0  # including title and the separator between chunks; 0 where unused
 
-    def counted(self, document: str, group: str, tokenizer: Tokenizer) -> "DocumentChunk":
-        """With its document and tokens; within a text it may take a few tokens more or less."""
-        tokens = tokenizer.count(self.text + BETWEEN)
-        return replace(self, document=document, group=group, tokens=tokens)
+    @property
+    def shown(self) -> str:
+        """The text as a context shows it."""
+        return titled(self.title, self.text)
+
+    def counted(self, document: Document, tokenizer: Tokenizer, title: str) -> "DocumentChunk":
+        """With its document, title and tokens; within a text it may take a few tokens more or less."""
+        tokens = tokenizer.count(titled(title, self.text) + BETWEEN)
+        return replace(self, document=document.id, group=document.group, title=title, tokens=tokens)
+
+
+def titled(title: str, text: str) -> str:
+    """A text below the title of its document; the text itself without a title."""
+    return f"{DOCUMENT.format(title)}\n{text}" if title else text
 
 
 @lru_cache(maxsize=4)  # neighboring questions are often about one long document
@@ -211,7 +225,8 @@ class DistractorPool:
             for name, size in {"large": chunk_size, "small": _SMALL}.items():
                 chunks = list(cut_chunks(document.text, size))
                 Draws(seed, name, group).shuffle(chunks)
-                both.append([chunk.counted(document.id, group, tokenizer) for chunk in chunks[:POOL_CHUNKS]])
+                title = document.title
+                both.append([chunk.counted(document, tokenizer, title) for chunk in chunks[:POOL_CHUNKS]])
             kept[group] = both[0], both[1]
         groups = [kept[group] for _, group in sorted(drawn, reverse=True)]
         large = [chunk for chunks, _ in groups for chunk in chunks]

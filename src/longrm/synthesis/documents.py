@@ -64,6 +64,16 @@ class Document:
     candidates: tuple[Candidate, ...] = ()  # the answers that are judged
 
     @property
+    def title(self) -> str:
+        """What it is called in a context that mixes documents: its column `title` or `file`, or a number."""
+        file = self.id.partition("#")[0]
+        for name in (self.metadata.get("title"), self.metadata.get("file")):
+            if isinstance(name, str) and name.strip():
+                return " ".join(name.split())
+        # Ids of rows say nothing, and are long.
+        return file if file.endswith((".txt", ".md")) else str(int(self.group[:8], 16) % 10_000)
+
+    @property
     def group(self) -> str:
         """A name of the text, shared by all questions about it; statistics cluster on it."""
         return _group_of(self.text)

@@ -18,6 +18,7 @@ from longrm.rng import Draws
 from longrm.synthesis.chunks import (
     BETWEEN,
     COVERAGE,
+    DOCUMENT,
     AnswerMatcher,
     DistractorPool,
     DocumentChunk,
@@ -25,6 +26,7 @@ from longrm.synthesis.chunks import (
     fill_room,
     gold_words,
     merge_adjacent,
+    titled,
 )
 from longrm.synthesis.documents import Document
 from longrm.synthesis.domains import DOMAINS, ContextLayout, free_name, wrapped
@@ -43,7 +45,7 @@ SUFFICIENCY = (
     "where a part of the answer that matters has no support in them. End with your verdict alone on the last line: "
     "[[yes]] or [[no]]."
 )
-PROMPTS = {"attribution": (ATTRIBUTION,), "sufficiency": (SUFFICIENCY,)}
+PROMPTS = {"attribution": (ATTRIBUTION,), "sufficiency": (SUFFICIENCY,), "context": (DOCUMENT,)}
 
 _NUMBERS = re.compile(r"\[\[\s*(none|[0-9]+(?:\s*,\s*[0-9]+)*)\s*\]\]", re.IGNORECASE)
 _YES_NO = re.compile(r"\[\[\s*(yes|no)\s*\]\]", re.IGNORECASE)
@@ -270,7 +272,11 @@ async def pad(
     if layout == "short":
         messages = prompt.render("")
         return PaddedPrompt(messages, len(tokenizer.prompt_ids(messages)), None, LaidOutContext(""))
-    base = len(tokenizer.prompt_ids(prompt.render(wrapped(prompt.tag, evidence.text))))
+    mixed = any(chunk.group != document.group for chunk in pool.chunks)
+    title = document.title if mixed else ""
+    critical = [chunk.text for chunk in evidence.critical]
+    alone = lay_out(layout, critical, (), (), prompt.tag, Draws(*key, "place"), title)
+    base = len(tokenizer.prompt_ids(prompt.render(alone.text)))
     banned: list[str] = []
 
     def pad_to(length: int) -> PaddedPrompt | str:
@@ -286,7 +292,7 @@ async def pad(
             if chunk.text in banned or (matcher and matcher.may_answer(chunk.text)):
                 refused += 1
                 continue
-            own_chunks.append(chunk.counted(document.id, document.group, tokenizer))
+            own_chunks.append(chunk.counted(document, tokenizer, title))
             held += own_chunks[-1].tokens
 
         # Chunks are never cut, so a length is met by choosing them. Every try draws the same chunks in the same order
@@ -295,8 +301,7 @@ async def pad(
             own = fill_room(int(room * recipe.in_document_share), iter(own_chunks), ())
             large, small = pool.draw(document.group, evidence.unfit, banned, Draws(*key, "foreign"))
             foreign = fill_room(room - sum(chunk.tokens for chunk in own), large, small)
-            critical = [chunk.text for chunk in evidence.critical]
-            context = lay_out(layout, critical, own, foreign, prompt.tag, Draws(*key, "place"))
+            context = lay_out(layout, critical, own, foreign, prompt.tag, Draws(*key, "place"), title)
             messages = prompt.render(context.text)
             tokens = len(tokenizer.prompt_ids(messages))
             if length - recipe.tolerance <= tokens <= length:
@@ -341,8 +346,14 @@ def lay_out(
     foreign: Sequence[DocumentChunk],
     tag: str,
     draws: Draws,
+    title: str = "",
 ) -> LaidOutContext:
-    """Puts the critical chunks at drawn depths of the padding, in the order of their document."""
+    """Puts the critical chunks at drawn depths of the padding, in the order of their document.
+
+    With a title every chunk of the padding, and every critical chunk or the tag pair around them, is below the title of
+    its document.
+    """
+    below = len(titled(title, ""))
     if layout == "scattered":
         padding = [*foreign, *own]
         draws.shuffle(padding)
@@ -351,12 +362,13 @@ def lay_out(
         # chunk then goes to the nearest border between chunks of the padding.
         depths = sorted(draws.fraction() for _ in critical)
         slots = [_nearest(before, depth * before[-1]) for depth in depths]
-        texts = [chunk.text for chunk in padding]
+        texts = [chunk.shown for chunk in padding]
         places = [slot + earlier for earlier, slot in enumerate(slots)]  # among all texts
         for place, text in zip(places, critical, strict=True):
-            texts.insert(place, text)
+            texts.insert(place, titled(title, text))
         reached = tuple(_share(before[slot], before[-1]) for slot in slots)
-        return LaidOutContext(BETWEEN.join(texts), _spans(texts, places), reached, slots[0] if slots else 0)
+        evidence = tuple((start + below, end) for start, end in _spans(texts, places))
+        return LaidOutContext(BETWEEN.join(texts), evidence, reached, slots[0] if slots else 0)
 
     # One place for all critical chunks, with the tag pair around them. In the layout "document" the document's other
     # chunks are within the tags too, in their order; in "segment" they are padding like those of other documents.
@@ -373,12 +385,12 @@ def lay_out(
     outer = [0, *accumulate(chunk.tokens for chunk in around)]
     outside = _nearest(outer, depth * total - sums[inside])
     tagged = [*(chunk.text for chunk in inner[:inside]), *critical, *(chunk.text for chunk in inner[inside:])]
-    lead = BETWEEN.join(chunk.text for chunk in around[:outside])
-    tail = BETWEEN.join(chunk.text for chunk in around[outside:])
-    shift = (len(lead) + len(BETWEEN) if lead else 0) + (len(f"<{tag}>\n") if tag else 0)
+    lead = BETWEEN.join(chunk.shown for chunk in around[:outside])
+    tail = BETWEEN.join(chunk.shown for chunk in around[outside:])
+    shift = (len(lead) + len(BETWEEN) if lead else 0) + below + (len(f"<{tag}>\n") if tag else 0)
     spans = _spans(tagged, range(inside, inside + len(critical)))
     return LaidOutContext(
-        BETWEEN.join(filter(None, [lead, wrapped(tag, BETWEEN.join(tagged)), tail])),
+        BETWEEN.join(filter(None, [lead, titled(title, wrapped(tag, BETWEEN.join(tagged))), tail])),
         tuple((start + shift, end + shift) for start, end in spans),
         (_share(sums[inside] + outer[outside], total),) * len(critical),
         inside + outside,

@@ -110,12 +110,52 @@ def test_rows_have_the_target_length_and_complete_evidence(domain):
         assert domain == "qa_faithfulness" or all(chunk in inside for chunk in evidence_of(row))
 
 
+@pytest.mark.parametrize("domain", ["qa_faithfulness", "summary", "code"])
+def test_every_chunk_of_a_mixed_context_is_below_the_title_of_its_document(domain):
+    named = [
+        replace(one, metadata={**one.metadata, "title": f"Diary {at}"}) for at, one in enumerate(SOURCES)
+    ]
+    rows, _ = make(domain=domain, given=named, foreign=named)
+    assert len(rows) > 9
+    titles = {one.title: one.text for one in named}
+    own = {one.id: one.title for one in named}
+    for row in rows:
+        content = row["prompt"][0]["content"]
+        parts = content.partition("<context>\n")[2].partition("\n</context>")[0].split("\n\nDocument: ")
+        shown = dict.fromkeys(titles, 0)
+        for part in parts:
+            title, _, text = part.removeprefix("Document: ").partition("\n")
+            shown[title] += 1
+            for line in re.sub(r"</?[A-Z]{5}>", "", text).strip().split("\n\n"):
+                assert line.strip() in titles[title]
+        assert sum(map(bool, shown.values())) > 3
+        for chunk in evidence_of(row):
+            before = content[: content.index(chunk)]
+            assert before.rpartition("Document: ")[2].partition("\n")[0] == own[row["document"]]
+
+
+def test_a_context_of_one_document_has_no_title():
+    rows, _ = make(given=SOURCES[:1], foreign=SOURCES[:1], lengths=(400,), in_document_share=1.0)
+    assert rows
+    assert not any("Document: " in row["prompt"][0]["content"] for row in rows)
+
+
+def test_a_title_is_a_column_a_file_or_a_number():
+    document = Document("notes/may.txt#2", "Text.", "?", "!")
+    assert document.title == "notes/may.txt"
+    assert replace(document, metadata={"file": "a.txt"}).title == "a.txt"
+    assert replace(document, metadata={"file": "a.txt", "title": " May\n2001 "}).title == "May 2001"
+    number = replace(document, id="row-17").title
+    assert number.isdecimal()
+    assert number == replace(document, id="row-18").title != replace(document, id="row-18", text="B").title
+
+
 @pytest.fixture(scope="module")
 def merging():
     """A BPE whose tokens reach across words and chunks, so that the counts of parts do not add up."""
     backend = tokenizers.Tokenizer(models.BPE())
     trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False)
-    texts = [source.text.replace(". ", ".\n\n") for source in SOURCES]
+    texts = [source.text.replace(". ", ".\n\nDocument: 7\n") for source in SOURCES]
     backend.train_from_iterator(texts, trainer)
     return Tokenizer.from_backend(backend)
 

@@ -20,7 +20,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.rng import Draws, hash_fraction
 from longrm.runs.progress import Progress, no_progress
-from longrm.synthesis.chunks import BETWEEN, DistractorPool, DocumentChunk, fill_room
+from longrm.synthesis.chunks import BETWEEN, DOCUMENT, DistractorPool, DocumentChunk, fill_room
 from longrm.synthesis.long_context import lay_out
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
 from longrm.synthesis.settings import ComparisonRecipe, DocumentSettings, Lengths
@@ -28,7 +28,7 @@ from longrm.types import Comparison, Message, Response, Span, as_messages, text_
 from longrm.worlds.prose.word_lists import FIRST_NAMES, SURNAMES
 from longrm.worlds.words_tokenizer import load_tokenizer
 
-SENDER, DOCUMENT = "From: {}", "Document: {}"
+SENDER = "From: {}"
 INSTRUCTION = "Write the next reply to {}."
 
 FILLED = 0.9
@@ -159,8 +159,10 @@ class Inboxes:
             texts = recipe.documents.read_texts()
             pool = DistractorPool.gather(texts, tokenizer, recipe.chunk_size, recipe.seed)
             for chunk in pool.chunks[: pool.large]:
-                text = item(DOCUMENT.format(chunk.document), chunk.text)
-                self._passages.append(replace(chunk, text=text, tokens=tokenizer.count(BETWEEN + text)))
+                text = chunk.shown
+                self._passages.append(
+                    replace(chunk, text=text, title="", tokens=tokenizer.count(BETWEEN + text))
+                )
         self._answered = cache(self._with_answer)
         self._header = cache(lambda sender: tokenizer.count(BETWEEN + SENDER.format(sender)))
         longest = " ".join(max(names, key=tokenizer.count) for names in (FIRST_NAMES, SURNAMES))

@@ -37,6 +37,8 @@ def parsed(query):
         ("I must end with [[A]], [[B]] or [[C]]", None),
         ("[[D]]", None),
         ("[[A>A]]", None),
+        ("At first [[A]] seems right.\n[[B > > A]]", None),
+        ("[See [[B]]]", B),
     ],
 )
 def test_the_last_verdict_in_brackets_counts(parsed, text, verdict):
@@ -139,6 +141,27 @@ def test_a_whole_answer_is_a_verdict_and_a_part_need_not_be(parsed, text, verdic
     assert parsed(text) == verdict
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "B]]]",
+        "B]]",
+        "[[B",
+        "[[B]",
+        "[B]]",
+        "B.]",
+        "Verdict: B]]]",
+        "Verdict: [[B",
+        '{"verdict": "B]]"}',
+        "[[B > A",
+    ],
+)
+def test_brackets_around_a_verdict_are_closed(parsed, text):
+    assert parsed(text) is None
+    for complete in ("B", "[B]", "[[B]]", "[B.]", "Verdict: [[B]]", '{"verdict": "[[B]]"}', "[[B > A]]"):
+        assert parsed(complete) == B
+
+
 @pytest.mark.full
 @pytest.mark.timeout(20)  # a pattern that backtracks through these takes minutes
 @pytest.mark.parametrize(
@@ -146,7 +169,7 @@ def test_a_whole_answer_is_a_verdict_and_a_part_need_not_be(parsed, text, verdic
     [
         "\n", "*", "`", "[[A ", "[[A]] ", "[[A]]\n[[B]]\n", "verdict:\n", "so, ", "```\n", "<", "&", " ", "“", '"',
         "-", "$", "{", '{"a":', "\\boxed{", '"<think>" ', "Verdict: A\n", "Winner: A — ", "Response A's :", "\\text{",
-        "A > ",
+        "A > ", "[", "]", "#", "Verdict: [",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("ending", ["", '\nVerdict: "[[B]]"', '"}'])

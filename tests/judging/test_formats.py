@@ -76,6 +76,8 @@ def test_the_last_of_several_pairwise_verdicts_counts(query, verdicts, analysis)
         ("[[Response B]]", B),
         ("[[Tie]]", TIE),
         ("[[A>>>>B]]", None),
+        ("[[A > > B]]", None),
+        ("[[A >= B]]", None),
         ("[[1]]", None),  # numbers only if a verdict pattern asks for them
     ],
 )
@@ -105,6 +107,12 @@ def test_a_ranking_is_parsed(query, order, sign, bold):
         "[[B > A > Z]]",
         "[[BAC]]",
         "[[A = A > B]]",
+        "[[B > > A > C]]",
+        "[[B >= A > C]]",
+        "[[B, > A, C]]",
+        "[[B ,, A, C]]",
+        "[[> B > A > C]]",
+        "[[B > A > C >]]",
     ],
 )
 def test_a_ranking_holds_every_response_once(query, marker):
@@ -158,6 +166,10 @@ def test_a_score_is_parsed(query, tenths, suffix):
         ("[[3]]\nOn reflection:\n[[8]]", 8.0),
         ("Well done.\n\n**Final score: 7/10**", 7.0),
         ("8", 8.0),
+        ("[8]", 8.0),
+        ("8]", None),
+        ("> 8", None),
+        ("[[- 8]]", None),
         ("[[11/10]]", None),
         ("[[-1]]", None),
         ("[[7/5]]", None),

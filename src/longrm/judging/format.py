@@ -40,16 +40,21 @@ def marked(content: str) -> re.Pattern[str]:
     return re.compile(rf"\[\[\s*({content})\s*\]\]", re.IGNORECASE)
 
 
+# Opens content in double, single or no square brackets; what follows must have those that close it, and no others.
+_OPENED = r"(?:\[\[(?=[^\[\]]*\]\][^\[\]]*$)|\[(?=[^\[\]]*\][^\[\]]*$)|(?=[^\[\]]*$))\s*"
+
+
 def valued(content: str) -> re.Pattern[str]:
     """Matches a text that is nothing but the content, in square brackets or without."""
-    return re.compile(rf"\W*?({content})[\s\].。!]*", re.IGNORECASE)
+    # No other signs before it: they may change its meaning, as in "> 7".
+    return re.compile(rf"[\s#_:]*+{_OPENED}({content})[\s\].。!]*", re.IGNORECASE)
 
 
 def labeled(labels: str, content: str) -> re.Pattern[str]:
     """Matches a line with a label and the content, as in "Final verdict: Response A"."""
     return re.compile(
         rf"(?:.*[.!?]\s+)?[\W_]*(?:(?:so|therefore|thus|hence),?\s+)?(?:(?:my|the|final|overall)\s+)*(?:{labels})"
-        rf"(?:\s*[:=]|\s+is\b:?)\s*\[*({content})[\s\].。!]*",
+        rf"(?:\s*[:=]|\s+is\b:?)\s*{_OPENED}({content})[\s\].。!]*",
         re.IGNORECASE,
     )
 

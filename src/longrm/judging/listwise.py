@@ -11,7 +11,8 @@ from longrm.judging.prompts import CRITERIA, ONE_CRITERION
 _NAME = r"(?:(?:response|assistant|answer|candidate|model)\s+)?"
 _NAMES = re.compile(r"\b(?:response|assistant|answer|candidate|model)\b", re.IGNORECASE)
 _SAID = rf"{_NAME}[A-Z](?:[\s,<>=]+{_NAME}[A-Z])*"
-_RANKING = re.compile(r"\s*(?:[A-Z](?:[\s,>=]*[A-Z])*|\d+(?:[\s,>=]+\d+)*)\s*")
+_SIGN = r"(?:\s*(?:>{1,3}|={1,2}|,)\s*|\s+)"
+_RANKING = re.compile(rf"\s*(?:[A-Z](?:{_SIGN}?[A-Z])*|\d+(?:{_SIGN}\d+)*)\s*")
 
 _CHAIN = re.compile(rf"{_NAME}\b[A-Z](?:\s*[>=]+\s*{_NAME}[A-Z]\b)+")
 

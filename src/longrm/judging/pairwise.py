@@ -12,7 +12,7 @@ _BETTER = (
     r"(?:\s+than\s+(?:response\s+|assistant\s+)?[A-Z])?|\s+wins)?"
 )
 _TIED = r"(?:(?:it\s+is\s+|it['’]s\s+)?(?:a\s+)?(?:tie|draw))"
-_SAID = rf"{_NAME}[A-Z](?:\s*[<>=]+\s*{_NAME}[A-Z]|{_BETTER})|{_TIED}"
+_SAID = rf"{_NAME}[A-Z](?:\s*[<>=][\s<>=]*{_NAME}[A-Z]|{_BETTER})|{_TIED}"
 _VERDICT = re.compile(
     rf"\s*(?:{_NAME}(?P<one>[ABC12])(?:\s*(?P<sign>>{{1,3}}|<{{1,3}}|={{1,2}})\s*{_NAME}(?P<other>[AB12])|"
     rf"{_BETTER})|{_TIED})\s*",

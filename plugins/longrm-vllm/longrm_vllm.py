@@ -60,7 +60,8 @@ class PromptScorer:
         return ScoreResult(
             scores,
             prompt_tokens=len(encoded.prompt),
-            cached_tokens=min(cached),
+            # Of a text that vLLM has read before, its count includes tokens of the response.
+            cached_tokens=min(*cached, len(encoded.prompt)),
             total_tokens=encoded.size,
             seconds=time.monotonic() - begun,
             failure=Failure("unscored", "a score is not finite") if None in scores else None,

@@ -64,8 +64,9 @@ def serve(plugin, folder):
 
 def test_scores_are_those_of_longrm(serve, folder):
     engine, client = serve()
-    answer = client.post("/v1/scores", json=BODY).json()
-    expected = longrm.load(folder).score(BODY["prompt"], BODY["responses"])
+    body = {**BODY, "prompt": " ".join([BODY["prompt"]] * 8)}
+    answer = client.post("/v1/scores", json=body).json()
+    expected = longrm.load(folder).score(body["prompt"], body["responses"])
     assert answer["scores"] == pytest.approx(expected, abs=1e-5)
     assert answer["order"] == sorted(range(3), key=lambda index: -expected[index])
     assert max(expected) - min(expected) > 1e-3
@@ -75,9 +76,17 @@ def test_scores_are_those_of_longrm(serve, folder):
     assert len({one[:prompt] for one in ids}) == 1
     assert answer["usage"]["total_tokens"] == prompt + sum(len(one) - prompt for one in ids)
     assert answer["usage"]["cached_tokens"] == 0, "the first of them found nothing"
-    assert client.post("/v1/scores", json=BODY).json()["usage"]["cached_tokens"] == 16
+    assert client.post("/v1/scores", json=body).json()["usage"]["cached_tokens"] == 16 * (prompt // 16) > 0
     assert len({request for _, _, request in engine.asked}) == 6
     assert {(params.task, params.use_activation) for _, params, _ in engine.asked} == {("classify", False)}
+
+
+def test_cached_tokens_are_tokens_of_the_prompt(serve):
+    _, client = serve()
+    long = {**BODY, "responses": ["Corimo holds bucket. " * 8]}
+    first, second = (client.post("/v1/scores", json=long).json()["usage"] for _ in range(2))
+    assert first["total_tokens"] > first["prompt_tokens"] + 16
+    assert (first["cached_tokens"], second["cached_tokens"]) == (0, first["prompt_tokens"])
 
 
 def test_messages_and_lists_are_taken(serve):

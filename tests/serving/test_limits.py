@@ -319,8 +319,12 @@ def test_while_draining_requests_in_work_are_answered_and_new_ones_get_503():
         assert not client.app.state.service.worker.alive
 
 
-def test_an_unknown_path_has_the_body_of_other_errors(client):
-    assert client.get("/nope").json()["error"] == {"message": "Not Found", "type": "invalid", "code": 404}
+def test_an_unknown_path_has_the_body_of_other_errors_and_lists_the_routes(client):
+    error = client.post("/v1/chat/completions", json={"model": "any", "messages": []}).json()["error"]
+    assert (error["type"], error["code"]) == ("invalid", 404)
+    assert all(f"{route.path}," in error["message"].replace(" (", ",") for route in ROUTES)
+    error = client.get("/v1/scores").json()["error"]
+    assert (error["type"], error["code"], "POST" in error["message"]) == ("invalid", 405, True)
 
 
 def test_the_openapi_document_has_every_example(client):

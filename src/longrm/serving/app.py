@@ -271,7 +271,15 @@ class Guard:
 async def _http_error(request: Request, error: Exception) -> Response:
     """An unknown path or method, in the form of all other errors."""
     assert isinstance(error, HTTPException)
-    body = {"message": str(error.detail), "type": "invalid", "code": error.status_code}
+    message = str(error.detail)
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        paths = dict.fromkeys(route.path for ways in WIRE_FORMATS.values() for route in ways)
+        message = (
+            f"no such route; this server scores responses: POST to {', '.join(paths)} (see /openapi.json)"
+        )
+    elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        message = f"this route needs {(error.headers or {}).get('Allow', 'another method')}"
+    body = {"message": message, "type": "invalid", "code": error.status_code}
     return JSONResponse({"error": body}, error.status_code, error.headers)
 
 

@@ -75,7 +75,7 @@ class Engine:
         if pooling_params.use_activation in (None, True):
             logits = logits.sigmoid()
         # Blocks of 16 tokens that an earlier text has, too; the last token is always computed.
-        shared = max((len(commonprefix([list(one), ids[:-1]])) for one, _, _ in self.asked), default=0)
+        shared = max((len(commonprefix([list(one), ids[:-1]])) for one, _, _ in self.asked), default=0)  # noqa: RUF071  # not paths
         self.asked.append((tuple(ids), pooling_params, request_id))
         data = SimpleNamespace(data=self.change(logits))
         yield PoolingRequestOutput(request_id, data, ids, 16 * (shared // 16), True, self.error)

@@ -22,6 +22,7 @@ import tokenizers
 from longrm import hub
 from longrm.errors import DataError, ModelError, first_line
 from longrm.reading import read_json, reading
+from longrm.runs.folder import trained_model
 from longrm.types import Message, Tool, message_text, text_of
 
 _logger = logging.getLogger(__name__)
@@ -49,20 +50,22 @@ class Tokenizer:
 
     @classmethod
     def load(cls, source: str | Path) -> Self:
-        """Loads a tokenizer from a folder, its `tokenizer.json`, or a Hub id: `owner/name` or `owner/name@revision`."""
+        """Loads a tokenizer from a folder, its `tokenizer.json`, or a Hub id: `owner/name` or `owner/name@revision`.
+
+        Of a training run it is the model's.
+        """
         path = Path(source).expanduser()
         if path.exists():
-            folder = path if path.is_dir() else path.parent
+            folder = trained_model(path if path.is_dir() else path.parent)
         elif path.suffix == ".json" or hub.split_revision(str(source)) is None:
             lack = hub.missing_part(str(source))
             raise ModelError(f"{source}: {lack or 'there is no such tokenizer file or folder'}")
         else:
             folder = hub.fetch(str(source), _FILES, ModelError)
         if not (folder / "tokenizer.json").exists():
-            model = folder / "model"  # as in the folder of a training run
-            is_run = (model / "tokenizer.json").exists()
-            advice = f"the model is in {model}" if is_run else "save the model's tokenizer into it"
-            raise ModelError(f"{folder}: no tokenizer here (tokenizer.json is missing); {advice}")
+            raise ModelError(
+                f"{folder}: no tokenizer here (tokenizer.json is missing); save the model's tokenizer into it"
+            )
         from transformers import PreTrainedTokenizerFast
 
         with reading(folder / "tokenizer.json", ModelError):

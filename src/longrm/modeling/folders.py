@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from longrm import hub
 from longrm.errors import ModelError
 from longrm.reading import read_json, reading
+from longrm.runs.folder import trained_model
 
 HEAD_PREFIX = "score."
 """Begins the names of a scalar head's weights in a sequence classifier."""
@@ -91,10 +92,10 @@ def find_model_folders(source: str | Path) -> ModelFolders:
 
 
 def find_model_folder(source: str | Path) -> Path:
-    """Returns the folder of a model; a model of the Hub is downloaded."""
+    """Returns the folder of a model, which may be that of a training run; a model of the Hub is downloaded."""
     folder = Path(source).expanduser()
     if folder.is_dir():
-        return folder
+        return trained_model(folder)
     if folder.exists():
         raise ModelError(f"{source} is a file, not a model folder")
     if hub.split_revision(str(source)) is None:

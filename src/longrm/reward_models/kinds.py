@@ -256,8 +256,8 @@ def load(
     Args:
         model: One of:
 
-            - a folder or Hub id of a one-label sequence classifier (a scalar reward model) or of a causal language
-              model (a generative reward model);
+            - a folder (of a model, or of a training run) or Hub id of a one-label sequence classifier (a scalar reward
+              model) or of a causal language model (a generative reward model);
             - `openai:URL#NAME`, a generative reward model behind an OpenAI-compatible endpoint;
             - `longrm:URL`, the model of a `longrm serve`;
             - `likelihood:MODEL`, a language model whose score is the log-probability of the response;

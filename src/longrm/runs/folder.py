@@ -177,6 +177,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def trained_model(folder: Path) -> Path:
+    """The folder of a training run's model; any other folder as it is."""
+    model = folder / "model"
+    return model if model.is_dir() and (folder / MANIFEST).is_file() else folder
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object that a run wrote; `RunError` if the file is missing or damaged."""
     if not path.exists():

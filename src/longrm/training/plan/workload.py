@@ -12,6 +12,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, ModelError, first_line
 from longrm.modeling.folders import has_mlp_head
 from longrm.modeling.shapes import PackedLayout, TreeShape, build_trees, check_frozen_layers
+from longrm.runs.folder import trained_model
 from longrm.runs.progress import Progress
 from longrm.training.batches import Batches, Example, ExampleSource
 from longrm.training.objectives import OBJECTIVES, ModelKind
@@ -27,7 +28,7 @@ _UNLIMITED = 2**62
 def sizes_of(settings: TrainingSettings, kind: ModelKind) -> ModelSizes:
     """The sizes of the model that a recipe starts from, from its config and the names of its weights."""
     sizes, path = _sizes_of(settings, kind), settings.model.path
-    stored = path is not None and has_mlp_head(Path(path).expanduser())
+    stored = path is not None and has_mlp_head(trained_model(Path(path).expanduser()))
     return replace(sizes, head=settings.model.head or ("mlp" if stored else sizes.head))
 
 
@@ -52,7 +53,7 @@ def _sizes_of(settings: TrainingSettings, kind: ModelKind) -> ModelSizes:
         )
     if path is None:
         raise ConfigError("the recipe names no model: add --set model.path=FOLDER")
-    folder = Path(path).expanduser()
+    folder = trained_model(Path(path).expanduser())
     name, revision = (None if folder.is_dir() else hub.split_revision(path)) or (str(folder), None)
     stated = settings.plan.model if settings.plan else None
     if stated and not folder.is_dir() and hub.cached_file(name, "config.json", revision) is None:

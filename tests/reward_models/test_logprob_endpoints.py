@@ -1,14 +1,18 @@
 """Endpoints that tell log-probabilities, as vLLM, SGLang and llama.cpp do, and others that do not."""
 
+import json
 import math
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
 import longrm
+from longrm.cli import score as scoring
 from longrm.clients.remote_settings import Remote
-from longrm.errors import ModelError
+from longrm.errors import ConfigError, ModelError, RunError
 from longrm.reward_models import JudgeSettings
+from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.types import Outcome, Query
 from tests.data.trajectories import HERMES, PROMPT, RESPONSES, TOOLS
 
@@ -167,3 +171,47 @@ def test_a_server_that_reads_other_tokens_is_an_error(server, folder):
     (judgment,) = load(server, "likelihood", {"tokenizer": str(folder)}).judge(queries((20, 2)))
     assert judgment.outcome is Outcome.ERROR
     assert "remote.tokenizer" in judgment.detail
+
+
+def test_files_are_scored_ranked_and_filtered_by_it(server, folder, put, tmp_path):
+    pairs = [{"prompt": "w5 w6", "chosen": f"w{n} w{n + 1}", "rejected": "w2"} for n in range(3)]
+    data, name = put("pairs.jsonl", *pairs), f"likelihood:openai:{server.url}/v1#tiny"
+    plain, failing = echoing(folder), True
+
+    def script(seen, number):
+        return peer.Reply({}, 500) if failing and "w1 w2" in seen.body["prompt"] else plain(seen, number)
+
+    def run(command, out, *options):
+        settings = [f"remote.tokenizer={folder}", "remote.retries=0", "judge.likelihood=mean"]
+        words = ["--model", name, "--data", data, "--out", tmp_path / out, *options]
+        words += [word for one in settings for word in ("--set", one)]
+        done = CliRunner().invoke(command, list(map(str, words)))
+        rows = (tmp_path / out).read_text().splitlines() if (tmp_path / out).exists() else []
+        return done, [json.loads(line) for line in rows]
+
+    server.script = script
+    done, rows = run(scoring.command, "scored.jsonl")
+    assert isinstance(done.exception, RunError)
+    assert [row["scores_outcome"] for row in rows] == ["answered", "error", "answered"]
+    failing, before = False, len(server.seen)
+    done, rows = run(scoring.command, "scored.jsonl")
+    assert (done.exit_code, len(server.seen) - before) == (0, 1), "paid answers are kept for the same command"
+    here = longrm.load(f"likelihood:{folder}", judge={"likelihood": "mean"})
+    for row in rows:
+        expected = here.score(row["prompt"], [row["chosen"], row["rejected"]])
+        assert row["scores"] == pytest.approx(expected, abs=5e-4)
+    assert not (tmp_path / "scored.jsonl.partial").exists()
+    for command, option in ((scoring.rank, ["--pairs"]), (scoring.filter_, ["--min-margin", "-1000"])):
+        done, rows = run(command, f"{command.name}.jsonl", *option)
+        assert (done.exit_code, len(rows)) == (0, 3)
+
+
+def test_without_the_tokenizer_the_error_names_its_setting(server, put, tmp_path):
+    data = put("pairs.jsonl", {"prompt": "w5", "chosen": "w1", "rejected": "w2"})
+    with pytest.raises(ConfigError, match=r"--set remote\.tokenizer="):
+        score_file(
+            ScoreSettings(model=f"likelihood:openai:{server.url}/v1#tiny", data=str(data)),
+            tmp_path / "out.jsonl",
+        )
+    with pytest.raises(ConfigError, match="--model"):
+        ScoreSettings.resolve(overrides={"data": str(data), "remote.tokenizer": "x"})

@@ -20,7 +20,6 @@ from longrm.errors import ConfigError, MissingPackageError, RunError
 from longrm.modeling.loading import new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
-from longrm.reward_models import JudgeSettings
 from longrm.scoring import ray_engine, scored_file
 from longrm.scoring.ray_engine import _Starts, _Worker
 from longrm.scoring.scored_file import ScoreSettings, batches, score_file
@@ -147,8 +146,9 @@ def test_a_missing_cluster_and_too_many_workers_are_refused(monkeypatch):
                 pass
     monkeypatch.setattr(ray_engine, "_cluster", lambda address: nullcontext())
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
+    three = ScoreSettings(data="", model="baseline:longest", engine="ray", workers=3)
     with pytest.raises(ConfigError, match="--workers 3"):
-        next(ray_engine.scored_by_ray("baseline:longest", JudgeSettings(), 3, None, None))
+        next(ray_engine.scored_by_ray("baseline:longest", three, None, None))
 
 
 def test_a_missing_ray_names_its_extra(tmp_path, monkeypatch):
@@ -187,7 +187,7 @@ def test_rows_that_kill_their_workers_end_in_errors(monkeypatch, kills):
     generated = generate(WorldPlan("records", 64), 40, words_tokenizer())
     rows = [ComparisonRow(number, "", {}, one) for number, one in enumerate(generated)]
     block = {"batch": [pickle.dumps(batch) for batch in batches(rows)]}
-    worker = _Worker("baseline:longest", JudgeSettings(), str(Path.cwd()), Actor())
+    worker = _Worker("baseline:longest", ScoreSettings(data=""), str(Path.cwd()), Actor())
     for _ in range(kills):
         with pytest.raises(Killed):
             worker(block)

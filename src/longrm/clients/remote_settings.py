@@ -1,6 +1,7 @@
 """Settings of models behind HTTP: their addresses, and how requests are sent."""
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 import httpx2
@@ -116,8 +117,8 @@ class Remote(Config):
         max_requests: The budget of requests, including retries.
         max_total_tokens: The budget of tokens, read and generated. No request starts once it is reached; requests in
             flight are completed. Answers from the cache count for neither budget.
-        cache: An SQLite file that keeps the answers. `longrm evaluate` and `longrm synthesize` use `completions.sqlite`
-            in the run folder by default; other commands do not keep answers.
+        cache: An SQLite file that keeps the answers; by default `completions.sqlite` in the run folder. `longrm serve`
+            and `longrm.load` keep none by default.
         tokenizer: The model's tokenizer (a folder, a file or a Hub id), to count tokens and to cut contexts; by default
             the server's limit applies.
         json_schema: Ask the server for JSON with an analysis and a verdict, if the form of the verdict is known (data
@@ -142,3 +143,7 @@ class Remote(Config):
         if taken := [name for name in own if name in self.extra]:
             raise ValueError(f"extra cannot contain {', '.join(taken)}: other settings determine it")
         return self
+
+    def cached_in(self, file: Path) -> Self:
+        """These settings with the answers kept in a file, unless `cache` names another."""
+        return self if self.cache is not None else self.model_copy(update={"cache": str(file)})

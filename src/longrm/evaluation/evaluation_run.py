@@ -164,13 +164,10 @@ def own_tokenizer(model: str | None, remote: Remote) -> OwnTokenizer | None:
 def load_judge(settings: JudgedBenchmark, bench: LoadedBenchmark, out: Path) -> RewardModel:
     """Loads the reward model; the answers of a model behind HTTP are cached in the run folder."""
     assert settings.model is not None, "run_evaluation checks it"
-    remote = settings.remote
-    if remote.cache is None:  # so that a continued run does not pay twice
-        remote = remote.model_copy(update={"cache": str(out / CACHE)})
     return reward_models.load(
         settings.model,
         judge=settings.judge,
-        remote=remote,
+        remote=settings.remote.cached_in(out / CACHE),  # a continued run does not pay twice
         compress=settings.compress,
         key=bench.comparisons,
     )

@@ -107,7 +107,8 @@ class LikelihoodEndpoint(RewardModel):
         self._settings = request.judge
         if tokenizer is None or tokenizer.chat_template is None:
             raise ConfigError(
-                f"likelihood:{self._client.name} requires remote.tokenizer, with a chat template"
+                f"likelihood:{self._client.name} requires the server's tokenizer with its chat template: --set "
+                'remote.tokenizer=FOLDER, or longrm.load(MODEL, remote={"tokenizer": FOLDER})'
             )
         if self._settings.cut != "refuse" and self._settings.max_length is None:
             raise ConfigError(

@@ -24,8 +24,7 @@ from typing import Any
 from longrm import reward_models
 from longrm.data import ComparisonReader
 from longrm.errors import ConfigError, LongRMError, RunError, first_line, importing
-from longrm.reward_models import JudgeSettings
-from longrm.scoring.scored_file import RowScores, ScoreBatch, ScoreRecord, batches, score
+from longrm.scoring.scored_file import RowScores, ScoreBatch, ScoreRecord, ScoreSettings, batches, score
 from longrm.types import Outcome
 
 # Batches travel to a worker together up to this size, some 16,000 tokens of text: Ray takes about 30 ms for a block,
@@ -42,13 +41,14 @@ _MAX_TRIES = 4
 
 
 def scored_by_ray(
-    model: str, judge: JudgeSettings, workers: int | None, reading: ComparisonReader, scores: RowScores
+    model: str, settings: ScoreSettings, reading: ComparisonReader, scores: RowScores
 ) -> Generator[list[ScoreRecord]]:
     """Scores every row that is not done, in any order.
 
     A process on this machine reads the rows, and each worker loads the model. By default there is one worker per GPU,
     or one per CPU where there is no GPU.
     """
+    workers = settings.workers
     address = os.environ.get("RAY_ADDRESS", "")  # of a cluster that the user has started
     with _cluster(address):
         import ray.data
@@ -73,7 +73,7 @@ def scored_by_ray(
         )
         scored = read.map_batches(
             _Worker,
-            fn_constructor_args=(model, judge, home, ray.remote(num_cpus=0)(_Starts).remote()),
+            fn_constructor_args=(model, settings, home, ray.remote(num_cpus=0)(_Starts).remote()),
             batch_size=None,
             compute=ray.data.ActorPoolStrategy(size=workers or gpus or cpus),
             num_cpus=1,
@@ -124,9 +124,9 @@ class _Starts:
 class _Worker:
     """Holds the model; it is loaded with the first block, so that an error can be returned as a result."""
 
-    def __init__(self, model: str, judge: JudgeSettings, home: str, starts: Any) -> None:
+    def __init__(self, model: str, settings: ScoreSettings, home: str, starts: Any) -> None:
         _enter(home)
-        self._name, self._judge, self._starts = model, judge, starts
+        self._name, self._settings, self._starts = model, settings, starts
         self._model: reward_models.RewardModel | None = None
 
     def __call__(self, block: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,7 +139,8 @@ class _Worker:
                 batch: ScoreBatch | LongRMError = pickle.loads(packed)
                 if isinstance(batch, LongRMError):
                     raise batch
-                self._model = self._model or reward_models.load(self._name, judge=self._judge)
+                judge, compress = self._settings.judge, self._settings.compress
+                self._model = self._model or reward_models.load(self._name, judge=judge, compress=compress)
                 first, last = batch[0][0], batch[-1][0]
                 if ray.get(self._starts.add.remote(first)) > _MAX_TRIES:
                     detail = (

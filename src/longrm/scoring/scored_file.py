@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from longrm import reward_models
-from longrm.clients.remote_settings import ModelName, refuse_server
+from longrm.clients.remote_settings import ModelName, Remote, refuse_server
 from longrm.column_names import ColumnNames
 from longrm.config import OPERATIONAL, Config
 from longrm.data import ComparisonReader, ComparisonRow, check_writable, read, write_rows
@@ -22,9 +22,9 @@ from longrm.data.files import raw_rows
 from longrm.data.readers import SCORES, ScoredRow, written_columns
 from longrm.errors import ConfigError, DataError
 from longrm.reading import short
-from longrm.reward_models import JudgeSettings, RewardModel
+from longrm.reward_models import Compress, JudgeSettings, RewardModel
 from longrm.reward_models.trials import points
-from longrm.runs.folder import RunFolder, claimed_once
+from longrm.runs.folder import CACHE, RunFolder, claimed_once
 from longrm.runs.logs import Log, join_parts, part_of
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.scratch import discard
@@ -49,6 +49,8 @@ class ScoreSettings(Config):
         column: The column of the scores; `COLUMN_outcome` has the outcomes, `COLUMN_by` the model's name. By default
             "scores", or "model_scores" if the rows already have a column of that name.
         judge: How the model is asked; a generative one is slow if `judge.max_tokens` is large.
+        remote: How to reach a model behind HTTP.
+        compress: How `compress:MODEL` shortens a context.
         engine: "ray" scores on the workers of a Ray cluster; by default this process scores, or those of torchrun.
         force: Whether a file with another model's scores is overwritten.
         workers: Number of Ray workers; by default one per GPU, or one per CPU where there is no GPU.
@@ -60,6 +62,8 @@ class ScoreSettings(Config):
     on_bad_row: Literal["stop", "skip"] = "stop"
     column: str | None = None
     judge: JudgeSettings = JudgeSettings()
+    remote: Remote = Remote()
+    compress: Compress = Compress()
     engine: Annotated[Literal["ray"] | None, OPERATIONAL] = None
     force: Annotated[bool, OPERATIONAL] = False
     workers: Annotated[int | None, OPERATIONAL] = Field(None, ge=1)
@@ -70,8 +74,11 @@ class ScoreSettings(Config):
             raise ConfigError(
                 "--workers requires --engine ray; otherwise use torchrun --nproc-per-node N -m longrm score"
             )
-        if self.model is None and (self.engine or self.judge != JudgeSettings()):
-            raise ConfigError("--engine and the judge settings (--device, --dtype, ...) require --model")
+        of_a_model = self.judge, self.remote, self.compress
+        if self.model is None and (self.engine or of_a_model != (JudgeSettings(), Remote(), Compress())):
+            raise ConfigError(
+                "--engine and the settings of a model (--device, --set judge.*, ...) require --model"
+            )
         return self
 
     def open_rows(self) -> ComparisonReader:
@@ -272,9 +279,10 @@ def _new_records(
         pinned = reward_models.pinned(model_name)
         if pinned != model_name:
             folder.record(model={"commit": pinned.rpartition("@")[2]})
-        yield from scored_by_ray(pinned, settings.judge, settings.workers, reading, scores)
+        yield from scored_by_ray(pinned, settings, reading, scores)
         return
-    model = reward_models.load(model_name, judge=settings.judge)
+    remote = settings.remote.cached_in(folder.path / CACHE)  # a continued run does not pay twice
+    model = reward_models.load(model_name, judge=settings.judge, remote=remote, compress=settings.compress)
     if workers.is_main_process:
         folder.record(model=model.provenance)
     for number, batch in enumerate(batches(reading)):

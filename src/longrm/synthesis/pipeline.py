@@ -133,9 +133,8 @@ class SynthesisRun(NamedTuple):
 
     def load_reward_model(self, name: str, judge: JudgeSettings, remote: Remote) -> RewardModel:
         """Loads a reward model; paid answers of an endpoint are cached in the folder unless `remote` names a file."""
-        if remote.cache is None:
-            remote = remote.model_copy(update={"cache": str(self.folder.path / CACHE)})
-        return load(name, judge=judge, remote=remote, on_usage=partial(self.spending.pay, name))
+        cached = remote.cached_in(self.folder.path / CACHE)
+        return load(name, judge=judge, remote=cached, on_usage=partial(self.spending.pay, name))
 
     def write(
         self,
@@ -275,9 +274,7 @@ def open_models(
                 continue
             writers: list[Writer]
             if kind == "openai":
-                (url, name), remote = split_address(address), model.remote
-                if remote.cache is None:
-                    remote = remote.model_copy(update={"cache": str(folder / CACHE)})
+                (url, name), remote = split_address(address), model.remote.cached_in(folder / CACHE)
                 pay = partial(spending.pay, model.label)
                 # All replicas share the cache entries of the first URL.
                 writers = [

@@ -3,12 +3,14 @@ import json
 import signal
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import jsonschema
 import pytest
 
+from longrm.clients import endpoint
 from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import Remote
 from longrm.errors import ModelError, RunError
@@ -181,6 +183,58 @@ def test_a_server_that_dies_midway_ends_the_run_and_the_answers_are_kept(server,
         f"echo of question {index}" for index in range(5)
     ]
     assert len(server.seen) == 5
+
+
+@pytest.fixture
+def health(monkeypatch):
+    """Has the health of a silent server requested every 50 ms."""
+    monkeypatch.setattr(endpoint, "_HEALTH_INTERVAL", 0.05)
+
+
+@pytest.mark.usefixtures("health")
+def test_a_server_that_leaves_requests_hanging_and_is_gone_ends_the_run(naps):
+    listener = socket.create_server(("127.0.0.1", 0))
+    port, begun, open_connections = listener.getsockname()[1], time.monotonic(), []
+
+    def stop_after_two():
+        while len(open_connections) < 2:
+            open_connections.append(listener.accept()[0])
+        listener.close()
+
+    stopping = threading.Thread(target=stop_after_two)
+    stopping.start()
+    with pytest.raises(RunError, match=f"lost http://127.0.0.1:{port}/"):
+        client(None, url=f"http://127.0.0.1:{port}", concurrency=2, timeout=600.0).write(requests(5))
+    stopping.join()
+    for connection in open_connections:
+        connection.close()
+    assert len(naps) >= 5, "as after any lost connection"
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.usefixtures("health")
+@pytest.mark.parametrize(
+    ("status", "gone"), [(200, False), (404, False), (429, False), (502, True), (503, True)]
+)
+def test_a_slow_server_is_waited_for_unless_its_health_is_bad(server, status, gone):
+    leaving = threading.Event()
+
+    def script(seen, number):
+        if seen.path == "/health":
+            return Reply({}, status)
+        leaving.wait(1.0)
+        return echo(seen)
+
+    server.script = script
+    asking = client(server, retries=0)
+    (answer,) = asking.write(requests(1))
+    leaving.set()
+    assert answer.outcome is (Outcome.ERROR if gone else Outcome.ANSWERED)
+    assert (f"/health answers {status}" in answer.detail) is gone
+    asked = [seen for seen in server.seen if seen.path == "/health"]
+    assert len(asked) >= 3
+    assert not any("authorization" in map(str.lower, seen.headers) for seen in asked), "it needs no key"
+    assert asking.endpoint.requests == 1, "it is not of the budget"
 
 
 def test_the_budget_of_requests_counts_retries_and_is_exact(server, tmp_path):

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 _LOG_INTERVAL = 10.0  # seconds between two lines about failed requests
 _CONNECT_TIMEOUT = 20.0
+# A server that shuts down may leave connections open and never answer (vLLM does). Without an answer for so many
+# seconds, requests to `/health` check that it is there; so many that fail in a row end the requests in flight.
+_HEALTH_INTERVAL, _HEALTH_FAILURES = 5.0, 3
 _NO_QUOTA = "insufficient_quota"  # OpenAI's code of a 429 for which waiting does not help
 MAX_ANSWER_BYTES = 2**24  # a million tokens of text fit; a server must not be able to fill the memory
 
@@ -146,8 +149,11 @@ class Endpoint(Generic[_Answer]):
                         http_client=http,
                     )
                     ask = partial(self._ask, client)
-                    for _ in range(min(self.settings.concurrency, len(items))):
-                        group.create_task(take(ask))
+                    count = min(self.settings.concurrency, len(items))
+                    workers = [group.create_task(take(ask)) for _ in range(count)]
+                    watching = group.create_task(http.watch())
+                    await asyncio.gather(*workers)
+                    watching.cancel()
             except ExceptionGroup as failures:
                 raise failures.exceptions[0] from None
 
@@ -227,6 +233,36 @@ class _BoundedClient(httpx2.AsyncClient):
                 f"cannot open connections: {endpoint.redact(str(error))}; check HTTP_PROXY and the like"
             ) from error
         self._endpoint = endpoint
+        self._deadlines: set[asyncio.Timeout] = set()  # of the attempts in flight
+        self._answered = time.monotonic()  # when the last answer arrived
+        self._gone = ""  # why the server's health cannot be requested
+
+    async def watch(self) -> None:
+        """Ends attempts in flight once the server is gone; they are retried as after any lost connection."""
+        failures = 0
+        while True:
+            await asyncio.sleep(_HEALTH_INTERVAL)
+            silent = self._deadlines and time.monotonic() - self._answered >= _HEALTH_INTERVAL
+            self._gone = await self._problem() if silent else ""
+            failures = failures + 1 if self._gone else 0
+            if failures >= _HEALTH_FAILURES:
+                for deadline in self._deadlines:
+                    if not deadline.expired():
+                        deadline.reschedule(0.0)
+
+    async def _problem(self) -> str:
+        """Why the server is gone; empty if it answers, and also if it is slow to, as busy ones are."""
+        url = httpx2.URL(self._endpoint.url).copy_with(path="/health", query=None)
+        request = httpx2.Request("GET", url, headers={"Accept": "*/*"})
+        try:
+            async with asyncio.timeout(_HEALTH_INTERVAL):
+                response = await super().send(request, stream=True)
+                await response.aclose()
+        except httpx2.ConnectError as error:
+            return self._endpoint.reason(error)
+        except (httpx2.HTTPError, TimeoutError):
+            return ""
+        return f"{url} answers {response.status_code}" if response.status_code in (502, 503, 504) else ""
 
     async def send(self, request: httpx2.Request, **_: Any) -> httpx2.Response:
         """Sends one attempt. Errors of httpx2 are retried by the openai client; others are not caught there."""
@@ -242,8 +278,10 @@ class _BoundedClient(httpx2.AsyncClient):
         if endpoint.key:
             headers["Authorization"] = f"Bearer {endpoint.key}"
         request.headers = httpx2.Headers(headers)
+        deadline = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds):
+            async with deadline:
+                self._deadlines.add(deadline)
                 response = await super().send(request, stream=True)
                 body = await _read_bounded(response)
             # The only header of the answer that the openai client needs.
@@ -256,7 +294,10 @@ class _BoundedClient(httpx2.AsyncClient):
             elif response.status_code >= 500 or response.status_code in (408, 409, 429):
                 endpoint.log_failure(f"status {response.status_code}: {endpoint.redact(error_text(body))}")
         except TimeoutError:
-            error: httpx2.RequestError = httpx2.ReadTimeout(f"no answer within {seconds:g} seconds")
+            late = (
+                f"the server is gone: {self._gone}" if self._gone else f"no answer within {seconds:g} seconds"
+            )
+            error: httpx2.RequestError = httpx2.ReadTimeout(late)
         except ValueError as problem:  # of `parse`
             error = httpx2.DecodingError(str(problem))
         except httpx2.RequestError as problem:
@@ -267,7 +308,7 @@ class _BoundedClient(httpx2.AsyncClient):
                 ) from None
             error = problem
         else:
-            endpoint.reached = True
+            endpoint.reached, self._answered = True, time.monotonic()
             return httpx2.Response(
                 response.status_code,
                 headers=headers,
@@ -275,6 +316,8 @@ class _BoundedClient(httpx2.AsyncClient):
                 request=request,
                 extensions={"answer": answer},
             )
+        finally:
+            self._deadlines.discard(deadline)
         endpoint.reached = True
         endpoint.log_failure(endpoint.reason(error))
         raise error

@@ -64,6 +64,59 @@ def test_a_token_beyond_the_likeliest_ones_counts_as_the_last_of_them(server):
     assert judgment.scores[1] - judgment.scores[0] == pytest.approx(8.9)
 
 
+def test_a_token_that_may_be_as_likely_as_those_found_leaves_the_answer_unread(server):
+    server.script = lambda seen, number: told(("I", -0.5), ("B", -3.0), ("x", -4.0), ("y", -6.0))
+    (judgment,) = load(server).judge(queries((20, 2)))
+    assert judgment.outcome is Outcome.UNPARSED
+    assert "'A'" in judgment.detail
+    assert "'B'" not in judgment.detail
+    assert "remote.tokenizer" in judgment.detail
+
+
+def choosing(folder, *, takes="ids"):
+    """A server with the 20 most likely first tokens of the answer or, as vLLM, with those of `logprob_token_ids`."""
+    plain = Plain(folder)
+
+    def script(seen, number):
+        import torch
+
+        body, asked = seen.body, seen.body.get("logprob_token_ids")
+        if asked and takes == "error":
+            return peer.Reply({"error": {"message": "Unrecognized request argument: logprob_token_ids"}}, 400)
+        given = plain.tokenizer.apply_chat_template(body["messages"], add_generation_prompt=True)
+        with torch.inference_mode():
+            row = plain.model(torch.tensor([given["input_ids"]])).logits[0, -1].log_softmax(-1)
+        most = row.topk(20).indices.tolist()
+        ids = [most[0], *asked] if asked and takes == "ids" else most
+        # Another token with the same text but for white space, which is not the one that is asked for.
+        return told(("A ", -0.01), *((plain.tokenizer.decode([one]), row[one].item()) for one in ids))
+
+    return script
+
+
+@pytest.mark.parametrize("takes", ["ids", "nothing", "error"])
+@pytest.mark.parametrize(
+    ("form", "shapes"), [("pairwise", (2,) * 8), ("listwise", (7, 3)), ("pointwise", (4, 2))]
+)
+def test_with_the_servers_tokenizer_the_scores_are_the_models_own_where_it_returns_any_token(
+    server, folder, form, shapes, takes
+):
+    server.script = choosing(folder, takes=takes)
+    asked = queries(*((20 + number, count) for number, count in enumerate(shapes)))
+    found = load(server, remote={"tokenizer": str(folder)}, format=form).judge(asked)
+    truth = longrm.load(f"tokens:{folder}", judge=JudgeSettings(format=form)).judge(asked)
+    for one, other in zip(found, truth, strict=True):
+        assert (one.outcome is Outcome.ANSWERED) is (takes == "ids"), one.detail
+        assert one.scores == pytest.approx(other.scores if one.scores else (), abs=5e-4)
+    if takes != "ids":
+        assert "not among the" in found[0].detail
+        assert "remote.tokenizer" not in found[0].detail
+    # With one request at a time, one is rejected, and no other has the field.
+    assert sum("logprob_token_ids" in seen.body for seen in server.seen) == (
+        1 if takes == "error" else len(server.seen)
+    )
+
+
 @pytest.mark.parametrize(
     "value", [math.nan, math.inf, 1e308, 800.0, 10**400, -(10**400), -1e308, True, "x", None]
 )

@@ -19,6 +19,8 @@ class Request:
     # none. With `Remote.json_schema` the server must generate a match; otherwise it is ignored.
     verdict: str = ""
     top: int = 0  # how many of the most likely first tokens to return with their log-probabilities
+    # Ids of first tokens to return with their log-probabilities instead, from servers that support it (vLLM).
+    ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,9 @@ _TOO_LONG = re.compile(
 )
 
 
+_IDS = "logprob_token_ids"  # vLLM's field; servers that do not know it ignore or reject it
+
+
 class OpenAIClient(Writer):
     """Sends requests concurrently, within a budget, and caches the answers.
 
@@ -79,6 +82,7 @@ class OpenAIClient(Writer):
         host = urlsplit(url).hostname or ""
         renamed = host == "api.openai.com" or host.endswith(".openai.azure.com")
         self._length_field = "max_completion_tokens" if renamed else "max_tokens"
+        self._rejects_ids = False
 
     def tokens(self, messages: Sequence[Message]) -> int | None:
         """The number of tokens of a prompt, if the client was given a way to count them."""
@@ -99,7 +103,8 @@ class OpenAIClient(Writer):
         self, cache: Cache | None, ask: Ask[Completion], request: Request | Echo
     ) -> Completion:
         """The answer to a request, from the cache if it is there."""
-        body = json.dumps(self._body(request), sort_keys=True)
+        fields = self._body(request)
+        body = json.dumps(fields, sort_keys=True)
         key = hashlib.sha256(f"{self._cached_as}\0{body}".encode()).hexdigest()
         cached = cache.get(key) if cache else None
         if cached is not None:
@@ -109,6 +114,9 @@ class OpenAIClient(Writer):
         except RequestFailed as failure:
             return Completion(Outcome.ERROR, detail=str(failure))
         except RequestRejected as rejection:
+            if _IDS in fields and _IDS in rejection.text:
+                self._rejects_ids = True
+                return await self._complete(cache, ask, request)
             completion = self._rejected(rejection)
         if isinstance(request, Echo):
             completion = _last_tokens(completion, request)
@@ -135,6 +143,8 @@ class OpenAIClient(Writer):
                 body["response_format"] = _response_format(request.verdict)
             if request.top:
                 body |= {"logprobs": True, "top_logprobs": request.top}
+            if request.ids and not self._rejects_ids:
+                body[_IDS] = list(request.ids)
         # Some servers stream by default.
         return {"model": self._model, **body, **self._settings.extra, "stream": False}
 

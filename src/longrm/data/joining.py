@@ -18,6 +18,7 @@ from longrm.types import Message, Query, Response, Span, Tool
 
 # Takes the place of a message's text in a rendering. It is in Unicode's private use area, so no text contains it.
 _MARK = "\ue000longrm\ue000"
+_PROBE = ({"role": "user", "content": "Question?"},)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,28 @@ def _joined(alone: list[int], kept: int | None, tails: Sequence[list[int]], end:
     return Encoded(
         alone[: kept + shared], [tail[shared:] for tail in tails], [length - shared for length in same]
     )
+
+
+def token_ids(
+    tokenizer: Tokenizer, tokens: Sequence[str], prompt: Sequence[Message] = _PROBE
+) -> tuple[list[int], list[int]]:
+    """The ids of a prompt up to the start of the answer, and the id of each token as that answer.
+
+    A token that is several tokens or unknown to the tokenizer, or two with the same id, is a `DataError`.
+    """
+    # The template may write the same text before and after every answer, so the answers are what differs.
+    item = encode(tokenizer, prompt, [({"role": "assistant", "content": token},) for token in tokens])
+    own = [list(ids) for ids in item.responses]
+    start = min(common_prefix(own[0], ids) for ids in own[1:])
+    end = min(common_prefix(own[0][start:][::-1], ids[start:][::-1]) for ids in own[1:])
+    answers = [tuple(ids[start : len(ids) - end]) for ids in own]
+    known = all(len(ids) == 1 and ids[0] != tokenizer.unk_id for ids in answers)
+    if not known or len(set(answers)) < len(answers):
+        raise DataError(
+            f"judge.tokens must be distinct tokens of the tokenizer, and {list(tokens)} have the ids "
+            f"{[list(ids) for ids in answers]} at the start of the answer; choose others that judge.template asks for"
+        )
+    return [*item.prompt, *own[0][:start]], [ids[0] for ids in answers]
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ from longrm.clients import Completion, Echo, Request
 from longrm.clients.endpoint import Ask, Endpoint, RequestFailed, RequestRejected
 from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import CHAT, COMPLETIONS, Remote, split_address
-from longrm.data.joining import Encoded, encode
+from longrm.data.joining import Encoded, encode, token_ids
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError, ModelError
 from longrm.judging import TOKEN_FORMATS, ParsedVerdict, TokenFormat, fit, load_formats, too_long
@@ -36,14 +37,16 @@ def connect(address: str, request: LoadRequest, path: str = CHAT) -> tuple[OpenA
 # ---- Probability of one token ----
 
 _TOP_LOGPROBS = 20  # the most that OpenAI returns, and vLLM by default
+_NEGLIGIBLE = 1e-3
 
 
 class TokenEndpoint(GenerativeRewardModel):
-    """Judges by the log-probabilities of a format's tokens, among the 20 most likely first tokens of the answer.
+    """Judges by the log-probabilities of a format's tokens as the first token of the answer.
 
-    Returned tokens match up to white space around them; the most likely match counts. A token that is not returned gets
-    the lowest log-probability returned, which is an upper bound: the verdict is right, and the score is closer to a tie
-    than the model's. If none is returned the outcome is `unparsed`.
+    If the model's tokenizer is known, a server that supports it (vLLM) returns exactly these tokens. Other servers
+    return the 20 most likely ones, which match up to white space around them; the most likely match counts. A token
+    that is not among them is at most as likely as the last of them: if that is less than 0.1% of those found, it counts
+    as that likely; otherwise the outcome is `unparsed`.
     """
 
     def __init__(
@@ -54,9 +57,15 @@ class TokenEndpoint(GenerativeRewardModel):
         self.name = f"tokens:{client.name}"
         self._formats = load_formats(TOKEN_FORMATS, settings.format, settings.template, settings.tokens)
         self.scale = "logit"
+        self._ids: dict[str, int] = {}
+        if tokenizer is not None:
+            tokens = max((format.tokens for format in self._formats.values()), key=len)
+            with suppress(DataError):  # some are not single tokens there
+                self._ids = dict(zip(tokens, token_ids(tokenizer, tokens)[1], strict=True))
 
     def _request(self, one: Conversation, attempt: int) -> Request:
-        return replace(super()._request(one, attempt), top=_TOP_LOGPROBS)
+        ids = tuple(self._ids[token] for token in _tokens(one)) if self._ids else ()
+        return replace(super()._request(one, attempt), top=_TOP_LOGPROBS, ids=ids)
 
     def _read(self, one: Conversation, completion: Completion) -> bool:
         counted = completion.prompt_tokens
@@ -70,25 +79,37 @@ class TokenEndpoint(GenerativeRewardModel):
                 f"{self._writer.name}, or serve the model by vLLM, SGLang or llama.cpp"
             )
         assert isinstance(one.format, TokenFormat)
-        responses = 1 if one.format.alone else len(one.query.responses)
-        tokens = one.format.tokens if one.format.alone else one.format.tokens[:responses]
-        found = [
-            max((value for text, value in completion.logprobs if text.strip() == token.strip()), default=None)
-            for token in tokens
-        ]
-        if all(value is None for value in found):
-            top = repr(completion.logprobs[0][0]) if completion.logprobs else "nothing"
+        tokens, returned = _tokens(one), completion.logprobs
+        found = {token: value for token in tokens if (value := self._logprob(token, returned)) is not None}
+        missing = ", ".join(repr(token) for token in tokens if token not in found)
+        least = min((value for _, value in returned if math.isfinite(value)), default=-math.inf)
+        likely = sum(map(math.exp, found.values()))
+        if missing and not (likely > 0 and math.exp(least) < _NEGLIGIBLE * likely):
             one.outcome = Outcome.UNPARSED
-            one.detail = (
-                f"none of {list(tokens)} is among the {len(completion.logprobs)} most likely tokens; the most likely "
-                f"is {top}"
+            one.detail = f"not among the {len(returned)} most likely tokens: {missing}" + (
+                f"; the most likely is {returned[0][0]!r}" if returned else ""
             )
+            if not self._ids:
+                one.detail += "; with remote.tokenizer, vLLM returns any token"
             return False
-        least = min((value for _, value in completion.logprobs if math.isfinite(value)), default=-math.inf)
-        row = [least if value is None else value for value in found]
-        one.texts.append(one.format.explain(row))
-        one.verdict = ParsedVerdict(one.format.scores([row], responses))
+        row = [found.get(token, least) for token in tokens]
+        one.texts.append(one.format.explain(row) + (f"; at most: {missing}" if missing else ""))
+        one.verdict = ParsedVerdict(one.format.scores([row], len(one.query.responses)))
         return False
+
+    def _logprob(self, token: str, returned: Sequence[tuple[str, float]]) -> float | None:
+        """A token's log-probability: of exactly that token if its id is known, else of the most likely match."""
+        own = self._ids and self._tokenizer and self._tokenizer.decode([self._ids[token]])
+        exact = [value for text, value in returned if text == own]
+        return max(
+            exact or (value for text, value in returned if text.strip() == token.strip()), default=None
+        )
+
+
+def _tokens(one: Conversation) -> tuple[str, ...]:
+    """The tokens that a prompt asks for."""
+    assert isinstance(one.format, TokenFormat)
+    return one.format.tokens if one.format.alone else one.format.tokens[: len(one.query.responses)]
 
 
 # ---- Likelihood ----
@@ -120,7 +141,7 @@ class LikelihoodEndpoint(RewardModel):
         self.scale = "none" if self._settings.likelihood == "mean" else "logit"
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
-        """Sends all responses of all queries; servers with a prefix cache share the prompts."""
+        """Sends all responses of all queries, each with its prompt: vLLM reads it every time (see docs/judging.md)."""
         opened = [self._open(query) for query in queries]
         echoes = [echo for one in opened if not isinstance(one, Judgment) for echo in one[1]]
         self._client.on_progress = self.on_progress

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from longrm.data.joining import Encoded, TokenQuery, common_prefix, encode
+from longrm.data.joining import Encoded, TokenQuery, encode, token_ids
 from longrm.data.tokenizing import Tokenizer, UnknownTokens
 from longrm.errors import ConfigError, DataError, ModelError
 from longrm.judging import TOKEN_FORMATS, Policy, fit, format_for, load_formats, too_long
@@ -36,7 +36,7 @@ from longrm.modeling.shared_prefix import (
 )
 from longrm.reward_models.kinds import DEFAULT_JUDGE, JudgeSettings
 from longrm.reward_models.protocol import RewardModel
-from longrm.types import Cut, Judgment, Message, Outcome, Query, Scale
+from longrm.types import Cut, Judgment, Outcome, Query, Scale
 
 # Tokens of one forward pass. Short contexts are packed up to it; a longer one is read alone.
 _TOKENS_PER_FORWARD = 16_384
@@ -395,8 +395,6 @@ class LikelihoodRewardModel(PackedRewardModel):
 
 # ---- Probability of one token ----
 
-_PROBE = ({"role": "user", "content": "Question?"},)
-
 
 class TokenRewardModel(PackedRewardModel):
     """Judges by the log-probabilities of a format's tokens as the first token of the answer, without generating any.
@@ -418,14 +416,14 @@ class TokenRewardModel(PackedRewardModel):
         # The letters of two responses are the first of those of many, so one forward pass reads all.
         self._tokens = max((format.tokens for format in self._formats.values()), key=len)
         try:
-            _, self._ids = token_ids(self.tokenizer, _PROBE, self._tokens)
+            _, self._ids = token_ids(self.tokenizer, self._tokens)
         except DataError as error:
             raise ConfigError(f"{name}: {error}") from None
 
     def _encode(self, query: Query) -> Sequence[Encoded]:
         items = []
         for messages in format_for(self._formats, len(query.responses)).render(query):
-            before, ids = token_ids(self.tokenizer, messages, self._tokens)
+            before, ids = token_ids(self.tokenizer, self._tokens, messages)
             if ids != self._ids or len(before) < 2:
                 raise DataError(f"'{query.id}': the token ids of the answer depend on the prompt")
             # The last token of the prompt is the branch: the next token is predicted at it.
@@ -448,25 +446,3 @@ class TokenRewardModel(PackedRewardModel):
 
     def _prompt_tokens(self, items: Sequence[Encoded]) -> int:
         return max(item.longest for item in items)
-
-
-def token_ids(
-    tokenizer: Tokenizer, prompt: Sequence[Message], tokens: Sequence[str]
-) -> tuple[list[int], list[int]]:
-    """The ids of a prompt up to the start of the answer, and the id of each token as that answer.
-
-    A token that is several tokens or unknown to the tokenizer, or two with the same id, is a `DataError`.
-    """
-    # The template may write the same text before and after every answer, so the answers are what differs.
-    item = encode(tokenizer, prompt, [({"role": "assistant", "content": token},) for token in tokens])
-    own = [list(ids) for ids in item.responses]
-    start = min(common_prefix(own[0], ids) for ids in own[1:])
-    end = min(common_prefix(own[0][start:][::-1], ids[start:][::-1]) for ids in own[1:])
-    answers = [tuple(ids[start : len(ids) - end]) for ids in own]
-    known = all(len(ids) == 1 and ids[0] != tokenizer.unk_id for ids in answers)
-    if not known or len(set(answers)) < len(answers):
-        raise DataError(
-            f"judge.tokens must be distinct tokens of the tokenizer, and {list(tokens)} have the ids "
-            f"{[list(ids) for ids in answers]} at the start of the answer; choose others that judge.template asks for"
-        )
-    return [*item.prompt, *own[0][:start]], [ids[0] for ids in answers]

@@ -11,6 +11,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError
 from longrm.evaluation.evaluation_run import own_tokenizer
 from longrm.modeling.loading import load_scorer
+from longrm.runs.folder import MANIFEST
 from longrm.training.initial_model import initial_model
 from longrm.training.plan.workload import sizes_of
 
@@ -29,7 +30,11 @@ def test_all_that_load_a_model_find_it_in_the_folder_of_its_training(finished, r
     assert all(torch.equal(started[name], truth[name]) for name in truth)
 
 
-def test_a_folder_of_no_training_is_what_it_was(tmp_path):
+def test_other_folders_are_no_models(tmp_path):
     (tmp_path / "model").mkdir()
     with pytest.raises(ModelError, match=r"config\.json"):
+        longrm.load(str(tmp_path))
+    (tmp_path / "model").rmdir()
+    (tmp_path / MANIFEST).write_text("{}")
+    with pytest.raises(ModelError, match="a run without a finished model"):
         longrm.load(str(tmp_path))

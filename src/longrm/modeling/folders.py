@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from longrm import hub
 from longrm.errors import ModelError
 from longrm.reading import read_json, reading
-from longrm.runs.folder import trained_model
+from longrm.runs.folder import MANIFEST, trained_model
 
 HEAD_PREFIX = "score."
 """Begins the names of a scalar head's weights in a sequence classifier."""
@@ -106,7 +106,10 @@ def find_model_folder(source: str | Path) -> Path:
 def weight_files(folder: Path) -> list[Path]:
     """Returns the safetensors files of a model folder; refuses a folder without config or with pickled weights only."""
     if not (folder / "config.json").is_file():
-        raise ModelError(f"{folder} has no config.json: it is not a model folder")
+        lacks = "it is not a model folder"
+        if (folder / MANIFEST).is_file():
+            lacks = "it is the folder of a run without a finished model"
+        raise ModelError(f"{folder} has no config.json: {lacks}")
     shards = sorted(folder.glob("model*.safetensors"))
     if shards:
         return shards

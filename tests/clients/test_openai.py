@@ -214,14 +214,15 @@ def test_a_server_that_leaves_requests_hanging_and_is_gone_ends_the_run(naps):
 
 @pytest.mark.usefixtures("health")
 @pytest.mark.parametrize(
-    ("status", "gone"), [(200, False), (404, False), (429, False), (502, True), (503, True)]
+    ("first", "status", "gone"),
+    [(200, 200, False), (404, 429, False), (200, 502, True), (404, 503, True), (503, 503, False)],
 )
-def test_a_slow_server_is_waited_for_unless_its_health_is_bad(server, status, gone):
-    leaving = threading.Event()
+def test_a_slow_server_is_waited_for_unless_its_health_gets_bad(server, first, status, gone):
+    leaving, statuses = threading.Event(), iter([first])
 
     def script(seen, number):
         if seen.path == "/health":
-            return Reply({}, status)
+            return Reply({}, next(statuses, status))
         leaving.wait(1.0)
         return echo(seen)
 

@@ -235,7 +235,8 @@ class _BoundedClient(httpx2.AsyncClient):
         self._endpoint = endpoint
         self._deadlines: set[asyncio.Timeout] = set()  # of the attempts in flight
         self._answered = time.monotonic()  # when the last answer arrived
-        self._gone = ""  # why the server's health cannot be requested
+        self._healthy = False  # whether `/health` has been seen to answer
+        self._gone = ""  # why it does not any more
 
     async def watch(self) -> None:
         """Ends attempts in flight once the server is gone; they are retried as after any lost connection."""
@@ -262,7 +263,11 @@ class _BoundedClient(httpx2.AsyncClient):
             return self._endpoint.reason(error)
         except (httpx2.HTTPError, TimeoutError):
             return ""
-        return f"{url} answers {response.status_code}" if response.status_code in (502, 503, 504) else ""
+        if response.status_code not in (502, 503, 504):
+            self._healthy = True
+        elif self._healthy:  # else it may be a gateway that knows no such path
+            return f"{url} answers {response.status_code}"
+        return ""
 
     async def send(self, request: httpx2.Request, **_: Any) -> httpx2.Response:
         """Sends one attempt. Errors of httpx2 are retried by the openai client; others are not caught there."""

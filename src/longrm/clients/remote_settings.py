@@ -110,7 +110,8 @@ class Remote(Config):
 
     Attributes:
         concurrency: The most requests in flight.
-        timeout: Seconds for one answer, from connecting to its last byte. A request that times out is retried.
+        timeout: Seconds for one answer, from connecting to its last byte. A request that times out, or whose server
+            cannot be reached any more, is retried.
         retries: How often a failed request is retried. After that its outcome is `error`.
         api_key_env: The environment variable with the API key. The key is never logged or stored: `***` replaces it in
             the server's error messages (a key of fewer than 8 characters only as a separate word).
@@ -119,8 +120,8 @@ class Remote(Config):
             flight are completed. Answers from the cache count for neither budget.
         cache: An SQLite file that keeps the answers; by default `completions.sqlite` in the run folder. `longrm serve`
             and `longrm.load` keep none by default.
-        tokenizer: The model's tokenizer (a folder, a file or a Hub id), to count tokens and to cut contexts; by default
-            the server's limit applies.
+        tokenizer: The model's tokenizer (a folder, a file or a Hub id), to count tokens, to cut contexts, and for
+            `likelihood:` and `tokens:`; by default the server's limit applies.
         json_schema: Ask the server for JSON with an analysis and a verdict, if the form of the verdict is known (data
             synthesis). The two are joined into one text.
         extra: More fields of the request body, such as `top_p` or `chat_template_kwargs`.

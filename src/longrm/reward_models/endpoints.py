@@ -37,6 +37,8 @@ def connect(address: str, request: LoadRequest, path: str = CHAT) -> tuple[OpenA
 # ---- Probability of one token ----
 
 _TOP_LOGPROBS = 20  # the most that OpenAI returns, and vLLM by default
+# A token that is not returned may count as the last of those that are if that is so little of the probability of those
+# found: the score is then off only where it is clear.
 _NEGLIGIBLE = 1e-3
 
 
@@ -55,11 +57,11 @@ class TokenEndpoint(GenerativeRewardModel):
         one_token = settings.model_copy(update={"max_tokens": 1, "retries": 0, "temperature": 0.0})
         super().__init__(client, one_token, tokenizer=tokenizer)
         self.name = f"tokens:{client.name}"
-        self._formats = load_formats(TOKEN_FORMATS, settings.format, settings.template, settings.tokens)
-        self.scale = "logit"
+        formats = load_formats(TOKEN_FORMATS, settings.format, settings.template, settings.tokens)
+        self._formats, self.scale = formats, "logit"
         self._ids: dict[str, int] = {}
         if tokenizer is not None:
-            tokens = max((format.tokens for format in self._formats.values()), key=len)
+            tokens = max((format.tokens for format in formats.values()), key=len)
             with suppress(DataError):  # some are not single tokens there
                 self._ids = dict(zip(tokens, token_ids(tokenizer, tokens)[1], strict=True))
 

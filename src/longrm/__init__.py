@@ -7,6 +7,10 @@ if os.name != "posix":
     raise ImportError("longrm needs a POSIX system (Linux, macOS); on Windows use it within WSL")
 
 if TYPE_CHECKING:
+    from longrm import data as data
+    from longrm import evaluation as evaluation
+    from longrm import modeling as modeling
+    from longrm import types as types
     from longrm.auditing import audit
     from longrm.evaluation.api import evaluate, probe
     from longrm.evaluation.comparison import compare
@@ -27,7 +31,7 @@ __all__ = [
 ]
 __version__ = "0.2.0"
 
-_HOMES = {
+_NAMES = {
     "RewardModel": "longrm.reward_models",
     "audit": "longrm.auditing",
     "compare": "longrm.evaluation.comparison",
@@ -39,11 +43,19 @@ _HOMES = {
     "verdict_reward": "longrm.reward_models.verdict_rewards",
 }
 
+_MODULES = ("data", "evaluation", "modeling", "types")  # with names that docs/api.md lists
+
 
 def __getattr__(name: str) -> object:
     """Imports a public name at its first use, because importing all of them would delay the command line."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    if name in _NAMES:
+        return getattr(import_module(_NAMES[name]), name)
+    if name in _MODULES:
+        return import_module(f"longrm.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_MODULES, "__version__"])

@@ -1,6 +1,9 @@
 """`docs/api.md` is read in the repository, too: it has the public API, with signatures."""
 
 import inspect
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,3 +26,21 @@ def test_everything_offered_is_there_with_its_parameters(name):
         wanted = [one for one in inspect.signature(function).parameters if one != "self"]
         assert all(f"{parameter}: " in section for parameter in wanted)
         assert " -> " in section
+
+
+NAMES = re.findall(r"^###+ `(longrm\.[\w.]+)`$", PAGE, re.MULTILINE)
+
+
+def test_every_heading_can_be_used_after_import_longrm():
+    """In the page's order and in reverse: what one name imports must not hide another."""
+    program = """
+import sys, longrm
+assert not {"torch", "numpy", "pyarrow"} & {*sys.modules}
+assert {"data", "evaluation", "modeling", "types", *longrm.__all__} <= {*dir(longrm)}
+for name in sys.argv[1:]:
+    assert callable(eval(name)), name
+"""
+    assert len(NAMES) > len(longrm.__all__) + 10
+    for order in (NAMES, NAMES[::-1]):
+        done = subprocess.run([sys.executable, "-c", program, *order], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr

@@ -1,11 +1,14 @@
 """The documentation builds as a site, and a broken link stops the build."""
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import longrm
 
 pytestmark = pytest.mark.full
 ROOT = Path(__file__).parents[2]
@@ -32,7 +35,12 @@ def test_the_site_builds_with_every_link_leading_somewhere(repository):
     assert done.returncode == 0, done.stderr
     site = repository / "site"
     assert "SmolLM2-135M-Instruct" in (site / "index.html").read_text()
-    assert "Scores the responses to one prompt" in (site / "api.html").read_text()
+    api = (site / "api.html").read_text()
+    assert "A list of at least one response, each text or messages" in api
+    contents = re.findall(r'<span class="md-ellipsis">\s*([\w.]+)\s*</span>', api.partition("<h1")[0])
+    names = [name for name in contents if "." in name]
+    assert {f"longrm.{name}" for name in longrm.__all__} <= {*names}
+    assert not {name.rpartition(".")[2] for name in names} & {*contents}, "a name is there twice"
     assert 'id="evaluate.judging.seed"' in (site / "cli.html").read_text()
     for outside in ("repository/perf/index.html", "repository/src/longrm/recipes/scale/8-a100.toml"):
         assert (site / outside).exists(), outside

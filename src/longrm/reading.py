@@ -31,6 +31,9 @@ CONTROL_CHARACTERS = (
 )
 _ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in CONTROL_CHARACTERS}
 
+STDIN_COPY = "standard-input-"
+"""Begins the name of a temporary copy of standard input; a digest of its contents follows."""
+
 
 class FieldError(ValueError):
     """A problem in one field of a row. The caller that knows the file and row adds them."""

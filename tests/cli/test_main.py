@@ -11,8 +11,10 @@ import pytest
 
 from longrm.cli.commands import COMMANDS, cli
 from longrm.cli.main import main
-from longrm.data import read
+from longrm.data import read, write
 from longrm.data.chunking import approximate_tokens
+from longrm.scoring import scored_file
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 from tests.cli.conftest import parse
 
 
@@ -165,6 +167,33 @@ def test_standard_streams_have_the_same_rows_as_files(longrm, pairs, tmp_path, c
     assert "scoring" not in quiet.err
     empty = longrm(*command, *model, "--data", "-", "--out", "-")
     assert (empty.status, empty.out) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("out", "next_step"),
+    [("out.jsonl", "continues where it stopped"), ("-", "starts again from the beginning")],
+)
+def test_ctrl_c_while_standard_input_is_scored(longrm, tmp_path, monkeypatch, out, next_step):
+    monkeypatch.chdir(tmp_path)
+    write("rows.jsonl", generate(WorldPlan("records", 64), 40, words_tokenizer()))
+    rows = (tmp_path / "rows.jsonl").read_bytes()
+    command = ["score", "--model", "baseline:overlap", "--data", "-", "--out", out]
+    whole = longrm(*command[:-1], "-", rows=rows).out
+    score, numbers = scored_file.score, []
+
+    def third_batch_is_interrupted(batch, model):
+        numbers.append(batch[0][0])
+        if len(numbers) == 3:
+            raise KeyboardInterrupt
+        return score(batch, model)
+
+    monkeypatch.setattr(scored_file, "score", third_batch_is_interrupted)
+    with pytest.raises(KeyboardInterrupt, match=f"the same command {next_step}"):
+        longrm(*command, rows=rows)
+    assert longrm(*command, rows=rows).status == 0
+    assert numbers == ([1, 17, 33, 33] if out == "out.jsonl" else [1, 17, 33, 1, 17, 33])
+    if out == "out.jsonl":
+        assert (tmp_path / out).read_text() == whole
 
 
 def test_each_next_command_can_be_run(longrm, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM, sent to real processes: one line, whenever they come, and nothing half-made is left."""
 
+import json
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ from longrm.modeling.loading import new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.worlds import WorldPlan, generate, words_tokenizer
+from tests.reward_models.tiny_models import make_model
 
 ENDINGS = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
 pytestmark = pytest.mark.full
@@ -49,6 +51,12 @@ def stopped(process, number, when):
         time.sleep(0.005)  # another process is waited for
     process.send_signal(number)
     return last_line(process, number)
+
+
+def from_documents(pairs, model):
+    """The settings of a recipe in which a model answers the questions of some comparisons."""
+    settings = (f"documents.path={pairs}", "documents.format=comparisons", f'writers=[{{model="{model}"}}]')
+    return [word for setting in settings for word in ("--set", setting)]
 
 
 def last_line(process, number):
@@ -125,13 +133,49 @@ def test_an_interrupted_evaluation_continues_as_its_message_promises(tmp_path, p
 
 
 @BOTH
-def test_requests_in_flight_do_not_delay_the_end(tmp_path, pairs, number):
+@pytest.mark.parametrize("name", ["evaluate", "synthesize"])
+def test_requests_in_flight_do_not_delay_the_end(tmp_path, pairs, number, name):
     with socket.create_server(("127.0.0.1", 0)) as server:  # which accepts, and never answers
         port = server.getsockname()[1]
-        model = ("--model", f"openai:http://127.0.0.1:{port}/v1#no_progress", "--bench", f"file:{pairs}")
-        with started("evaluate", *model, "--out", tmp_path / "run") as process:
+        model = f"openai:http://127.0.0.1:{port}/v1#m"
+        command = {
+            "evaluate": ("evaluate", "--model", model, "--bench", f"file:{pairs}"),
+            "synthesize": ("synthesize", "responses", *from_documents(pairs, model)),
+        }[name]
+        with started(*command, "--out", tmp_path / "run") as process:
             server.settimeout(60)
             asked, _ = server.accept()
             with asked:
                 line = stopped(process, number, lambda: True)
     assert line == "; the same command continues where it stopped"
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory):
+    """A language model that never ends its text, which takes minutes."""
+    folder = make_model(tmp_path_factory.mktemp("talker") / "model")
+    for name in ("config.json", "generation_config.json"):
+        content = json.loads((folder / name).read_text())
+        (folder / name).write_text(
+            json.dumps(content | {"eos_token_id": None, "max_position_embeddings": 10**6})
+        )
+    return folder
+
+
+@pytest.mark.parametrize("name", ["synthesize", "evaluate", "score", "attribute"])
+def test_a_model_that_writes_a_long_text_stops_at_once(tmp_path, talker, pairs, name):
+    long = ("--set", "judge.max_tokens=100000")
+    command = {
+        "synthesize": ("responses", *from_documents(pairs, talker), "--set", "max_tokens=100000"),
+        "evaluate": ("--model", talker, "--bench", f"file:{pairs}", *long),
+        "score": ("--model", talker, "--data", pairs, *long),
+        "attribute": ("--model", talker, "--data", pairs, *long),
+    }[name]
+    with started(name, *command, "--out", tmp_path / "out.jsonl") as process:
+        time.sleep(20)  # the model has been loaded, and writes
+        assert process.poll() is None
+        began = time.monotonic()
+        line = stopped(process, signal.SIGINT, lambda: True)
+        assert time.monotonic() - began < 15  # most of it is the end of Python on a busy machine
+    assert line == "; the same command starts again from the beginning, as nothing was finished"
+    assert not [*tmp_path.iterdir()]

@@ -5,7 +5,7 @@ import pytest
 
 from longrm.config import Config
 from longrm.errors import RunError
-from longrm.runs.folder import RunFolder, keep_umask, read_manifest, write_file
+from longrm.runs.folder import CACHE, RunFolder, keep_umask, read_manifest, write_file
 from longrm.runs.logs import Log
 from longrm.runs.records import GoldRecord
 
@@ -59,6 +59,31 @@ def test_two_processes_cannot_hold_one_folder(tmp_path):
         refuses(tmp_path / "run", "in use")
     with RunFolder(tmp_path / "run", "training", Settings()) as folder:
         assert folder.path.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("begun", "written", "kept", "next_step"),
+    [
+        (False, None, False, "starts again"),
+        (False, "ledger.jsonl", True, "continues where it stopped"),
+        (False, CACHE, True, "continues where it stopped"),
+        (True, None, True, "continues where it stopped"),
+    ],
+)
+def test_an_interrupt_knows_what_the_same_command_does(tmp_path, begun, written, kept, next_step):
+    if begun:
+        with RunFolder(tmp_path / "run", "training", Settings()) as folder:
+            (folder.path / "steps.jsonl").write_text("{}\n")
+
+    def interrupted():
+        with RunFolder(tmp_path / "run", "training", Settings()) as folder:
+            if written:
+                (folder.path / written).write_text("{}\n")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=f"the same command {next_step}"):
+        interrupted()
+    assert (tmp_path / "run").exists() == kept
 
 
 def test_a_failed_write_leaves_the_earlier_file_and_no_scratch(tmp_path, monkeypatch):

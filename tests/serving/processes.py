@@ -23,7 +23,9 @@ class Slow(RewardModel):
     def judge(self, queries):
         for query in queries:
             print("judged", query.prompt[0]["content"], flush=True)
-            time.sleep(float(query.prompt[0]["content"]))
+            end = time.monotonic() + float(query.prompt[0]["content"])
+            while time.monotonic() < end:
+                time.sleep(0.005)
         return [Judgment(Outcome.ANSWERED, (1.0,) * len(query.responses)) for query in queries]
 
 for setting in sys.argv[1:]:

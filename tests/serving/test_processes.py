@@ -112,6 +112,18 @@ def test_requests_that_are_not_answered_within_the_drain_time_get_503():
         assert (server.wait(30), server.stderr.read()) == (0, "")
 
 
+def test_a_server_without_clients_ends_at_once_whatever_its_model_does():
+    with slow_server() as (server, address), ExitStack() as stack:
+        gone = connect(stack, address, raw(50))
+        assert server.stdout.readline().startswith("judged")
+        gone.close()
+        time.sleep(1)  # until it is noticed
+        begun = time.monotonic()
+        server.send_signal(signal.SIGTERM)
+        assert (server.wait(60), server.stderr.read()) == (0, "")
+        assert time.monotonic() - begun < 10
+
+
 @pytest.mark.parametrize("value", [0, 1.2])
 def test_a_client_that_closed_its_sending_half_gets_its_answer(value):
     with slow_server() as (_, address), ExitStack() as stack:

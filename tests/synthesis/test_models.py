@@ -1,4 +1,6 @@
 import asyncio
+import threading
+import time
 from dataclasses import replace
 
 from longrm.clients import Completion, Writer
@@ -27,6 +29,42 @@ class Echo(Writer):
 
 def ask(model, prompts):
     return [answer.text for answer in asyncio.run(model.ask(prompts))]
+
+
+class Endless(Writer):
+    """As a model that writes a long text: it computes for 20 seconds."""
+
+    name, limit = "endless", None
+
+    def __init__(self):
+        self.began, self.ended = threading.Event(), threading.Event()
+
+    def write(self, requests):
+        self.began.set()
+        end = time.monotonic() + 20
+        try:
+            while time.monotonic() < end:
+                sum(range(1000))
+        finally:
+            self.ended.set()
+
+    def tokens(self, messages):
+        return None
+
+
+def test_a_cancelled_model_stops_in_its_thread():
+    async def cancel(writers):
+        asked = asyncio.create_task(ServedModel("m", writers).ask(requests(30)))
+        while not all(writer.began.is_set() for writer in writers):
+            await asyncio.sleep(0.01)
+        asked.cancel()
+        await asyncio.wait([asked])
+
+    writers = [Endless(), Endless()]
+    began = time.monotonic()
+    asyncio.run(cancel(writers))
+    assert time.monotonic() - began < 4
+    assert all(writer.ended.is_set() for writer in writers)
 
 
 def opened(models, folder):

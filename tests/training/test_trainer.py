@@ -124,6 +124,18 @@ def test_sigterm_ends_a_training_after_the_checkpoint_of_its_step(tmp_path, reci
     assert results_of(tmp_path / "cut") == results_of(tmp_path / "whole")
 
 
+@pytest.mark.parametrize(
+    ("step", "next_step"), [(2, "starts again at step 1"), (5, "continues after step 3")]
+)
+def test_ctrl_c_reports_the_step_that_the_same_command_continues_from(tmp_path, recipe, step, next_step):
+    def interrupt(label, done, total, note=""):
+        if (label, done) == ("training", step):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=f"the same command {next_step}"):
+        train(recipe("bradley_terry"), tmp_path / "run", progress=interrupt)
+
+
 def test_checkpoints_by_the_clock_change_nothing_else(
     tmp_path, recipe, stop, results_of, ticking, monkeypatch
 ):

@@ -80,11 +80,9 @@ def cli(quiet: bool, verbose: bool) -> None:
 
 
 def advice_after_interrupt(arguments: Sequence[str]) -> str:
-    """What the same command does after an interrupt."""
+    """What the same command does after an interrupt; empty if only its run folder knows."""
     name = next((argument for argument in arguments if not argument.startswith("-")), "")
-    if name in CONTINUED:
-        return "; the same command continues where it stopped"
-    return "; the same command starts again from the beginning"
+    return "" if name in CONTINUED else "the same command starts again from the beginning"
 
 
 def run_command_line() -> NoReturn:

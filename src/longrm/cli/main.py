@@ -44,7 +44,7 @@ def main() -> NoReturn:
         from longrm.runs.workers import print_error
 
         word, status = ("terminated", 143) if terminated else ("interrupted", 130)
-        print_error(f"{word}{advice}", error)
+        print_error("; ".join(filter(None, (word, str(error) or advice))), error)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends a shutdown that hangs
         # Python would end by SIGINT, whatever the status, if the interrupt came while text was executed (dataclasses
         # and named tuples do that). Executing text again clears that flag.

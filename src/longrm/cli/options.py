@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import click
 
 from longrm.config import Config, parse_assignments
-from longrm.errors import ConfigError
-from longrm.reading import short
+from longrm.errors import ConfigError, DataError
+from longrm.reading import STDIN_COPY, file_digest, short
 from longrm.runs.workers import world_size
 
 Settings = TypeVar("Settings", bound=Config)
@@ -216,13 +216,18 @@ def row_files(data: str, out: Path) -> Iterator[tuple[str, Path, str]]:
         raise ConfigError("'-' is not supported with several processes; name files")
     with tempfile.TemporaryDirectory(prefix="longrm-") as folder:
         if from_stdin:
-            data = str(Path(folder) / "standard-input.jsonl")
-            with open(data, "wb") as file:
+            copy = Path(folder) / "standard-input.jsonl"
+            with copy.open("wb") as file:
                 shutil.copyfileobj(sys.stdin.buffer, file)
+            data = str(copy.rename(copy.with_stem(STDIN_COPY + file_digest(copy, DataError)[:16])))
         if to_stdout:
             out = Path(folder) / "standard-output.jsonl"
         try:
             yield data, out, "standard output" if to_stdout else str(out)
+        except KeyboardInterrupt as error:
+            if to_stdout:  # the scores so far are removed with the folder
+                error.args = ("the same command starts again from the beginning",)
+            raise
         finally:
             if to_stdout and out.exists():
                 with out.open("rb") as file:

@@ -40,6 +40,7 @@ class RunFolder:
         path: The folder.
         kind: The kind of run: "evaluation", "training", "demo", ...
         continued: Whether an earlier process began this run.
+        continues: What the same command does with the results of an interrupted run.
     """
 
     def __init__(self, path: Path, kind: str, config: Config) -> None:
@@ -49,6 +50,7 @@ class RunFolder:
         self._lock: Any = None
         self._is_new = False
         self.continued = False
+        self.continues = "continues where it stopped"
 
     def __enter__(self) -> Self:
         try:
@@ -87,8 +89,16 @@ class RunFolder:
                         entry.unlink()
                 if not any(self.path.iterdir()):
                     self.path.rmdir()
+            self.explain(error)
         finally:
             self._lock.close()
+
+    def explain(self, error: BaseException | None) -> None:
+        """Adds to an interrupt (Ctrl-C, SIGTERM) what the same command does next."""
+        if isinstance(error, KeyboardInterrupt):
+            kept = self.path.exists() and (self._results() or any(self.path.glob(f"{CACHE}*")))
+            does = self.continues if kept else "starts again from the beginning, as nothing was finished"
+            error.args = (f"the same command {does}",)
 
     def _claim(self) -> None:
         """Begins the run, or checks that the folder is of the same run."""
@@ -166,7 +176,11 @@ class RunFolder:
 def claimed_once(folder: RunFolder, workers: WorkerGroup) -> Iterator[RunFolder]:
     """A run folder that the main process claims for all; the others must wait for it before they use it."""
     with folder if workers.is_main_process else nullcontext():
-        yield folder
+        try:
+            yield folder
+        except KeyboardInterrupt as error:  # which the first process that it reaches reports
+            folder.explain(error)
+            raise
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

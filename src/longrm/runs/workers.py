@@ -1,7 +1,9 @@
 """The processes that share one run: this one alone, or those that a launcher such as `torchrun` started."""
 
+import ctypes
 import os
 import sys
+import threading
 from pathlib import Path
 
 from longrm.errors import RunError
@@ -33,6 +35,15 @@ def print_error(line: str, error: BaseException) -> None:
         if len(message) > _MAX_LINE:
             message = f"{message[: _MAX_LINE // 2]} ... {message[-_MAX_LINE // 2 :]}"
         print(f"longrm: {message}", file=sys.stderr)
+
+
+def interrupt(thread: threading.Thread) -> None:
+    """Ends a thread between two of its Python instructions, as Ctrl-C ends the main thread: a model computes for hours.
+
+    The thread gets a `SystemExit`, which is silent. It comes after a call into native code or a wait for a lock.
+    """
+    if thread.ident is not None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
 
 
 def check_seen(folder: Path) -> None:

@@ -16,12 +16,12 @@ from pydantic import Field, model_validator
 from longrm import reward_models
 from longrm.clients.remote_settings import ModelName, Remote, refuse_server
 from longrm.column_names import ColumnNames
-from longrm.config import OPERATIONAL, Config
+from longrm.config import OPERATIONAL, Config, IdentifiedBy
 from longrm.data import ComparisonReader, ComparisonRow, check_writable, read, write_rows
 from longrm.data.files import raw_rows
 from longrm.data.readers import SCORES, ScoredRow, written_columns
 from longrm.errors import ConfigError, DataError
-from longrm.reading import short
+from longrm.reading import STDIN_COPY, short
 from longrm.reward_models import Compress, JudgeSettings, RewardModel
 from longrm.reward_models.trials import points
 from longrm.runs.folder import CACHE, RunFolder, claimed_once
@@ -35,6 +35,12 @@ _log = logging.getLogger(__name__)
 
 # Rows between two writes to the log: a killed run loses no more.
 _ROWS_PER_BATCH = 16
+
+
+def _without_folder(data: str) -> str:
+    """A copy of standard input by its name, as its folder is another one in every process."""
+    name = Path(data).name
+    return name if name.startswith(STDIN_COPY) else data
 
 
 class ScoreSettings(Config):
@@ -56,7 +62,7 @@ class ScoreSettings(Config):
         workers: Number of Ray workers; by default one per GPU, or one per CPU where there is no GPU.
     """
 
-    data: str
+    data: Annotated[str, IdentifiedBy(_without_folder)]
     model: ModelName | None = None
     columns: ColumnNames | None = None
     on_bad_row: Literal["stop", "skip"] = "stop"

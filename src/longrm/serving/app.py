@@ -68,7 +68,8 @@ def build_app(settings: ServeSettings, load: Callable[[], RewardModel]) -> FastA
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         service.draining = True
-        # A forward pass is waited for: a thread that ends in the middle of one can crash the process.
+        # No client waits any more. An operator of a forward pass is waited for: a thread in native code can crash the
+        # process.
         await asyncio.to_thread(worker.stop, limits.DRAIN_SECONDS)
 
     app = FastAPI(title="longrm", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)

@@ -14,6 +14,7 @@ from typing import Any
 from longrm.errors import DataError, LongRMError
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.trials import latin_square, points, together, trial_of
+from longrm.runs.workers import interrupt
 from longrm.serving.rendered_texts import QueryMaker
 from longrm.serving.wire import Failure, ScoreRequest, ScoreResult
 from longrm.types import Judgment, Outcome
@@ -22,6 +23,9 @@ _log = logging.getLogger(__name__)
 
 # The oldest waiting queries, from which the next batch is chosen. Looking at all of thousands would delay every batch.
 _CANDIDATES = 256
+
+_SECONDS_TO_FINISH = 1.0
+"""How long `Worker.stop` lets the model work before it interrupts it; a forward pass mostly ends by itself."""
 
 
 @dataclass(eq=False)
@@ -100,11 +104,14 @@ class Worker:
         return [job.result for job in jobs]
 
     def stop(self, seconds: float | None = None) -> None:
-        """Refuses everything that the model has not started, and waits for the thread to end."""
+        """Refuses everything that the model has not finished, and waits for the thread to end."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
-        self._thread.join(seconds)
+        self._thread.join(_SECONDS_TO_FINISH)
+        if self._thread.is_alive():
+            interrupt(self._thread)
+            self._thread.join(seconds)
 
     def _run(self, load: Callable[[], RewardModel], loaded: "Future[RewardModel]") -> None:
         try:
@@ -144,7 +151,7 @@ class Worker:
         except BaseException as error:  # a panic of the Rust tokenizers is not an `Exception`
             if isinstance(error, LongRMError):
                 _log.warning("the model gave no scores: %s", error)
-            else:
+            elif not self._stopping:
                 _log.exception("the model gave no scores")
             for job in jobs:
                 _settle(job, Failure("internal", "the model gave no scores; see the log of the server"))

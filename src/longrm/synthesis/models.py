@@ -4,9 +4,13 @@ import asyncio
 import hashlib
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import Field
@@ -18,6 +22,7 @@ from longrm.errors import RunError
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.trials import points
 from longrm.runs.logs import Log
+from longrm.runs.workers import interrupt
 from longrm.types import Outcome, Query, Trial
 
 SPENDING = "spending.jsonl"
@@ -41,6 +46,10 @@ that a prompt demands; write the reasons for a verdict; judge with another judge
 
 BatchItem = TypeVar("BatchItem")
 BatchReply = TypeVar("BatchReply")
+Answer = TypeVar("Answer")
+
+_SECONDS_TO_END = 5.0
+"""How long a cancelled call is waited for: an operator of a large model on a CPU takes seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,11 +225,38 @@ class BatchedCalls(Generic[BatchItem, BatchReply]):
             self._sending = None
 
 
+async def in_thread(call: Callable[[], Answer]) -> Answer:
+    """Runs a blocking call of a model in a thread, and interrupts it when this task is cancelled, as by Ctrl-C.
+
+    `asyncio.to_thread` would let it finish first, which may take hours.
+    """
+    answer: Future[Answer] = Future()
+
+    def run() -> None:
+        with suppress(InvalidStateError):  # cancelled
+            try:
+                answer.set_result(call())
+            except BaseException as error:
+                answer.set_exception(error)
+
+    # A daemon, so that a call that does not end does not keep the process alive.
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        return await asyncio.wrap_future(answer)
+    except asyncio.CancelledError:
+        interrupt(thread)
+        end = time.monotonic() + _SECONDS_TO_END
+        while thread.is_alive() and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        raise
+
+
 def batched_scores(reward_model: RewardModel) -> Callable[[Query], Awaitable[tuple[float, ...]]]:
     """Scores the queries of all inputs in progress together, in a thread: a number per response, or none."""
 
     async def judge(queries: list[Query]) -> list[Trial]:
-        return await asyncio.to_thread(reward_model.judge_in_all_orders, queries)
+        return await in_thread(partial(reward_model.judge_in_all_orders, queries))
 
     calls = BatchedCalls(judge)
 
@@ -251,7 +287,7 @@ class ServedModel:
         for key, request in zip(keys, requests, strict=True):
             shares.setdefault(int.from_bytes(key, "big") % len(self._writers), {})[key] = request
         answers = await asyncio.gather(
-            *(asyncio.to_thread(self._writers[at].write, [*own.values()]) for at, own in shares.items())
+            *(in_thread(partial(self._writers[at].write, [*own.values()])) for at, own in shares.items())
         )
         found: dict[bytes, Completion] = {}
         for own, own_answers in zip(shares.values(), answers, strict=True):

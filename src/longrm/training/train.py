@@ -26,7 +26,7 @@ from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import StepRecord
 from longrm.runs.scratch import new_folder
 from longrm.training.batches import Batches, ExampleSource
-from longrm.training.checkpoints import STEPS
+from longrm.training.checkpoints import STEPS, saved_steps
 from longrm.training.distributed import join_processes, process_folder
 from longrm.training.evaluations import BEST, Evaluations, Evaluator
 from longrm.training.initial_model import initial_model
@@ -155,19 +155,24 @@ def train(
             evaluations = Evaluations(
                 settings.evaluation, evaluator, model, folder.path, last=steps, context=context
             )
-        train_steps(
-            model.model,
-            objective,
-            batches,
-            settings,
-            folder.path,
-            main_folder=out,
-            context=context,
-            steps=steps,
-            evaluations=evaluations,
-            progress=progress,
-            clock=clock,
-        )
+        try:
+            train_steps(
+                model.model,
+                objective,
+                batches,
+                settings,
+                folder.path,
+                main_folder=out,
+                context=context,
+                steps=steps,
+                evaluations=evaluations,
+                progress=progress,
+                clock=clock,
+            )
+        except KeyboardInterrupt:
+            saved = saved_steps(out)
+            folder.continues = f"continues after step {saved[-1]}" if saved else "starts again at step 1"
+            raise
         model.model.eval()
 
         records = list(Log(folder.path / STEPS, StepRecord))

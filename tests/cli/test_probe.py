@@ -12,7 +12,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, LongRMError
 from longrm.runs.logs import read_judgments
 from longrm.types import text_of
-from tests.reward_models.tiny_models import make_scorer
+from tests.reward_models.tiny_models import make_model, make_scorer
 from tests.worlds.prose.prose_tokenizer import prose_tokenizer
 
 
@@ -97,6 +97,23 @@ def test_defaults_fit_the_model(models, tmp_path):
         assert [*summary["metrics"]["by_length"]] == lengths
         assert summary["counts"]["outcomes"]["answered"] == (12 if name == "prose" else 8)
         assert summary["counts"].get("sampled_from") == (18 if name == "prose" else None)
+
+
+def test_a_model_that_writes_is_announced_with_faster_ways_before_it_is_loaded(models, tmp_path, monkeypatch):
+    class LoadedError(Exception):
+        pass
+
+    def load(*_, **__):
+        raise LoadedError
+
+    make_model(tmp_path / "writer")
+    monkeypatch.setattr("longrm.modeling.local_writer.LocalWriter.load", load)
+    monkeypatch.setattr("longrm.reward_models.packed.DiscriminativeRewardModel.load", load)
+    for model, announced in ((tmp_path / "writer", True), (models / "plain", False)):
+        few = ("--lengths", "1k", "--tasks", "records", "--tokenizer", "words", "--n", 1)
+        done = CliRunner().invoke(cli, [*map(str, ("probe", model, *few, "--out", tmp_path / "run"))])
+        assert isinstance(done.exception, LoadedError)
+        assert (f"likelihood:{model}, --limit 96, fewer --lengths" in done.stderr) == announced
 
 
 def test_invalid_settings_are_errors_before_any_work(tmp_path):

@@ -299,7 +299,7 @@ def speaker(llama: Path, tmp_path: Path) -> Callable[..., LocalWriter]:
         writer = LocalWriter.load(str(folder))
         tokens = tuple(known[word] for word in said.split())
         sample = Sample(tokens, tokens[-1] == known["<eos>"], 0.0)
-        writer._write = lambda wanted, on_end: [sample]  # type: ignore[method-assign]
+        writer._write = lambda wanted, on_step: [sample]  # type: ignore[method-assign]
         return writer
 
     return make

@@ -17,4 +17,4 @@ def test_reading_and_writing_report_their_progress(tmp_path, monkeypatch):
     judge.on_progress = shares.append
     judged = judge.judge(queries((3, 2), (3, 2)))
     assert any(one.attempts == 2 for one in judged)
-    assert shares == [1.0]  # both end at once, and what is asked again is not counted twice
+    assert shares == [0.5, 1.0]  # both write two tokens, and what is asked again is not counted twice

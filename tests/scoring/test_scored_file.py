@@ -7,6 +7,7 @@ from longrm.errors import DataError
 from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.scoring.selection import rank_file
 from tests.kills import killed_everywhere
+from tests.reward_models.tiny_models import make_model
 
 
 def scores(model, folder):
@@ -54,6 +55,20 @@ def test_scores_in_the_data_are_kept(tmp_path):
         score_file(again, tmp_path / "both.jsonl")
     (row, *_) = map(json.loads, (tmp_path / "both.jsonl").read_text().splitlines())
     assert (row["scores_by"], row["model_scores_by"]) == ("baseline:longest", "baseline:shortest")
+
+
+def test_a_model_that_writes_is_announced_and_reports_its_progress_within_a_batch(tmp_path, caplog):
+    caplog.set_level("INFO", "longrm")
+    judge = str(make_model(tmp_path / "judge"))
+    data = tmp_path / "pairs.jsonl"
+    row = {"prompt": "Why?", "chosen": "For this.", "rejected": "No."}
+    data.write_text("".join(json.dumps(row) + "\n" for _ in range(16)))
+    settings = ScoreSettings.resolve(None, {"model": judge, "data": str(data), "judge.max_tokens": 32})
+    done = []
+    score_file(settings, tmp_path / "out.jsonl", progress=lambda label, rows, total: done.append(rows))
+    assert f"likelihood:{judge}" in caplog.text
+    assert done == sorted(done)
+    assert {0, 4, 8, 12, 16} <= {*done}, "although all rows are one batch"
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])

@@ -1,9 +1,9 @@
 """The entry point of `longrm`. It imports nothing slow, so that a signal during start-up ends in one line too."""
 
+import atexit
 import os
 import signal
 import sys
-import threading
 from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
@@ -46,15 +46,13 @@ def main() -> NoReturn:
         word, status = ("terminated", 143) if terminated else ("interrupted", 130)
         print_error("; ".join(filter(None, (word, str(error) or advice))), error)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends a shutdown that hangs
+        # Not sys.exit: freeing all of torch takes seconds, a daemon thread in native code would abort the process, and
         # Python would end by SIGINT, whatever the status, if the interrupt came while text was executed (dataclasses
-        # and named tuples do that). Executing text again clears that flag.
-        exec("")
-        if any(thread.daemon for thread in threading.enumerate()):
-            # A daemon thread in native code aborts the process when the interpreter shuts down.
-            with suppress(OSError):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(status)
-        sys.exit(status)
+        # and named tuples do that).
+        atexit._run_exitfuncs()  # trackers and Ray
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)

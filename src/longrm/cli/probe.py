@@ -69,6 +69,7 @@ def command(
     from longrm.evaluation.runner import Shard
     from longrm.evaluation.summaries import MeasuredWith
     from longrm.report.formatting import listed, measured_with
+    from longrm.reward_models.kinds import writes_verdicts
 
     flags |= {"model": model, "bench": "probe"}
     if is_main_process():
@@ -89,6 +90,11 @@ def command(
             share = f", about 1/{shard.count} of them in this shard" if shard else ""
             echo(f"{total}, {contexts}, {tokens:,} in all{share}", err=True)
             echo(measured_with(MeasuredWith(**bench.measured or {})), err=True)
+            if writes_verdicts(model):
+                echo(
+                    f"Less work for a first result: likelihood:{model}, --limit 96, fewer --lengths.",
+                    err=True,
+                )
             echo("Loading the model. Rate and time left count context tokens.", err=True)
             report = token_progress(parts, shard, report)
         summary = run_evaluation(settings, out, bench=bench, place=group, progress=report)

@@ -57,7 +57,7 @@ class Writer(ABC):
     Attributes:
         name: Its name in summaries and reports.
         limit: The context window in tokens, prompt and completion together; None if unknown.
-        on_progress: Called during `write` with the share of the requests that are answered.
+        on_progress: Called during `write` with the share of the work that is done.
         keeps_prompt: Whether it reads what a prompt has in common with those of the last call only once.
     """
 

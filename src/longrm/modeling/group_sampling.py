@@ -115,9 +115,12 @@ class GroupSampler:
 
     @torch.inference_mode()
     def write(
-        self, continuations: Sequence[Continuation], on_end: Callable[[int], None] = lambda count: None
+        self, continuations: Sequence[Continuation], on_step: Callable[[float], None] = lambda done: None
     ) -> list[Sample]:
-        """Writes continuations of any prompts, each up to its own `max_tokens`; `on_end` gets the number that ended."""
+        """Writes continuations of any prompts, each up to its own `max_tokens`.
+
+        `on_step` is called after every token with the number that ended, plus the written share of each other one.
+        """
         prompts: dict[int, _Prompt] = {}
         written: dict[int, range] = {}  # where the keys of the tokens of every continuation are
         begins: list[int] = []  # the first token of every different prompt that is read
@@ -193,7 +196,7 @@ class GroupSampler:
             return self._forward(tokens, positions, attend, len(live))
 
         logits = torch.cat([after[id(prompts[index])] for index in range(len(continuations))])
-        return write_tokens(continuations, logits, self._ends, read, on_end)
+        return write_tokens(continuations, logits, self._ends, read, on_step)
 
     def token_bytes(self) -> int:
         """Bytes of the keys and values of a token."""
@@ -260,7 +263,7 @@ def write_tokens(
     logits: Float[Tensor, "N V"],
     ends: Collection[int],
     read: Callable[[Sequence[int], Sequence[int]], Float[Tensor, "N V"]],
-    on_end: Callable[[int], None],
+    on_step: Callable[[float], None],
 ) -> list[Sample]:
     """Draws tokens, from the logits after the prompts on, until all continuations have ended.
 
@@ -293,9 +296,9 @@ def write_tokens(
                 written[index].append(token)
                 if token not in ends and len(written[index]) < continuations[index].max_tokens:
                     going_on.append(index)
-        if len(going_on) < len(live):
-            on_end(len(continuations) - len(going_on))
         live = going_on
+        shares = (len(written[index]) / continuations[index].max_tokens for index in live)
+        on_step(len(continuations) - len(live) + sum(shares))
         if live:
             logits = read(live, [written[index][-1] for index in live])
     return [

@@ -95,8 +95,8 @@ class LocalWriter(Writer):
                 prompts[index] = ids
         for batch in self._batches(prompts, requests):
 
-            def report(ended: int, done: int = len(completions)) -> None:
-                self.on_progress((done + ended) / len(requests))
+            def report(written: float, done: int = len(completions)) -> None:
+                self.on_progress((done + written) / len(requests))
 
             own = [requests[index] for index in batch]
             answers = self._answers([prompts[index] for index in batch], own, report)
@@ -123,7 +123,7 @@ class LocalWriter(Writer):
             yield batch
 
     def _answers(
-        self, prompts: Sequence[list[int]], requests: Sequence[Request], on_end: Callable[[int], None]
+        self, prompts: Sequence[list[int]], requests: Sequence[Request], on_step: Callable[[float], None]
     ) -> list[Completion]:
         """Answers a batch; without memory for all of it, each half of it."""
         continuations = [
@@ -131,7 +131,7 @@ class LocalWriter(Writer):
             for prompt, request in zip(prompts, requests, strict=True)
         ]
         try:
-            samples = self._write(continuations, on_end)
+            samples = self._write(continuations, on_step)
         except (MemoryError, RuntimeError) as error:
             if not concerns_one_query(error, self._model):
                 raise
@@ -142,8 +142,8 @@ class LocalWriter(Writer):
             self._sampler.forget()
         half = len(continuations) // 2
         if half:
-            first = self._answers(prompts[:half], requests[:half], on_end)
-            second = self._answers(prompts[half:], requests[half:], lambda ended: on_end(half + ended))
+            first = self._answers(prompts[:half], requests[:half], on_step)
+            second = self._answers(prompts[half:], requests[half:], lambda done: on_step(half + done))
             return first + second
         detail = (
             f"out of memory with {len(prompts[0]):,} tokens of the prompt and up to {requests[0].max_tokens:,} of the "
@@ -166,9 +166,9 @@ class LocalWriter(Writer):
         )
 
     @torch.inference_mode()
-    def _write(self, continuations: Sequence[Continuation], on_end: Callable[[int], None]) -> list[Sample]:
+    def _write(self, continuations: Sequence[Continuation], on_step: Callable[[float], None]) -> list[Sample]:
         if self._sampler is not None:
-            return self._sampler.write(continuations, on_end)
+            return self._sampler.write(continuations, on_step)
         cache = DynamicCache(config=self._model.config)
 
         def read(live: Sequence[int], tokens: Sequence[int]) -> Float[Tensor, "1 V"]:
@@ -182,7 +182,7 @@ class LocalWriter(Writer):
             logits: Tensor = output.logits[0].float()
             return logits
 
-        return write_tokens(continuations, read([0], continuations[0].prompt), self._ends, read, on_end)
+        return write_tokens(continuations, read([0], continuations[0].prompt), self._ends, read, on_step)
 
 
 def end_tokens(language_model: LanguageModel) -> set[int]:

@@ -1,5 +1,6 @@
 """Loading reward models by name: the prefix before the colon is the kind."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from longrm.modeling.folders import find_model_folder, kind_of
 from longrm.reward_models.baselines import Baseline
 from longrm.reward_models.protocol import RewardModel
 from longrm.types import Comparison
+
+_logger = logging.getLogger(__name__)
 
 
 class JudgeSettings(Config):
@@ -193,6 +196,11 @@ def _load_local(model: str, request: LoadRequest) -> RewardModel:
             from longrm.modeling.local_writer import LocalWriter
             from longrm.reward_models.generative import GenerativeRewardModel
 
+            _logger.info(
+                "%s is a language model: it writes verdicts of up to %s tokens each (judge.max_tokens), which is slow; "
+                "likelihood:%s and tokens:%s judge without writing",
+                *(model, f"{judge.max_tokens:,}", model, model),
+            )
             writer = LocalWriter.load(model, dtype=judge.dtype, device=judge.device)
             loaded = GenerativeRewardModel(writer, judge, tokenizer=writer.tokenizer)
             loaded.provenance = writer.provenance
@@ -310,6 +318,11 @@ def load(
 
         loaded = GroupRewardModel(loaded, judge.group)
     return loaded
+
+
+def writes_verdicts(model: str) -> bool:
+    """Whether a model is a language model on this machine that writes its verdicts."""
+    return split_kind(model)[0] is None and kind_of(model) == "generative"
 
 
 def split_kind(model: str) -> tuple[RewardModelKind | None, str]:

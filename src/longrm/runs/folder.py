@@ -40,7 +40,7 @@ class RunFolder:
         path: The folder.
         kind: The kind of run: "evaluation", "training", "demo", ...
         continued: Whether an earlier process began this run.
-        continues: What the same command does with the results of an interrupted run.
+        continues, restarts: What the same command does after an interrupt, with results and without.
     """
 
     def __init__(self, path: Path, kind: str, config: Config) -> None:
@@ -51,6 +51,7 @@ class RunFolder:
         self._is_new = False
         self.continued = False
         self.continues = "continues where it stopped"
+        self.restarts = "starts again from the beginning, as nothing was finished"
 
     def __enter__(self) -> Self:
         try:
@@ -97,8 +98,7 @@ class RunFolder:
         """Adds to an interrupt (Ctrl-C, SIGTERM) what the same command does next."""
         if isinstance(error, KeyboardInterrupt):
             kept = self.path.exists() and (self._results() or any(self.path.glob(f"{CACHE}*")))
-            does = self.continues if kept else "starts again from the beginning, as nothing was finished"
-            error.args = (f"the same command {does}",)
+            error.args = (f"the same command {self.continues if kept else self.restarts}",)
 
     def _claim(self) -> None:
         """Begins the run, or checks that the folder is of the same run."""

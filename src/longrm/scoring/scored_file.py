@@ -153,11 +153,18 @@ def score_file(
         before = sum(scores.done)
         if grouped and workers.is_main_process:
             _log_budget(settings.judge.group, reading, scores)
-        fresh = _new_records(model, settings, reading, scores, folder, workers)
+        done = before
+
+        def report(rows: float = 0.0) -> None:  # of the batch that is being scored
+            progress("scoring", done + int(rows), 0)
+
+        report()
+        fresh = _new_records(model, settings, reading, scores, folder, workers, report)
         with closing(fresh), Log(part_of(path, workers.rank), ScoreRecord) as log:
             for records in fresh:
                 log.append(*records)
-                progress("scoring", before + workers.add_done(len(records)), 0)
+                done = before + workers.add_done(len(records))
+                report()
         workers.wait()
         if not workers.is_main_process:
             return None
@@ -277,8 +284,12 @@ def _new_records(
     scores: RowScores,
     folder: RunFolder,
     workers: WorkerGroup,
+    report: Callable[[float], None],
 ) -> Generator[list[ScoreRecord]]:
-    """Scores every row that is not done, on this process's share of the batches or by Ray."""
+    """Scores every row that is not done, on this process's share of the batches or by Ray.
+
+    `report` is called with the number of rows of a batch that are done.
+    """
     if settings.engine == "ray":
         from longrm.scoring.ray_engine import scored_by_ray
 
@@ -291,6 +302,8 @@ def _new_records(
     model = reward_models.load(model_name, judge=settings.judge, remote=remote, compress=settings.compress)
     if workers.is_main_process:
         folder.record(model=model.provenance)
+    fresh: set[int] = set()
+    model.on_progress = lambda share: report(share * len(fresh))
     for number, batch in enumerate(batches(reading)):
         if workers.takes(number):
             # Rows that are done are scored again with the others of their batch, and dropped.

@@ -157,6 +157,10 @@ class SynthesisRun(NamedTuple):
             parquet: Write `rows/` as Parquet at the end; `jsonl/` has the rows until then, and for a continued run.
         """
         path, facts, spending = self.folder.path, self.facts, self.spending
+        self.folder.restarts = (
+            f"starts again from the beginning, as the first {self.batch} inputs were not finished (--set batch=N with "
+            "a lower N keeps more)"
+        )
         check_unchanged(path, {name: facts[name] for name in ("sources", "prompts")})
         write_json(path / MANIFEST, {**read_manifest(path), **facts, "counts": None})
         stream, steps = _unique(self.answers.watching(inputs)), Steps()

@@ -31,15 +31,17 @@ from longrm.evaluation.estimates import paired_difference
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1
 from longrm.evaluation.summaries import read_summary
-from longrm.report.load import STAGES
+from longrm.report.formatting import difference_text, listed
+from longrm.report.load import AT_CHANCE, STAGES, STEPS
 from longrm.reward_models import JudgeSettings
 from longrm.runs.folder import SCHEMA_VERSION, RunFolder
 from longrm.runs.logs import Log, read_judgments
 from longrm.runs.progress import Progress, no_progress
-from longrm.runs.records import ContextRecord, JudgmentRecord
+from longrm.runs.records import ContextRecord, Estimate, JudgmentRecord, StepRecord
 from longrm.training.settings import TrainingSettings
 from longrm.training.world_judgments import TEMPLATES
 from longrm.types import Comparison
+from longrm.worlds.words_tokenizer import load_tokenizer
 
 RECIPES = Path(str(files("longrm") / "recipes" / "demo"))
 
@@ -235,9 +237,9 @@ def _probe(settings: DemoSettings, *cells: tuple[tuple[int, ...], int, int], **o
 def probe_of(stage: str, evaluation: str, settings: DemoSettings) -> Probe:
     """The contexts and comparisons of an evaluation of a stage."""
     probe = probes(settings)[is_generative(stage), evaluation]
-    if stage not in ("untrained", "unstructured"):
+    if stage not in AT_CHANCE:
         return probe
-    # Stages at chance get the first third of the contexts: their intervals may be wider.
+    # They get the first third of the contexts: their intervals may be wider.
     cells = [
         cell.model_copy(update={"groups": min(cell.groups, max(_MIN_CONTEXTS, cell.groups // 3))})
         for cell in probe.cells
@@ -265,7 +267,9 @@ def evaluate_stage(stage: str, evaluation: str, probe: Probe, out: Path, folder:
         judging=JudgingSettings(baselines=baselines),
     )
     drawn = _comparisons(probe)
-    bench = LoadedBenchmark("probe", drawn, len(drawn), measured=probe.measured(_TOKENIZER))
+    bench = LoadedBenchmark(
+        "probe", drawn, len(drawn), measured=probe.measured(_TOKENIZER, load_tokenizer(_TOKENIZER))
+    )
     run_evaluation(settings, folder, bench=bench)
 
 
@@ -289,6 +293,9 @@ def summarize_demo(settings: DemoSettings, out: Path, seconds: dict[str, float])
         summaries[stage] = read_summary(out / "stages" / stage / first) | {
             evaluation: read_summary(out / "stages" / stage / evaluation) for evaluation in others
         }
+    notes = {"start": " ".join(note for stage, note in START_NOTES.items() if stage in stages)}
+    if trade_off := _trade_off(out):
+        notes["trade_off"] = trade_off
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "demo",
@@ -297,8 +304,9 @@ def summarize_demo(settings: DemoSettings, out: Path, seconds: dict[str, float])
         "stages": summaries,
         "contrasts": {
             f"{one}_vs_{other}": {
-                "by_length": _contrast(out, one, other, "pairs"),
-                "best_of_4": None if is_generative(one) else _contrast(out, one, other, "best_of_4"),
+                exam: {length: asdict(gap) for length, gap in _contrast(out, one, other, evaluation).items()}
+                for exam, evaluation in (("by_length", "pairs"), ("best_of_4", "best_of_4"))
+                if evaluation in evaluations_of(one)
             }
             for one, other in CONTRASTS
             if one in stages
@@ -308,12 +316,33 @@ def summarize_demo(settings: DemoSettings, out: Path, seconds: dict[str, float])
             for name, stage in UNRELATED.items()
             if stage in stages
         },
-        "notes": {"start": " ".join(note for stage, note in START_NOTES.items() if stage in stages)},
+        "notes": notes,
         "seconds": dict(seconds),
     }
 
 
-def _contrast(out: Path, stage: str, other: str, evaluation: str) -> dict[str, Any]:
+def _trade_off(out: Path) -> str:
+    """Where `long` is worse than its control in best of 4, and why; empty if it is nowhere."""
+    worse = [
+        f"{difference_text(gap, TOP1)} at {int(length):,}"
+        for length, gap in _contrast(out, "long", "control", "best_of_4").items()
+        if gap.high is not None and gap.high < 0
+    ]
+    if not worse:
+        return ""
+    # A control that ends after as many steps as `long` has at its lengths is no better there (perf/README.md).
+    long, control = (
+        [step.length for step in Log(out / "training" / stage / STEPS, StepRecord)]
+        for stage in ("long", "control")
+    )
+    practiced = sum(length <= max(control) for length in long)
+    return (
+        f"In best of 4, long is worse than control: {listed(worse)} tokens. Ranking four responses takes more practice "
+        f"than pairs, and only {practiced} of the {len(long)} steps of long are on contexts as short as control's."
+    )
+
+
+def _contrast(out: Path, stage: str, other: str, evaluation: str) -> dict[str, Estimate]:
     """The paired difference of two stages' accuracy, by length."""
     metric = (TOP1 if evaluation == "best_of_4" else PAIR_ACCURACY).name
     ours, theirs = (read_judgments(out / "stages" / name / evaluation) for name in (stage, other))
@@ -323,8 +352,7 @@ def _contrast(out: Path, stage: str, other: str, evaluation: str) -> dict[str, A
 
     lengths = sorted({record.length for record in ours if record.length is not None})
     return {
-        str(length): asdict(paired_difference(at(length, ours), at(length, theirs), metric))
-        for length in lengths
+        str(length): paired_difference(at(length, ours), at(length, theirs), metric) for length in lengths
     }
 
 

@@ -7,6 +7,7 @@ import tomllib
 import pytest
 from click.testing import CliRunner
 
+from longrm.benchmarks import Probe, ProbeCell
 from longrm.cli.commands import cli
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, LongRMError
@@ -40,11 +41,18 @@ def test_lengths_count_in_the_models_own_tokens(models, tmp_path):
     out = tmp_path / "run"
     done = longrm("probe", models / "prose", *SMALL, "--tasks", "single-fact,two-hops", "--out", out)
     summary = json.loads((out / "summary.json").read_text())
+    digest = summary["measured"].pop("tokenizer_digest")
     assert summary["measured"] == {
         "tokenizer": str(models / "prose"),
         "worlds": ["single-fact", "two-hops"],
         "depths": [0.0, 1.0],
     }
+    worlds = Probe(cells=(ProbeCell(worlds=("records",)),))
+    digests = {
+        name: worlds.measured(name, Tokenizer.load(models / name))["tokenizer_digest"]
+        for name in ("prose", "plain")
+    }
+    assert digests["prose"] == digest != digests["plain"]
     assert json.loads((out / "manifest.json").read_text())["bench"] == {"tokenizer": str(models / "prose")}
     lengths = {record.id: record.length for record in read_judgments(out)}
     tokenizer, other = Tokenizer.load(models / "prose"), Tokenizer.load(models / "plain")

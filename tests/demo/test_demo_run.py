@@ -14,11 +14,13 @@ import pytest
 
 from longrm import demo
 from longrm.benchmarks import Probe, ProbeCell
+from longrm.cli.demo import _print as print_demo
 from longrm.demo import DemoSettings, DemoTask, run_tasks
 from longrm.errors import RunError, TrainingError
 from longrm.report.load import STAGES
 from longrm.runs.folder import RunFolder
 from longrm.runs.progress import no_progress
+from longrm.runs.records import Estimate
 
 ALL = DemoSettings(generative=True)
 
@@ -72,6 +74,29 @@ def test_the_summary_has_all_stages_and_contrasts(small_demo):
     assert pointwise == {"generative_short", "generative_long", "generative_logo"}
     for stage, found in summary["stages"].items():
         assert ("best_of_4" in found) != demo.is_generative(stage)
+
+
+@pytest.mark.parametrize("high", [-0.1, 0.1, None])
+def test_where_long_is_worse_than_its_control_is_next_to_the_headline(small_demo, monkeypatch, capsys, high):
+    out, _, _ = small_demo
+    gap = Estimate(-0.25, None if high is None else -0.4, high, 80, 40)
+    monkeypatch.setattr(demo, "paired_difference", lambda *_: gap)
+    stages = [stage for stage in demo.stages_of(ALL) if not demo.is_generative(stage)]
+    monkeypatch.setattr(demo, "stages_of", lambda _: stages)
+    summary = demo.summarize_demo(ALL, out, {"total": 1.0})
+    print_demo(summary, out)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "best of 4 −25.0 −25.0" in printed
+    for stage in ("untrained", "short", "control", "long"):
+        assert " ".join(STAGES[stage]) in printed
+    if high is None or high > 0:
+        assert "trade_off" not in summary["notes"]
+        assert "In best of 4" not in printed
+    else:
+        note = summary["notes"]["trade_off"]
+        assert "−25.0 [−40.0, −10.0] points at 160 and −25.0 [−40.0, −10.0] points at 200 tokens" in note
+        assert "only 3 of the 3 steps of long" in note
+        assert note in printed
 
 
 def test_all_stages_of_a_kind_judge_the_same_comparisons(small_demo):

@@ -254,9 +254,15 @@ def write_attribution(
 
 
 def write_training(
-    folder: Path, *, steps: int = 200, start: int = 24, end: int = 128, timed: bool = True
+    folder: Path,
+    *,
+    steps: int = 200,
+    start: int = 24,
+    end: int = 128,
+    timed: bool = True,
+    held_out: dict[int, float] | None = None,
 ) -> None:
-    """A training run whose loss falls while its contexts grow."""
+    """A training run whose loss falls while its contexts grow; `held_out` is about its accuracy in evaluations."""
     rng = random.Random(3)
     with RunFolder(folder, "training", Settings()) as run:
         with Log(folder / "steps.jsonl", StepRecord) as log:
@@ -269,7 +275,16 @@ def write_training(
             with Log(folder / "timing.jsonl", TimingRecord) as log:
                 for step in range(1, steps + 1):
                     log.append(TimingRecord(step, 4000, 0.05 + 0.02 * rng.random()))
-        run.write_summary(training_summary(steps))
+        evaluations = None
+        if held_out:
+            values = {}
+            for step, accuracy in held_out.items():
+                records = judgments((accuracy,) * len(LENGTHS), step)
+                summary = write_evaluation(folder / "evaluations" / str(step), records)
+                values[str(step)] = summary["metrics"]["overall"]["pair_accuracy"]["value"]
+            best = max(held_out, key=lambda step: (values[str(step)], -step))
+            evaluations = {"metric": "pair_accuracy", "values": values, "best": best}
+        run.write_summary(training_summary(steps) | {"evaluations": evaluations})
 
 
 def training_summary(steps: int) -> dict[str, Any]:
@@ -318,9 +333,12 @@ def write_demo(folder: Path, curves: dict[str, tuple[float, ...]] = CURVES) -> N
                 "seed": 0,
                 "complete": True,
                 "stages": stages,
-                "contrasts": {"long_vs_control": {"by_length": contrast}},
+                "contrasts": {"long_vs_control": {"by_length": contrast, "best_of_4": contrast}},
                 "controls": {"unrelated_context": control},
-                "notes": {"start": "The tiny model starts with attention heads that are set to look back."},
+                "notes": {
+                    "start": "The tiny model starts with attention heads that are set to look back.",
+                    "trade_off": "In best of 4, long is worse than control.",
+                },
                 "seconds": {"generate": 4.1, "train_short": 15.2, "train_long": 51.3, "total": 205.0},
             }
         )

@@ -14,9 +14,10 @@ import lxml.html
 import pytest
 
 from longrm.errors import RunError
+from longrm.evaluation.comparison import compare
 from longrm.evaluation.summaries import parse_summary
 from longrm.report import build
-from longrm.report.formatting import boundary_estimate, boundary_interval, headline
+from longrm.report.formatting import boundary_estimate, boundary_interval, headline, points
 from longrm.runs.folder import RunFolder
 
 from .pages import Browser, anchors, tables, words
@@ -63,6 +64,11 @@ def loads(text: str) -> list[str]:
     styles = "".join(re.findall(r"<style>(.*?)</style>", text, re.DOTALL))
     styles += "".join(value for _, name, value in structure.attributes if name in ("style", "fill", "stroke"))
     return fetched + re.findall(r"@import|url\((?!#)", styles)
+
+
+def finding_of(text: str) -> str:
+    """The first sentences of a page."""
+    return str(lxml.html.document_fromstring(text).xpath("//p[@class='finding']")[0].text_content())
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +191,7 @@ def test_two_families_have_a_figure_and_tables_each(families_page: Path) -> None
     assert "control" not in generative
 
 
-def test_a_demo_has_every_section(page: Path) -> None:
+def test_a_demo_has_every_section(page: Path, demo: Path) -> None:
     text = page.read_text()
     assert {
         "accuracy",
@@ -200,8 +206,14 @@ def test_a_demo_has_every_section(page: Path) -> None:
         "provenance",
     } <= anchors(text)
     shown = words(text)
-    differences = tables(text)["Differences in percentage points, with 95% intervals"]
-    assert differences["unrelated context − chance"] == {
+    summary = json.loads((demo / "summary.json").read_text())
+    contrasts = tables(text)["Paired differences in percentage points by length, with 95% intervals"]
+    assert contrasts.keys() == {"long − control", "long − control, best of 4"}
+    for length, gap in summary["contrasts"]["long_vs_control"]["by_length"].items():
+        value, low, high = (points(gap[key]) for key in ("value", "low", "high"))
+        assert contrasts["long − control"][f"{int(length):,}"] == f"{value} [{low}, {high}]"
+    controls = tables(text)["Controls in percentage points, with 95% intervals"]
+    assert controls["unrelated context − chance"] == {
         "points": "+0.6 [−2.9, +4.0]",
         "pairs": "1,024 128 contexts",
         "reading": "at chance, as expected",
@@ -233,7 +245,14 @@ def test_evaluation_and_training_runs_are_mixed(synthetic: ModuleType, tmp_path:
     synthetic.write_training(tmp_path / "trained", timed=False)
     build([tmp_path / "short", tmp_path / "long", tmp_path / "trained"], tmp_path / "mixed.html")
     shown = words((tmp_path / "mixed.html").read_text())
-    finding = "Context boundary in tokens:"
+    gaps = [compare(tmp_path / "short", tmp_path / "long")]
+    gaps = [gaps[0].overall, gaps[0].by_length["4096"]]
+    overall, longest = (
+        f"{points(gap.difference.value)} [{points(gap.difference.low)}, {points(gap.difference.high)}] points"
+        for gap in gaps
+    )
+    finding = f"long · final minus short · final: pair accuracy {overall} on the same 480 comparisons, "
+    finding += f"{longest} at 4,096 tokens. Context boundary in tokens:"
     for name, summary in summaries.items():
         boundary = parse_summary(summary).boundary
         assert boundary
@@ -242,6 +261,15 @@ def test_evaluation_and_training_runs_are_mixed(synthetic: ModuleType, tmp_path:
         finding += f" {name} · final {place}{unclear};"
     assert f"{finding[:-1]}." in shown
     assert "≈" in finding
+    table = tables((tmp_path / "mixed.html").read_text())[
+        "Pair accuracy of long · final minus short · final, difference in points, with 95% intervals"
+    ]
+    assert list(table) == ["all", *(f"{length:,}" for length in synthetic.LENGTHS)]
+    assert (table["all"]["difference"], table["4,096"]["difference"]) == (
+        overall.removesuffix(" points"),
+        longest.removesuffix(" points"),
+    )
+    assert table["4,096"]["n"] == "80"
     build([tmp_path / "long"], tmp_path / "alone.html")
     alone = words((tmp_path / "alone.html").read_text())
     assert f"long · final: {headline(parse_summary(summaries['long']))}." in alone
@@ -252,6 +280,70 @@ def test_evaluation_and_training_runs_are_mixed(synthetic: ModuleType, tmp_path:
     assert "longrm train bradley-terry --config" in shown
     for absent in ("An illustration", "Best of 4", "Contrast and controls"):
         assert absent not in shown
+
+
+def test_runs_without_a_common_comparison_are_listed(synthetic: ModuleType, tmp_path: Path) -> None:
+    for name, responses in (("pairs", 2), ("fours", 4)):
+        records = synthetic.judgments(synthetic.CURVES["short"], 1, responses=responses)
+        synthetic.write_evaluation(tmp_path / name, records)
+    build([tmp_path / "pairs", tmp_path / "fours"], tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert finding_of(text).startswith("Context boundary in tokens: pairs · tiny ≈")
+    assert "differences" not in anchors(text)
+
+
+def test_a_demo_begins_with_what_long_training_gains_and_where_it_loses(page: Path, demo: Path) -> None:
+    text, summary = page.read_text(), json.loads((demo / "summary.json").read_text())
+    long, control = (
+        f"{100 * summary['stages'][name]['metrics']['by_length']['4096']['pair_accuracy']['value']:.1f}%"
+        for name in ("long", "control")
+    )
+    gap = summary["contrasts"]["long_vs_control"]["by_length"]["4096"]
+    value, low, high = (points(gap[key]) for key in ("value", "low", "high"))
+    finding = finding_of(text)
+    assert finding.startswith(
+        f"At 4,096 tokens long is right in {long} of the pairs and control in {control}: "
+        f"{value} [{low}, {high}] points. "
+        "Context boundary in tokens: short ≈"
+    )
+    assert "untrained" not in finding, "it is at chance"
+    notices = [
+        one.text_content() for one in lxml.html.document_fromstring(text).xpath("//p[@class='notice']")
+    ]
+    assert summary["notes"]["trade_off"] in notices[:2]
+    stages = lxml.html.document_fromstring(text).xpath("//section[1]//dl/dt")
+    assert [stage.text_content() for stage in stages] == ["untrained", "short", "control", "long"]
+
+
+def test_a_training_shows_its_evaluations(synthetic: ModuleType, tmp_path: Path) -> None:
+    folders = tmp_path / "evaluated", tmp_path / "plain"
+    synthetic.write_training(folders[0], held_out={50: 0.7, 100: 0.95, 150: 0.8, 200: 0.9})
+    synthetic.write_training(folders[1])
+    build(folders, tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    shown = {}
+    for step in (50, 100, 150, 200):
+        summary = json.loads((folders[0] / f"evaluations/{step}/summary.json").read_text())
+        found = summary["metrics"]["overall"]["pair_accuracy"]
+        shown[step] = "{:.1f}% [{:.1f}, {:.1f}]".format(
+            *(100 * found[key] for key in ("value", "low", "high"))
+        )
+    assert finding_of(text) == (
+        f"evaluated: 200 steps; held-out pair accuracy {shown[50]} after step 50, {shown[100]} after step 100 (best), "
+        f"{shown[200]} after step 200. plain: 200 steps, no evaluation."
+    )
+    table = tables(text)["Held-out pair accuracy during training, with 95% intervals"]
+    assert {int(step): row["evaluated"] for step, row in table.items()} == shown
+    drawn = (tmp_path / "report-figures/held-out-pair-accuracy.svg").read_text()
+    assert drawn.count('aria-roledescription="point"') == 4
+
+
+def test_many_metrics_of_few_models_are_rows(page: Path) -> None:
+    found = tables(page.read_text())
+    best_of = found["Best of 4, all lengths together"]
+    assert best_of["top-1"].keys() == {"untrained", "short", "control", "long", "chance"}
+    assert best_of["comparisons"]["chance"] == ""
+    assert found["All metrics, with 95% intervals, and chance levels"].keys() >= {"untrained", "chance"}
 
 
 def test_folders_that_are_not_finished_runs_are_errors(

@@ -107,7 +107,7 @@ def test_a_headline_names_the_best_rule_and_whether_the_model_beats_it(
 @pytest.mark.parametrize(
     ("tokenizer", "unit"),
     [
-        ("words", "tokens of the words tokenizer"),
+        ("words", "tokens (one per word)"),
         ("owner/name@main", "tokens of owner/name@main"),
         ("/data/models/mine/model", "tokens of mine/model"),
         ("x" * 50 + "/" + "y" * 50, f"tokens of {'x' * 20}…{'y' * 20}"),
@@ -116,8 +116,30 @@ def test_a_headline_names_the_best_rule_and_whether_the_model_beats_it(
 def test_the_unit_of_lengths(tokenizer: str, unit: str) -> None:
     measured = MeasuredWith(tokenizer=tokenizer, worlds=("records",), depths=(0.0, "uniform"))
     assert formatting.token_unit(measured) == unit
+    assert formatting.shared_unit([measured, measured]) == unit
     assert formatting.shared_unit([measured, None]) == "tokens"
     assert (
         formatting.measured_with(measured)
         == f"Lengths in {unit}; world records; evidence at depth 0 and anywhere."
     )
+
+
+def test_models_with_one_tokenizer_have_one_unit_of_length() -> None:
+    def measured(name: str, digest: str | None) -> MeasuredWith:
+        return MeasuredWith(tokenizer=name, worlds=("records",), depths=("uniform",), tokenizer_digest=digest)
+
+    alike = [measured("runs/short/model", "a1"), measured("runs/long/model", "a1")]
+    assert formatting.shared_unit(alike) == "tokens"
+    assert formatting.measured_with(*alike) == "Lengths in tokens; world records; evidence anywhere."
+    for other in (measured("runs/long/model", "b2"), measured("runs/long/model", None)):
+        assert formatting.shared_unit([alike[0], other]) == "tokens of each run's own tokenizer"
+
+
+def test_a_value_and_a_difference_with_their_intervals() -> None:
+    share, tau = (formatting.metric_of(name) for name in ("pair_accuracy", "kendall_tau"))
+    estimate = Estimate(0.125, -0.05, 0.25, 90, 30)
+    assert formatting.difference_text(estimate, share) == "+12.5 [−5.0, +25.0] points"
+    assert formatting.difference_text(estimate, tau) == "0.12 [−0.05, 0.25]"
+    assert formatting.estimate_text(estimate, share) == "12.5% [−5.0, 25.0]"
+    assert formatting.estimate_text(Estimate(None, None, None, 0, 0), share) == "–"
+    assert [formatting.p_value(p) for p in (0.00009, 0.0001, 1.0)] == ["< 0.0001", "0.0001", "1.0000"]

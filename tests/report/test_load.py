@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 
 from longrm.errors import RunError
+from longrm.evaluation.comparison import compare
 from longrm.report.load import load_report
 
 
@@ -19,6 +20,31 @@ def test_a_demo_keeps_the_order_of_stages(demo: Path) -> None:
     stored = json.loads((demo / "summary.json").read_text())
     value = stored["stages"]["short"]["metrics"]["by_length"]["512"]["pair_accuracy"]["value"]
     assert data.models[1].by_length("pair_accuracy")[512].value == value
+
+
+def test_runs_are_labeled_by_what_distinguishes_them(synthetic: ModuleType, tmp_path: Path) -> None:
+    records = synthetic.judgments(synthetic.CURVES["long"], 1, groups=2)
+    models = {"short": "/models/short/model", "probe": "/models/long/model", "deep/short": "/models/short"}
+    for name, model in models.items():
+        synthetic.write_evaluation(tmp_path / name, records, model=model)
+    short, probe = tmp_path / "short", tmp_path / "probe"
+    assert [model.label for model in load_report([short, probe]).models] == ["short", "probe · long"]
+    same_names = load_report([short, tmp_path / "deep/short"]).models
+    assert len({model.label for model in same_names}) == 2
+    assert not any("·" in model.label for model in same_names)
+    assert len(load_report([short, short.parent / "probe/../short"]).models) == 1
+
+
+def test_every_run_is_compared_with_the_first(synthetic: ModuleType, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two", "other")]
+    for number, folder in enumerate(folders):
+        records = synthetic.judgments(synthetic.CURVES["long"], number, groups=4, responses=2 + number // 2)
+        synthetic.write_evaluation(folder, records)
+    first, second, other = load_report(folders).models
+    assert first.compared is None
+    assert second.compared is not None
+    assert second.compared.overall == compare(*folders[:2]).overall
+    assert other.compared is None, "its comparisons are others"
 
 
 def test_unfinished_runs_are_left_out_with_a_warning(

@@ -1,5 +1,7 @@
 """Generated worlds on a grid of lengths and depths: the benchmark that needs no download."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -8,6 +10,7 @@ from pydantic import Field
 from longrm.benchmarks.benchmark import AuditedComparisons, BenchmarkRequest, LoadedBenchmark
 from longrm.benchmarks.stratified_sample import Stratum, allot, evenly
 from longrm.config import Config
+from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, ContextLengthError
 from longrm.types import Comparison
 from longrm.worlds import WORLDS, WorldPlan, group
@@ -73,10 +76,18 @@ class Probe(Config):
         """The worlds of all cells, in their order."""
         return tuple(dict.fromkeys(world for cell in self.cells for world in cell.worlds))
 
-    def measured(self, tokenizer: str) -> dict[str, Any]:
+    def measured(self, name: str, tokenizer: Tokenizer) -> dict[str, Any]:
         """The description of the probe in a run's summary; its lengths are measured with this tokenizer."""
         depths = dict.fromkeys(depth for cell in self.cells for depth in cell.depths)
-        return {"tokenizer": tokenizer, "worlds": list(self.worlds), "depths": list(depths)}
+        # The vocabulary, because a saved tokenizer is written in another way than the same one in memory.
+        vocabulary = json.dumps(sorted(tokenizer.backend.get_vocab(with_added_tokens=True).items()))
+        digest = hashlib.sha256(vocabulary.encode()).hexdigest()[:16]
+        return {
+            "tokenizer": name,
+            "worlds": list(self.worlds),
+            "depths": list(depths),
+            "tokenizer_digest": digest,
+        }
 
 
 def load_probe(request: BenchmarkRequest) -> LoadedBenchmark:
@@ -103,7 +114,7 @@ def load_probe(request: BenchmarkRequest) -> LoadedBenchmark:
         rows,
         min(probe.total, limit or probe.total),
         provenance={"tokenizer": name},
-        measured=probe.measured(name),
+        measured=probe.measured(name, counts),
     )
 
 

@@ -10,7 +10,7 @@ from longrm.cli.options import JSON, PATH
 from longrm.cli.terminal import echo, print_json, print_lines, print_next, print_table
 
 if TYPE_CHECKING:  # numpy is not loaded for the help
-    from longrm.evaluation.comparison import ComparedPart, RunComparison
+    from longrm.evaluation.comparison import RunComparison
 
 _IDS = 5  # printed of the comparisons that only one run judged right
 
@@ -46,14 +46,14 @@ def _print(found: "RunComparison") -> None:
     from longrm.evaluation.comparison import LEFT_OUT
     from longrm.evaluation.metrics import metric_of
     from longrm.reading import short_name
-    from longrm.report.formatting import FEW_NOTE, plural
+    from longrm.report.formatting import FEW_NOTE, difference_text, p_value, plural
+    from longrm.report.tables import compared_cells
 
     metric, first, second = metric_of(found.metric), found.first, found.second
-    *_, difference, p = _cells(found.overall, metric.is_share)
-    gap = f"{difference} points" if metric.is_share else difference
-    n = plural(found.overall.n, "comparison")
+    difference = difference_text(found.overall.difference, metric)
+    n, p = plural(found.overall.n, "comparison"), p_value(found.overall.p)
     p = p if p.startswith("<") else f"= {p}"
-    print_lines(f"{second.name} minus {first.name}: {metric.title} {gap} on the same {n}, p {p}")
+    print_lines(f"{second.name} minus {first.name}: {metric.title} {difference} on the same {n}, p {p}")
     for place, run in (("First", first), ("Second", second)):
         model, bench = short_name(run.evaluation.model), short_name(run.evaluation.bench)
         print_lines(f"{place}: {run.path} ({model} on {bench})")
@@ -61,8 +61,8 @@ def _print(found: "RunComparison") -> None:
     # Parts by length and depth are many and small: they are in the JSON only.
     parts = [(kind, name, part) for kind, name, part in found.parts() if kind != "length and depth"]
     for kind, name, part in parts:
-        cells = (name, *_cells(part, metric.is_share), f"{part.n:,}")
-        tables.setdefault("length" if kind == "overall" else kind, []).append(cells)
+        cells = (f"{cell.text} {cell.detail}".strip() for cell in compared_cells(part, metric))
+        tables.setdefault("length" if kind == "overall" else kind, []).append((name, *cells))
     for kind, rows in tables.items():
         if len(rows) > 1 or kind == "length":
             print_table((kind, "first", "second", "difference", "p", "n"), rows)
@@ -83,13 +83,3 @@ def _print(found: "RunComparison") -> None:
         print_lines(f"Left out: {'; '.join(left_out)}")
     if found.differs_in:
         print_lines("Settings that differ:", *(f"  {line}" for line in found.differs_in))
-
-
-def _cells(part: "ComparedPart", is_share: bool) -> tuple[str, str, str, str]:
-    """Both values, the difference with its interval, and the adjusted p value."""
-    from longrm.report.formatting import decimal, interval, percent, points
-
-    write, gap = (percent, points) if is_share else (decimal, decimal)
-    difference = f"{gap(part.difference.value)} {interval(part.difference, gap)}"
-    p = "< 0.0001" if part.p_holm < 0.0001 else f"{part.p_holm:.4f}"
-    return write(part.first), write(part.second), difference, p

@@ -8,7 +8,7 @@ import click
 from longrm.cli.evaluate import percentage
 from longrm.cli.help import Command
 from longrm.cli.options import JSON, OUT_FOLDER
-from longrm.cli.terminal import echo, print_json, print_lines, print_next, print_table, progress
+from longrm.cli.terminal import echo, print_facts, print_json, print_lines, print_next, print_table, progress
 
 _SEED_HELP = "Seed of data and models."
 
@@ -45,7 +45,10 @@ def command(out: Path, seed: int, generative: bool, as_json: bool) -> None:
 
 
 def _print(found: dict[str, Any], out: Path) -> None:
+    from longrm.evaluation.metrics import metric_of
     from longrm.evaluation.summaries import DemoSummary, parse_summary
+    from longrm.report.formatting import difference_text, points
+    from longrm.report.load import STAGES
 
     summary = parse_summary(found)
     assert isinstance(summary, DemoSummary), "a demo has a demo's summary"
@@ -56,9 +59,21 @@ def _print(found: dict[str, Any], out: Path) -> None:
         estimates = [stage.metrics.by_length[length][stage.main_metric] for length in lengths]
         rows.append((name, *(percentage(estimate, interval=False) for estimate in estimates)))
     print_table(("stage", *lengths), rows)
-    contrast = summary.contrasts["long_vs_control"].by_length
-    length = max(contrast, key=int)
-    echo(f"long - control at {length} tokens: {percentage(contrast[length])} points")
+    print_facts([(name, STAGES[name][1]) for name in summary.stages])
+    contrast = summary.contrasts["long_vs_control"]
+    differences = [
+        (name, *(points(by_length[length].value) for length in lengths))
+        for name, by_length in (("pairs", contrast.by_length), ("best of 4", contrast.best_of_4 or {}))
+        if by_length
+    ]
+    print_lines("Accuracy of long minus control, in points (paired)")
+    print_table(("", *lengths), differences)
+    longest = max(contrast.by_length, key=int)
+    gap = difference_text(contrast.by_length[longest], metric_of(summary.stages["long"].main_metric))
+    print_lines(f"long minus control at {longest} tokens: {gap}", summary.notes.get("trade_off", ""))
     for name, control in summary.controls.items():
         echo(f"Control, {name.replace('_', ' ')}: {percentage(control)}% (chance 50)")
+    print_lines(
+        "Other processors give somewhat different numbers: they round differently, and training amplifies it."
+    )
     echo(f"Took {summary.seconds['total']:.0f} s. The report is saved to {out / 'report.html'}")

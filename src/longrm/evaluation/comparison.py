@@ -198,11 +198,12 @@ def compare(*runs: str | Path, metric: str | None = None) -> RunComparison:
     first, *others = opened = open_runs(runs)
     for run in opened:
         _ = run.evaluation  # an error if the run is not a finished evaluation
-    found = [_compare_two(first, other, measured) for other in others]
+    found = [compare_two(first, other, measured) for other in others]
     return replace(found[0], others=tuple(found[1:]))
 
 
-def _compare_two(first: Run, second: Run, metric: EvaluationMetric | None) -> RunComparison:
+def compare_two(first: Run, second: Run, metric: EvaluationMetric | None = None) -> RunComparison:
+    """Compares two finished evaluations that are open; see `compare`."""
     pairs, left_out = _shared(first, second)
     # All pairs are scored on both sides, so the tables have the same comparisons in the same rows.
     one = ScoreTable(record for record, _ in pairs)

@@ -365,6 +365,13 @@ class MeasuredWith(SummaryPart):
     tokenizer: str  # name of the model or tokenizer that lengths count in, "words" or "approximate"
     worlds: tuple[str, ...]  # the generated worlds
     depths: tuple[UnitShare | Literal["uniform"], ...]  # positions of the evidence, from 0 to 1, or "uniform"
+    # Digest of its vocabulary: models of different names may share a tokenizer; null in runs of earlier versions
+    tokenizer_digest: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """What distinguishes the tokenizer from others: its digest, or its name where that is unknown."""
+        return self.tokenizer_digest or self.tokenizer
 
 
 class EvaluationSummary(SummaryPart):
@@ -454,7 +461,8 @@ class DemoSummary(SummaryPart):
     controls: dict[str, Estimate]
     seconds: dict[str, Annotated[FiniteFloat, Field(ge=0)]]
     complete: bool = True
-    notes: dict[Literal["start"], str] = {}  # how the untrained model begins
+    # How the untrained model begins, and where training on long contexts was worse than its control
+    notes: dict[Literal["start", "trade_off"], str] = {}
 
 
 class TrainingEvaluations(SummaryPart):

@@ -8,22 +8,10 @@ from pathlib import Path
 
 from longrm.config import to_toml
 from longrm.errors import require
-from longrm.evaluation.metrics import metric_of
-from longrm.report.formatting import (
-    FEW_TERM,
-    STATUSES,
-    asset,
-    boundary_estimate,
-    boundary_interval,
-    headline,
-    html_page,
-    interval,
-    percent,
-    plural,
-    seconds,
-)
+from longrm.report.finding import finding
+from longrm.report.formatting import FEW_TERM, asset, html_page, plural, seconds
 from longrm.report.items import browser
-from longrm.report.load import Model, ReportData, load_report
+from longrm.report.load import Model, load_report
 from longrm.runs.folder import write_file
 from longrm.types import Outcome
 
@@ -31,7 +19,6 @@ _logger = logging.getLogger(__name__)
 
 SCRIPTS = ("texts", "context", "attribution", "item", "list", "page", "print")
 """The parts of the page's one script, in order: a later one uses names of earlier ones."""
-_NAMED = 6  # models in the first sentence; the tables have all of them
 
 
 def build(runs: Sequence[Path], out: Path) -> None:
@@ -70,8 +57,9 @@ def build(runs: Sequence[Path], out: Path) -> None:
         command="longrm report",
         title=title,
         heading=title,
-        finding=_finding(data),
+        finding=finding(data),
         demo=demo is not None,
+        cautions=[demo.notes["trade_off"]] if demo is not None and "trade_off" in demo.notes else [],
         incomplete=_incomplete([*data.models, *data.best_of, *data.pointwise]),
         sections=sections,
         terms=terms,
@@ -98,29 +86,6 @@ def build(runs: Sequence[Path], out: Path) -> None:
     write_file(out, html)
     if items is not None and items["left_out"]:
         _logger.info("%d comparisons do not fit into %s in full", items["left_out"], out)
-
-
-def _finding(data: ReportData) -> str:
-    """The page's one sentence: a single model's headline, or every model's context boundary, or accuracy."""
-    models = data.models
-    if len(models) < 2:
-        runs = plural(len(data.trained), "training run")
-        return f"{models[0].label}: {headline(models[0].summary)}." if models else f"{runs}, no evaluation."
-    found = {}
-    for model in models:
-        if (boundary := model.summary.boundary) is not None:
-            place = f"{boundary_estimate(boundary)} {boundary_interval(boundary)}".strip()
-            plain = boundary.status in ("resolved", "below_range", "beyond_range")
-            found[model.label] = place if plain else f"{place} ({STATUSES[boundary.status]})"
-    name = "Context boundary in tokens"
-    if not found:
-        name = metric_of(data.metric).title.capitalize()
-        for model in models:
-            accuracy = model.summary.accuracy.strict
-            found[model.label] = f"{percent(accuracy.value)} {interval(accuracy)}".strip()
-    named = [f"{label} {text}" for label, text in found.items()][:_NAMED]
-    more = [f"{len(found) - _NAMED} more below"] if len(found) > _NAMED else []
-    return f"{name}: {'; '.join([*named, *more])}."
 
 
 def _incomplete(models: Sequence[Model]) -> list[str]:

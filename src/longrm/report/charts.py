@@ -12,7 +12,7 @@ import altair as alt
 import vl_convert
 
 from longrm.evaluation.attention_table import AttentionTableRow
-from longrm.evaluation.metrics import metric_of
+from longrm.evaluation.metrics import EvaluationMetric, metric_of
 from longrm.reading import visible
 from longrm.report.formatting import (
     COLORS,
@@ -327,7 +327,7 @@ def heat_map(model: Model, metric: str, number: int) -> Figure | None:
 
 
 def training(runs: Sequence[Training], suffix: str = "") -> list[Figure]:
-    """Loss, accuracy and longest prompt against the step, one curve a run; `suffix` ends their names."""
+    """Held-out metric, loss, accuracy and longest prompt against the step, a curve a run; `suffix` ends their names."""
     from_zero, doubling = alt.Scale(zero=True), alt.Scale(type="log", base=2)
     panels = [
         ("loss", "loss", "Loss", "~g", from_zero),
@@ -335,8 +335,11 @@ def training(runs: Sequence[Training], suffix: str = "") -> list[Figure]:
         ("length", "length", "Longest prompt, tokens", ",d", doubling),
     ]
     color, dash, _ = encodings([run.style for run in runs])
-    x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4, format="~s"))
-    figures = []
+    last = max((step.step for run in runs for step in run.steps), default=1)
+    steps = alt.Scale(domain=[0, last], nice=False)
+    x = alt.X("step:Q", title="step", scale=steps, axis=alt.Axis(grid=False, tickCount=4, format="~s"))
+    metrics = dict.fromkeys(metric for run in runs if (metric := run.held_out_metric))
+    figures = [_held_out(runs, metric, x, suffix) for metric in metrics]
     for name, field, title, form, scale in panels:
         rows: Rows = [
             {"step": step, "value": mean, "curve": str(index)}
@@ -349,6 +352,31 @@ def training(runs: Sequence[Training], suffix: str = "") -> list[Figure]:
             description = f"Line chart of {title[0].lower()}{title[1:]} against the training step."
             figures.append(Figure(f"{name}{suffix}", title, description, svg_of(chart, *_SMALL)))
     return figures
+
+
+def _held_out(runs: Sequence[Training], metric: EvaluationMetric, x: alt.X, suffix: str) -> Figure:
+    """A metric of the evaluations during training against the step, with 95% intervals."""
+    rows: Rows = [
+        {"curve": str(index), "step": step, "value": one.value, "low": one.low, "high": one.high}
+        for index, run in enumerate(runs)
+        if run.held_out_metric == metric
+        for step, one in run.held_out.items()
+        if one.value is not None
+    ]
+    color, dash, shape = encodings([run.style for run in runs])
+    axis = alt.Axis(format=".0%" if metric.is_share else "~g", tickCount=5)
+    y = alt.Y("value:Q", title=None, scale=alt.Scale(zero=False), axis=axis)
+    base = chart_of(rows).encode(x=x, color=color)
+    chart = alt.layer(
+        base.mark_line(strokeWidth=1.8).encode(y=y, strokeDash=dash),
+        base.mark_rule(strokeWidth=1.5, opacity=0.6).encode(y="low:Q", y2="high:Q"),
+        base.mark_point(filled=True, size=45, opacity=1).encode(y=y, shape=shape),
+    )
+    title = f"Held-out {metric.title}"
+    description = f"Line chart of {title[0].lower()}{title[1:]} against the training step."
+    return Figure(
+        f"held-out-{metric.name.replace('_', '-')}{suffix}", title, description, svg_of(chart, *_SMALL)
+    )
 
 
 def binned(values: Sequence[tuple[int, float | None]]) -> list[tuple[int, float]]:

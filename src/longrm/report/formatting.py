@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from longrm import __version__
-from longrm.evaluation.metrics import metric_of
+from longrm.evaluation.metrics import EvaluationMetric, metric_of
 from longrm.evaluation.summaries import (
     BoundaryStatus,
     ContextBoundary,
@@ -54,6 +54,23 @@ def level(value: float) -> str:
 def points(value: float | None) -> str:
     """A difference of two fractions in percentage points, with its sign."""
     return MISSING if value is None else f"{'+' if value > 0 else ''}{decimal(100 * value, 1)}"
+
+
+def estimate_text(estimate: Estimate, metric: EvaluationMetric) -> str:
+    """A metric with its interval, such as "72.9% [66.1, 79.2]"."""
+    limits = interval(estimate) if metric.is_share else interval(estimate, decimal)
+    return f"{(percent if metric.is_share else decimal)(estimate.value)} {limits}".rstrip()
+
+
+def difference_text(estimate: Estimate, metric: EvaluationMetric) -> str:
+    """A difference in a metric with its interval, such as "+7.3 [+4.2, +11.5] points"."""
+    write, unit = (points, " points") if metric.is_share else (decimal, "")
+    return f"{write(estimate.value)} {interval(estimate, write)}{unit}"
+
+
+def p_value(p: float) -> str:
+    """A p value with four decimals."""
+    return "< 0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
 def published(value: float | None) -> str:
@@ -224,7 +241,7 @@ def token_unit(measured: MeasuredWith | None) -> str:
     if measured is None:
         return "tokens"
     if measured.tokenizer == "words":
-        return "tokens of the words tokenizer"
+        return "tokens (one per word)"
     if measured.tokenizer == "approximate":
         return "approximate tokens (words and marks)"
     parts = Path(measured.tokenizer).parts
@@ -232,19 +249,22 @@ def token_unit(measured: MeasuredWith | None) -> str:
 
 
 def shared_unit(measured: Iterable[MeasuredWith | None]) -> str:
-    """The unit of the lengths of several runs; without a tokenizer's name where the runs differ."""
-    units = {token_unit(one) for one in measured}
-    if len(units) > 1:
-        return "tokens" if "tokens" in units else "tokens, of each run's own tokenizer"
-    return units.pop()
+    """The unit of the lengths of several runs; without a tokenizer's name where the runs have several names."""
+    found = list(measured)
+    units = {token_unit(one) for one in found}
+    if len(units) == 1:
+        return units.pop()
+    tokenizers = {one and one.identity for one in found}
+    return "tokens" if None in tokenizers or len(tokenizers) == 1 else "tokens of each run's own tokenizer"
 
 
-def measured_with(measured: MeasuredWith) -> str:
-    """The unit of lengths, the generated worlds, and the depths of the evidence."""
-    depths = ["anywhere" if depth == "uniform" else f"{depth:g}" for depth in measured.depths]
+def measured_with(*measured: MeasuredWith) -> str:
+    """The unit of lengths, the generated worlds, and the depths of the evidence, which are those of all these runs."""
+    first = measured[0]
+    depths = ["anywhere" if depth == "uniform" else f"{depth:g}" for depth in first.depths]
     where = "anywhere" if depths == ["anywhere"] else f"at depth {listed(depths)}"
-    worlds = "worlds" if len(measured.worlds) > 1 else "world"
-    return f"Lengths in {token_unit(measured)}; {worlds} {listed(measured.worlds)}; evidence {where}."
+    worlds = "worlds" if len(first.worlds) > 1 else "world"
+    return f"Lengths in {shared_unit(measured)}; {worlds} {listed(first.worlds)}; evidence {where}."
 
 
 # --- Colors ---

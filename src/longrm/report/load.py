@@ -1,13 +1,14 @@
 """Reads run folders into the models and training runs that the report shows."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from longrm import reading
 from longrm.errors import RunError
-from longrm.evaluation.metrics import PAIR_ACCURACY
+from longrm.evaluation.comparison import RunComparison, compare_two
+from longrm.evaluation.metrics import PAIR_ACCURACY, EvaluationMetric, metric_of
 from longrm.evaluation.run import COMMANDS, Run, open_runs
 from longrm.evaluation.summaries import AttributionSummary, DemoSummary, EvaluationSummary, TrainingSummary
 from longrm.reading import short_name
@@ -17,14 +18,17 @@ from longrm.runs.logs import Log
 from longrm.runs.records import Estimate, StepRecord, TimingRecord
 
 STAGES: dict[str, tuple[str, str]] = {
-    "untrained": ("untrained", "before any preference was seen"),
-    "unstructured": ("unstructured", "as short, from an entirely random initialization"),
+    "untrained": (
+        "untrained",
+        "before any preference was seen: random, except for attention heads that look back and match equal words",
+    ),
+    "unstructured": ("unstructured", "trained as short, but from random weights without such heads"),
     "short": ("short", "trained on short contexts only"),
     "control": (
         "control",
-        "short, then more short data, with the same RoPE theta, steps, tokens and optimizer as long",
+        "short, then more short contexts, with the same RoPE theta, steps, tokens and optimizer as long",
     ),
-    "long": ("long", "short, then short-to-long data"),
+    "long": ("long", "short, then contexts that grow from short to long"),
     "generative_base": ("judge: base", "SFT on the text of records, before any judgment was seen"),
     "generative_short": ("judge: short", "judge: base, then SFT on judgments of short contexts"),
     "generative_rescale_only": (
@@ -40,10 +44,13 @@ STAGES: dict[str, tuple[str, str]] = {
 }
 """The stages of a demo in the order of the page: name -> (label, meaning)."""
 
+AT_CHANCE = ("untrained", "unstructured")
+"""The stages that are expected to guess."""
+
 DISCRIMINATIVE, GENERATIVE = "Discriminative reward models", "Generative reward models"
 """The two families of a demo's stages."""
 
-STEPS, TIMING = "steps.jsonl", "timing.jsonl"
+STEPS, TIMING, EVALUATIONS = "steps.jsonl", "timing.jsonl", "evaluations"
 _LONGEST_LABEL = 40  # characters, for the head of a table row
 _RUN_STYLES = (3, 1, 2, 4, 5, 6, 7, 0)  # evaluation runs take gray, the color of `untrained`, last
 _logger = logging.getLogger(__name__)
@@ -58,6 +65,9 @@ class Model:
     summary: EvaluationSummary
     run: Run | None = None  # of its judgments; None if the folder of a demo's stage is gone
     family: str = ""  # of a demo's stage
+    # With the report's first run, on the comparisons that both judged; None of that run itself, of a demo's stages, and
+    # without such comparisons
+    compared: RunComparison | None = None
     attributions: list[Run] = field(default_factory=list)  # of its judgments
 
     def by_length(self, metric: str) -> dict[int, Estimate]:
@@ -78,14 +88,27 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A training run: its steps, the time of each, and the family of a demo's stage."""
+    """A training run: its steps, the time of each, its evaluations, and the family of a demo's stage."""
 
     label: str
     style: Style
     run: Run
     steps: Sequence[StepRecord]
     timing: Sequence[TimingRecord]
+    held_out: Mapping[int, Estimate]  # the metric of its evaluations, by step
     family: str = ""
+
+    @property
+    def summary(self) -> TrainingSummary:
+        """The run's summary."""
+        assert isinstance(self.run.summary, TrainingSummary), "its kind says so"
+        return self.run.summary
+
+    @property
+    def held_out_metric(self) -> EvaluationMetric | None:
+        """The metric of its evaluations; None if there was none."""
+        evaluations = self.summary.evaluations
+        return None if evaluations is None else metric_of(evaluations.metric)
 
 
 @dataclass(slots=True)
@@ -129,7 +152,7 @@ def load_report(folders: Sequence[Path]) -> ReportData:
     """
     if not folders:
         raise RunError("a report needs at least one run folder")
-    runs = open_runs(folders)
+    runs = open_runs(list({Path(folder).resolve(): folder for folder in folders}.values()))
     for run in runs:
         if run.kind not in COMMANDS:
             kinds = ", ".join(COMMANDS)
@@ -158,20 +181,36 @@ def _read_runs(runs: Sequence[Run]) -> ReportData:
     for run in runs:
         if run.kind == "evaluation":
             turn, place = divmod(len(data.models), len(_RUN_STYLES))
-            label = f"{run.name} · {short_name(run.evaluation.model)}"
-            label = label if len(label) <= _LONGEST_LABEL else short[run.name]
+            judged_by = short_name(run.evaluation.model)
+            label = f"{run.name} · {judged_by}"
+            if Path(run.name).name == judged_by or len(label) > _LONGEST_LABEL:
+                label = short[run.name]  # runs have different names
             style = Style.number(_RUN_STYLES[place] + 8 * turn)
             data.models.append(Model(label, style, run.evaluation, run))
         else:
             style = Style.number(len(data.trained) + 3)
             data.trained.append(_training(run, short[run.name], style))
+    for model in data.models[1:]:
+        first, other = data.models[0].run, model.run
+        assert first is not None
+        assert other is not None
+        try:
+            model.compared = compare_two(first, other)
+        except RunError as error:  # no comparison is in both
+            _logger.info("not compared: %s", error)
     return data
 
 
 def _training(run: Run, label: str, style: Style, family: str = "") -> Training:
     assert isinstance(run.summary, TrainingSummary), "its kind says so"
     steps, timing = Log(run.path / STEPS, StepRecord), Log(run.path / TIMING, TimingRecord)
-    return Training(label, style, run, list(steps), list(timing), family)
+    held_out = {}
+    if (evaluated := run.summary.evaluations) is not None:
+        for step, value in evaluated.values.items():
+            held_out[int(step)] = Estimate(value, None, None, 0, 0)
+            if (folder := run.path / EVALUATIONS / step).is_dir():  # it may have been removed
+                held_out[int(step)] = Run(folder).evaluation.metrics.overall[evaluated.metric]
+    return Training(label, style, run, list(steps), list(timing), held_out, family)
 
 
 def _read_demo(run: Run) -> ReportData:

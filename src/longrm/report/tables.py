@@ -5,13 +5,19 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
+from longrm.evaluation.comparison import ComparedPart
+from longrm.evaluation.metrics import EvaluationMetric
 from longrm.evaluation.summaries import AttributionSummary, EvaluationSummary, PartAnswers
 from longrm.report.formatting import (
     MISSING,
     NO_ANSWER,
     Style,
+    count,
+    decimal,
     interval,
+    p_value,
     percent,
+    points,
 )
 from longrm.report.load import Model
 from longrm.runs.records import Estimate
@@ -43,6 +49,14 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Row]
 
+    def transposed(self, head: str) -> "Table":
+        """The same with rows as columns, under another head of the row headers; rows have no style then."""
+        columns = [head, *(row.header for row in self.rows)]
+        rows = [
+            Row(column, [row.cells[at] for row in self.rows]) for at, column in enumerate(self.columns[1:])
+        ]
+        return Table(self.caption, columns, rows)
+
 
 @dataclass(frozen=True, slots=True)
 class Passage:
@@ -60,6 +74,7 @@ class Section:
     tables: Sequence[Table] = ()
     figures: Sequence[Any] = ()  # of `charts.Figure`
     caption: str = ""  # of the figures
+    legend: Mapping[str, str] = field(default_factory=dict)  # names in the figures, with their meaning
     terms: Mapping[str, str] = field(default_factory=dict)  # definitions of columns, rows and the title
     folded: Sequence[Table] = ()
     passages: Sequence[Passage] = ()
@@ -77,7 +92,7 @@ def estimate_cell(
     if estimate is None or estimate.value is None:
         return Cell(MISSING)
     limits = interval(estimate) if write is percent else interval(estimate, write)
-    return Cell(write(estimate.value), f"{limits} n = {estimate.n}" if n else limits)
+    return Cell(write(estimate.value), f"{limits}\nn = {estimate.n}" if n else limits)
 
 
 def answered_cell(
@@ -114,6 +129,14 @@ def estimate_table(caption: str, models: Sequence[Model], columns: Sequence[Colu
     kept = [k for k in range(len(columns)) if any(row.cells[k].text != MISSING for row in rows)]
     rows = [Row(row.header, [row.cells[k] for k in kept], row.style) for row in rows]
     return Table(caption, ["model", *(columns[k].head for k in kept)], rows) if rows else None
+
+
+def compared_cells(part: ComparedPart, metric: EvaluationMetric) -> list[Cell]:
+    """Both runs' metric, the paired difference, the p value adjusted for all parts of its kind, and n."""
+    write, write_difference = (percent, points) if metric.is_share else (decimal, decimal)
+    difference = estimate_cell(part.difference, write_difference)
+    numbers = (p_value(part.p_holm), count(part.n))
+    return [Cell(write(part.first)), Cell(write(part.second)), difference, *map(Cell, numbers)]
 
 
 ATTRIBUTION_TERMS = {

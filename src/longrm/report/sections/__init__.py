@@ -15,10 +15,10 @@ from longrm.report.tables import Section
 
 SECTIONS: dict[str, Callable[[ReportData], Section | None]] = {
     "accuracy": accuracy,
+    "differences": differences,
     "boundary": boundary,
     "overall": overall,
     "depth": depth,
-    "differences": differences,
     "best-of": best_of,
     "pointwise": pointwise,
     "answers": answers,

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from longrm.evaluation.context_boundary import EFFECTIVE_PAIRS
 from longrm.evaluation.metrics import METRICS, PAIR_ACCURACY, TOP1, metric_of
+from longrm.evaluation.summaries import MeasuredWith
 from longrm.report import charts
 from longrm.report.formatting import (
     STATUSES,
@@ -64,14 +66,24 @@ def accuracy(data: ReportData) -> Section | None:
     table = length_table(f"{measured} by length in {unit}", data.models, data.metric)
     if table is None:
         return None
-    generated = {measured_with(model.summary.measured) for model in data.models if model.summary.measured}
-    stages = {model.label for model in data.models} if data.demo else set()
+    generated: dict[tuple[Any, ...], list[MeasuredWith]] = {}
+    for model in data.models:
+        if one := model.summary.measured:
+            generated.setdefault((one.identity, one.worlds, one.depths), []).append(one)
+    labels = {model.label for model in data.models} if data.demo else set()
+    stages = {label: meaning for label, meaning in STAGES.values() if label in labels}
     return Section(
         "Accuracy by length",
         tables=[table],
         figures=figures,
-        caption=" ".join(["Bands and bars: 95% intervals (bootstrap over contexts).", *sorted(generated)]),
-        terms={label: meaning for label, meaning in STAGES.values() if label in stages},
+        caption=" ".join(
+            [
+                "Bands and bars: 95% intervals (bootstrap over contexts).",
+                *(measured_with(*alike) for alike in generated.values()),
+            ]
+        ),
+        legend=stages,
+        terms=stages,
     )
 
 
@@ -189,7 +201,9 @@ def overall_table(caption: str, models: Sequence[Model]) -> Table:
         rows.append(Row(model.label, cells, model.style))
         chances.add((*chance, ""))
     rows += [Row("chance", [*map(Cell, texts)]) for texts in sorted(chances)]
-    return Table(caption, ["model", *(METRICS[name].title for name in names), "comparisons"], rows)
+    table = Table(caption, ["model", *(METRICS[name].title for name in names), "comparisons"], rows)
+    # Many metrics next to each other would not fit the page.
+    return table if len(names) <= len(models) else table.transposed("metric")
 
 
 def depth_tables(models: Sequence[Model], metric: str) -> list[Table]:

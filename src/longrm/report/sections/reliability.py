@@ -79,8 +79,9 @@ _LENGTH = (
     Column("chosen is longer", lambda s: s.length_bias.better_longer if s.length_bias else None),
     Column("chosen is shorter", lambda s: s.length_bias.better_shorter if s.length_bias else None),
     Column("difference, points", lambda s: s.length_bias.difference if s.length_bias else None, points),
-    Column("tied", lambda s: s.ties),
 )
+_FEW_TIES = 0.01  # from which ties are shown
+_TIES = (Column("tied", lambda s: s.ties),)
 
 _BIAS_TERMS = {
     "same verdict in every order": "100% without position bias",
@@ -99,12 +100,11 @@ def biases(data: ReportData) -> Section | None:
     sizes = sorted({int(size) for by_place in positions for size in by_place if int(size) > 2})
     places = [_place_column(size, place) for size in sizes for place in range(size)]
     by_place = estimate_table("Share of trials that prefer the response at each place", models, places)
-    length = estimate_table(
-        "Accuracy by length of the chosen response, and ties",
-        [model for model in models if model.summary.length_bias or model.summary.ties.value],
-        _LENGTH,
-    )
-    tables = [table for table in (order, by_place, length) if table]
+    length = estimate_table("Accuracy by length of the chosen response", models, _LENGTH)
+    # Scores of scalar models hardly ever tie, and a column of zeros would say nothing.
+    tied = [model for model in models if (model.summary.ties.value or 0) >= _FEW_TIES]
+    ties = estimate_table("Share of gold pairs with equal scores", tied, _TIES)
+    tables = [table for table in (order, by_place, length, ties) if table]
     return Section("Biases", tables=tables, terms=_BIAS_TERMS) if tables else None
 
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import altair as alt
 
-from longrm.evaluation.summaries import TrainingSummary
 from longrm.reading import visible
 from longrm.report.charts import Figure, Rows, binned, chart_of, encodings, svg_of
 from longrm.report.formatting import Style, count, decimal, judgment_facts, percent, without_middle
@@ -44,11 +43,7 @@ _TERMS = {
 
 def rollouts(data: ReportData) -> Section | None:
     """None without a training by reinforcement."""
-    runs = [
-        run
-        for run in data.trained
-        if isinstance(run.run.summary, TrainingSummary) and run.run.summary.objective == "grpo"
-    ]
+    runs = [run for run in data.trained if run.summary.objective == "grpo"]
     if not runs:
         return None
     return Section(

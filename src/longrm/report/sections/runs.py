@@ -1,6 +1,10 @@
-"""A demo's contrasts and controls, what trainings did, and the outcome of every comparison."""
+"""Differences between runs, a demo's contrasts and controls, what trainings did, and all outcomes."""
 
-from longrm.evaluation.metrics import PAIR_ACCURACY
+from collections.abc import Mapping, Sequence
+
+from longrm.evaluation.comparison import LEFT_OUT
+from longrm.evaluation.metrics import PAIR_ACCURACY, EvaluationMetric, metric_of
+from longrm.evaluation.summaries import DemoSummary
 from longrm.report import charts
 from longrm.report.formatting import (
     MISSING,
@@ -9,46 +13,81 @@ from longrm.report.formatting import (
     percent,
     points,
     seconds,
-    short_length,
 )
-from longrm.report.load import ReportData, stage_label
-from longrm.report.tables import Cell, Row, Section, Table, estimate_cell
+from longrm.report.load import ReportData, Training, stage_label
+from longrm.report.tables import Cell, Passage, Row, Section, Table, compared_cells, estimate_cell
 from longrm.runs.records import Estimate
 from longrm.types import Outcome
 
 
 def differences(data: ReportData) -> Section | None:
-    """A demo's contrasts length by length, and its controls as distances from chance, in percentage points."""
-    if data.demo is None:
+    """A demo's contrasts and controls; of other runs, the difference of each from the first one."""
+    return _run_differences(data) if data.demo is None else _contrasts(data.demo)
+
+
+def _run_differences(data: ReportData) -> Section | None:
+    """Paired differences by length: the last run's table is shown, the others are folded."""
+    tables, passages = [], []
+    for model in data.models:
+        found = model.compared
+        if found is None:
+            continue
+        first, metric = data.models[0].label, metric_of(found.metric)
+        parts = {"all": found.overall} | {f"{int(n):,}": part for n, part in found.by_length.items()}
+        rows = []
+        for name, part in parts.items():
+            one, other, gap, *rest = compared_cells(part, metric)
+            rows.append(Row(name, [gap, one, other, *rest]))
+        unit = ", difference in points" if metric.is_share else ""
+        caption = f"{metric.title.capitalize()} of {model.label} minus {first}{unit}, with 95% intervals"
+        tables.append(Table(caption, ["length", "difference", first, model.label, "p", "n"], rows))
+        names = {"first": f"'{first}'", "second": f"'{model.label}'"}
+        notes = [f"{n:,} left out: {LEFT_OUT[why].format(**names)}" for why, n in found.left_out.items() if n]
+        if notes := [*notes, *(f"setting {line}" for line in found.differs_in)]:
+            title = f"What else differs between {first} and {model.label}"
+            passages.append(Passage(title, [("", "\n".join(notes))]))
+    terms = {
+        "difference": "paired: on the comparisons that both runs judged",
+        "p": "of the sign-flip test over groups, adjusted for the number of lengths (Holm)",
+    }
+    if not tables:
         return None
-    found: list[tuple[str, Estimate, tuple[str, str]]] = []  # with how an interval with and without 0 reads
-    for name, contrast in data.demo.contrasts.items():
+    return Section("Differences", tables=tables[-1:], terms=terms, folded=tables[:-1], passages=passages)
+
+
+def _contrasts(demo: DemoSummary) -> Section | None:
+    """A demo's contrasts length by length, and its controls as distances from chance, in percentage points."""
+    contrasts: dict[str, Mapping[str, Estimate]] = {}
+    for name, contrast in demo.contrasts.items():
         first, _, second = name.partition("_vs_")
         pair = f"{stage_label(first)} − {stage_label(second)}"
-        for exam, by_length in ((pair, contrast.by_length), (f"{pair}, best of 4", contrast.best_of_4 or {})):
-            for length in sorted(by_length, key=int):
-                label = f"{exam}, {short_length(int(length))}"
-                found.append((label, by_length[length], ("no difference resolved", "differs")))
-    for name, value in data.demo.controls.items():
-        chance = next(iter(data.demo.stages.values())).chance[PAIR_ACCURACY.name]
+        contrasts[pair] = contrast.by_length
+        if contrast.best_of_4:
+            contrasts[f"{pair}, best of 4"] = contrast.best_of_4
+    lengths = sorted({int(length) for by_length in contrasts.values() for length in by_length})
+    rows = [
+        Row(label, [estimate_cell(by_length.get(str(length)), points) for length in lengths])
+        for label, by_length in contrasts.items()
+    ]
+    tables = []
+    if rows:
+        caption = "Paired differences in percentage points by length, with 95% intervals"
+        tables.append(Table(caption, ["difference", *map(count, lengths)], rows))
+    rows = []
+    chance = next(iter(demo.stages.values())).chance[PAIR_ACCURACY.name]
+    for name, value in demo.controls.items():
         ends = [None if end is None else end - chance for end in (value.value, value.low, value.high)]
         gap = Estimate(ends[0], ends[1], ends[2], value.n, value.groups)
-        found.append(
-            (f"{stage_label(name)} − chance", gap, ("at chance, as expected", "NOT at chance: a leak"))
-        )
-    rows = []
-    for label, estimate, (inside, outside) in found:
         reading = MISSING
-        if estimate.low is not None and estimate.high is not None:
-            reading = inside if estimate.low <= 0 <= estimate.high else outside
-        pairs = Cell(count(estimate.n), f"{count(estimate.groups)} contexts")
-        rows.append(Row(label, [estimate_cell(estimate, points), pairs, Cell(reading)]))
-    caption = "Differences in percentage points, with 95% intervals"
-    terms = {
-        "difference": "of two stages that judged the same comparisons (paired); with an unrelated context, from chance"
-    }
-    tables = [Table(caption, ["difference", "points", "pairs", "reading"], rows)]
-    return Section("Contrast and controls", tables=tables, terms=terms) if rows else None
+        if gap.low is not None and gap.high is not None:
+            reading = "at chance, as expected" if gap.low <= 0 <= gap.high else "NOT at chance: a leak"
+        pairs = Cell(count(gap.n), f"{count(gap.groups)} contexts")
+        rows.append(Row(f"{stage_label(name)} − chance", [estimate_cell(gap, points), pairs, Cell(reading)]))
+    if rows:
+        caption = "Controls in percentage points, with 95% intervals"
+        tables.append(Table(caption, ["control without evidence", "points", "pairs", "reading"], rows))
+    terms = {"difference": "of two stages that judged the same comparisons"}
+    return Section("Contrast and controls", tables=tables, terms=terms) if tables else None
 
 
 def training(data: ReportData) -> Section | None:
@@ -74,9 +113,28 @@ def training(data: ReportData) -> Section | None:
         rows.append(Row(run.label, [Cell(text) for text in cells], run.style))
     columns = ["run", "steps", "tokens", "longest prompt", "loss", "accuracy", "time", "tokens/s"]
     tables = [Table("Training; loss and accuracy are means over the last 20 steps", columns, rows)]
+    tables += _held_out(data.trained)
     size = max((charts.bin_size(len(run.steps)) for run in data.trained), default=1)
-    caption = f"Each point is the mean of up to {size} steps." if size > 1 else ""
+    caption = f"Points of loss and accuracy are means of up to {size} steps." if size > 1 else ""
     return Section("Training", tables=tables, figures=figures, caption=caption) if rows else None
+
+
+def _held_out(trained: Sequence[Training]) -> list[Table]:
+    """The evaluations during training: a row a step, a column a run, a table a metric."""
+    by_metric: dict[EvaluationMetric, list[Training]] = {}
+    for run in trained:
+        if metric := run.held_out_metric:
+            by_metric.setdefault(metric, []).append(run)
+    tables = []
+    for metric, runs in by_metric.items():
+        write = percent if metric.is_share else decimal
+        steps = sorted({step for run in runs for step in run.held_out})
+        rows = [
+            Row(count(step), [estimate_cell(run.held_out.get(step), write) for run in runs]) for step in steps
+        ]
+        caption = f"Held-out {metric.title} during training, with 95% intervals"
+        tables.append(Table(caption, ["after step", *(run.label for run in runs)], rows))
+    return tables
 
 
 def outcomes(data: ReportData) -> Section | None:

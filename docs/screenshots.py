@@ -51,7 +51,7 @@ def report(page: Page, demo: Path, folder: Path) -> None:
     out = folder / "report.html"
     subprocess.run(longrm("report", str(demo), "--out", str(out)), check=True)
     for name, top, size in (
-        ("report", "h1", (800, 700)),
+        ("report", "h1", (800, 830)),
         ("report-depth", "section:has(#depth)", (1000, 570)),
     ):
         shoot(page, name, out.as_uri(), top, size, lambda _: None)

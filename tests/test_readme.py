@@ -38,7 +38,7 @@ def test_the_python_example_prints_the_shown_kind_of_result(tmp_path, monkeypatc
     (example,) = blocks("python")
     exec(compile(example, "README.md", "exec"), {})
     scores = eval(capsys.readouterr().out)
-    (shown,) = re.findall(r"^# (\[.*\])$", example, flags=re.M)
+    (shown,) = re.findall(r"^# about (\[.*\])$", example, flags=re.M)
     assert len(scores) == len(eval(shown)) == 2
     assert all(isinstance(score, float) for score in scores)
 

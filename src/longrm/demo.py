@@ -31,7 +31,7 @@ from longrm.evaluation.estimates import paired_difference
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1
 from longrm.evaluation.summaries import read_summary
-from longrm.report.formatting import difference_text, listed
+from longrm.report.formatting import listed, points
 from longrm.report.load import AT_CHANCE, STAGES, STEPS
 from longrm.reward_models import JudgeSettings
 from longrm.runs.folder import SCHEMA_VERSION, RunFolder
@@ -324,7 +324,7 @@ def summarize_demo(settings: DemoSettings, out: Path, seconds: dict[str, float])
 def _trade_off(out: Path) -> str:
     """Where `long` is worse than its control in best of 4, and why; empty if it is nowhere."""
     worse = [
-        f"{difference_text(gap, TOP1)} at {int(length):,}"
+        f"{points(gap.value)} at {int(length):,}"
         for length, gap in _contrast(out, "long", "control", "best_of_4").items()
         if gap.high is not None and gap.high < 0
     ]
@@ -337,8 +337,9 @@ def _trade_off(out: Path) -> str:
     )
     practiced = sum(length <= max(control) for length in long)
     return (
-        f"In best of 4, long is worse than control: {listed(worse)} tokens. Ranking four responses takes more practice "
-        f"than pairs, and only {practiced} of the {len(long)} steps of long are on contexts as short as control's."
+        f"In best of 4, long is worse than control, in points: {listed(worse)} tokens (95% intervals below 0). Ranking "
+        f"four responses takes more practice than pairs, and only {practiced} of the {len(long)} steps of long are on "
+        "contexts as short as control's."
     )
 
 

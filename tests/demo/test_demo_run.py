@@ -94,7 +94,7 @@ def test_where_long_is_worse_than_its_control_is_next_to_the_headline(small_demo
         assert "In best of 4" not in printed
     else:
         note = summary["notes"]["trade_off"]
-        assert "−25.0 [−40.0, −10.0] points at 160 and −25.0 [−40.0, −10.0] points at 200 tokens" in note
+        assert "in points: −25.0 at 160 and −25.0 at 200 tokens" in note
         assert "only 3 of the 3 steps of long" in note
         assert note in printed
 

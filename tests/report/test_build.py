@@ -219,6 +219,7 @@ def test_a_demo_has_every_section(page: Path, demo: Path) -> None:
         "reading": "at chance, as expected",
     }
     assert "longrm demo --out NEW_FOLDER --seed 0" in shown
+    assert re.search(r"[\d,]+ were judged\. [\d,]+ of them open with their texts", shown)
     assert "NaN" not in shown
     assert "None" not in shown
 

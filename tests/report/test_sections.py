@@ -137,6 +137,21 @@ def test_order_and_length(tables: Any, summaries: Any) -> None:
         assert ties[label]["tied"] == share(summaries[label]["ties"])
 
 
+@pytest.mark.parametrize("every", [200, 20])
+def test_rare_ties_are_left_out(synthetic: ModuleType, tmp_path: Path, every: int) -> None:
+    records = synthetic.judgments(synthetic.CURVES["long"], 1)
+    tied = [replace(one, scores=(0.0, 0.0)) if n % every == 0 else one for n, one in enumerate(records)]
+    held = synthetic.write_evaluation(tmp_path / "run", tied)
+    build([tmp_path / "run"], tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    if every == 200:
+        assert held["ties"]["value"] == 3 / 480
+        assert "biases" not in anchors(text)
+    else:
+        ties = pages.tables(text)["Share of gold pairs with equal scores"]
+        assert ties["run · tiny"]["tied"] == share(held["ties"])
+
+
 def test_calibration(tables: Any, summaries: Any, rich: dict[str, Path]) -> None:
     found = tables["Expected calibration error"]
     for label, held in summaries.items():

@@ -25,10 +25,13 @@ def test_a_demo_keeps_the_order_of_stages(demo: Path) -> None:
 def test_runs_are_labeled_by_what_distinguishes_them(synthetic: ModuleType, tmp_path: Path) -> None:
     records = synthetic.judgments(synthetic.CURVES["long"], 1, groups=2)
     models = {"short": "/models/short/model", "probe": "/models/long/model", "deep/short": "/models/short"}
+    models["deep/probe"] = "/models/other"
     for name, model in models.items():
         synthetic.write_evaluation(tmp_path / name, records, model=model)
     short, probe = tmp_path / "short", tmp_path / "probe"
     assert [model.label for model in load_report([short, probe]).models] == ["short", "probe · long"]
+    same_folders = load_report([probe, tmp_path / "deep/probe"]).models
+    assert [model.label for model in same_folders] == ["probe · long", "probe · other"]
     same_names = load_report([short, tmp_path / "deep/short"]).models
     assert len({model.label for model in same_names}) == 2
     assert not any("·" in model.label for model in same_names)

@@ -48,7 +48,8 @@ def build(runs: Sequence[Path], out: Path) -> None:
     if data.models:
         terms |= FEW_TERM
     items = browser([*data.models, *data.best_of])
-    title = f"Demo, seed {demo.seed}" if demo else ", ".join(run.name for run in data.runs[:3])
+    labels = [one.label for one in (*data.models, *data.trained)]
+    title = f"Demo, seed {demo.seed}" if demo else ", ".join(labels[:3])
     script = "\n".join(
         ['"use strict";\n(() => {', *(asset(f"report/scripts/{name}.js") for name in SCRIPTS), "})();\n"]
     )

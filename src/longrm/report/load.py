@@ -178,12 +178,12 @@ def load_report(folders: Sequence[Path]) -> ReportData:
 def _read_runs(runs: Sequence[Run]) -> ReportData:
     data = ReportData(list(runs))
     short = shortened_apart([run.name for run in runs], _LONGEST_LABEL)
+    labels = {run: _folder_and_model(run) for run in runs if run.kind == "evaluation"}
     for run in runs:
         if run.kind == "evaluation":
             turn, place = divmod(len(data.models), len(_RUN_STYLES))
-            judged_by = short_name(run.evaluation.model)
-            label = f"{run.name} · {judged_by}"
-            if Path(run.name).name == judged_by or len(label) > _LONGEST_LABEL:
+            label = labels[run]
+            if len(label) > _LONGEST_LABEL or list(labels.values()).count(label) > 1:
                 label = short[run.name]  # runs have different names
             style = Style.number(_RUN_STYLES[place] + 8 * turn)
             data.models.append(Model(label, style, run.evaluation, run))
@@ -199,6 +199,12 @@ def _read_runs(runs: Sequence[Run]) -> ReportData:
         except RunError as error:  # no comparison is in both
             _logger.info("not compared: %s", error)
     return data
+
+
+def _folder_and_model(run: Run) -> str:
+    """The name of a run's folder, and of its model unless that is the same."""
+    folder, model = run.path.resolve().name, short_name(run.evaluation.model)
+    return folder if folder == model else f"{folder} · {model}"
 
 
 def _training(run: Run, label: str, style: Style, family: str = "") -> Training:

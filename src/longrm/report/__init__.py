@@ -48,7 +48,7 @@ def build(runs: Sequence[Path], out: Path) -> None:
     if data.models:
         terms |= FEW_TERM
     items = browser([*data.models, *data.best_of])
-    labels = [one.label for one in (*data.models, *data.trained)]
+    labels = [*(model.label for model in data.models), *(run.label for run in data.trained)]
     title = f"Demo, seed {demo.seed}" if demo else ", ".join(labels[:3])
     script = "\n".join(
         ['"use strict";\n(() => {', *(asset(f"report/scripts/{name}.js") for name in SCRIPTS), "})();\n"]

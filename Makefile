@@ -5,12 +5,13 @@ CONSTRAINTS ?= constraints.txt
 TORCH_INDEX ?=
 OUT         ?= runs/demo
 SEED        ?= 0
+PORT        ?= 8000
 REAL_MODEL  ?= runs/real-model
 
 BIN  := .venv/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: install lock demo real-model test test-full test-browser test-real check format docs docs-site clean
+.PHONY: install lock demo real-model test test-full test-browser test-real check format docs docs-site docs-serve clean
 
 install: .venv/.installed
 
@@ -67,7 +68,11 @@ docs: install
 # The pages of docs/ as a site in site/, with every link checked.
 docs-site: install
 	$(BIN)/python -m mkdocs build --strict
-	@echo "open site/index.html"
+	@echo "read it with: make docs-serve"
+
+# Serves the site on this machine; opened as files, its pages have no search.
+docs-serve: install
+	$(BIN)/python -m mkdocs serve --strict --dev-addr 127.0.0.1:$(PORT)
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

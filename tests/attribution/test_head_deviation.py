@@ -68,4 +68,4 @@ def test_a_random_head_is_named_as_the_reason(folder, query):
     assert abs(model.head_deviation(query)) < 3
     record = attribute(model, query, Target(0, 1))
     assert not record.trust.shown
-    assert "a random head would score alike" in record.trust.reason
+    assert "a random head would score similarly" in record.trust.reason

@@ -90,7 +90,7 @@ def test_it_is_an_evaluation_that_continues_and_repeats(models, tmp_path):
     assert settings["probe"]["cells"] == [
         {"lengths": [512, 1024], "depths": [0.0, 1.0], "worlds": ["records"], "groups": 4, "per_group": 1}
     ]
-    with pytest.raises(LongRMError, match="holds a run with other settings"):
+    with pytest.raises(LongRMError, match="contains a run with other settings"):
         longrm("probe", models / "plain", *SMALL, "--seed", 3, "--out", out)
 
 

@@ -1,14 +1,18 @@
-"""The documentation builds as a site, and a broken link stops the build."""
+"""The documentation builds as a site, a broken link stops the build, and the served site has a search."""
 
 import re
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import longrm
+from tests.report.chromium import Page
 
 pytestmark = pytest.mark.full
 ROOT = Path(__file__).parents[2]
@@ -53,3 +57,36 @@ def test_a_broken_link_stops_the_build(repository):
     done = build(repository)
     assert done.returncode != 0
     assert "nowhere" in done.stderr
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
+def test_the_served_site_has_a_search(repository, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    make = ["make", "--dry-run", "--file", str(ROOT / "Makefile"), "docs-serve", f"PORT={port}"]
+    commands = subprocess.run(make, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    _, *words = shlex.split(commands[-1])  # after the interpreter of the virtual environment
+    address = words[words.index("--dev-addr") + 1]
+    assert address == f"127.0.0.1:{port}"
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        server = subprocess.Popen([sys.executable, *words], cwd=repository, stdout=output, stderr=output)
+    try:
+        until = time.monotonic() + 60
+        while "Serving on" not in log.read_text():
+            assert server.poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.2)
+        with Page() as page:
+            page.open(f"http://{address}/index.html?q=boundary")
+            page.until("document.querySelectorAll('.md-search-result__item').length > 2")
+            found = page.value(
+                "[...document.querySelectorAll('.md-search-result h1')].map(one => one.innerText)"
+            )
+            assert "Metrics" in found
+            assert not page.problems
+    finally:
+        server.terminate()
+        server.wait()

@@ -1,4 +1,4 @@
-"""Phrases that readers stumble over in pages, help texts and messages, and better ones."""
+"""Phrases that readers stumble over in pages, help texts and messages; the length and the titles of pages."""
 
 import ast
 import re
@@ -21,6 +21,8 @@ INSTEAD = {
     r"the (better|worse) one|the better,|the worse,": "chosen, rejected",
     r"in figures|which there (is|are) (not|none)|have a say|makes? room|shall": "plain words",
     r"mend(s|ed|ing)?|faults?": "fix, bug, error",
+    r"holds (an?|no|several|the|all)": "contains, has",
+    r"(counts?|scores?|weighs?|judged|treated) alike|by itself|likelier": "equally, similarly; separately; more likely",
 }
 """Regular expressions, and the words to use."""
 PATTERNS = {instead: re.compile(rf"\b({phrase})(?!\w)", re.IGNORECASE) for phrase, instead in INSTEAD.items()}
@@ -32,6 +34,8 @@ PROMPTS = (
 """Files of src/longrm with texts that models read: a change would change results."""
 QUOTED = {"docs/worlds.md": ("Of what did", "Somebody pointed", "Whoever writes", "of whoever")}
 """Generated texts that a page quotes."""
+MOST_WORDS = 22_000
+"""Of all pages in `docs/` except `cli.md`, which is generated."""
 
 
 def phrases_in(text: str) -> list[str]:
@@ -72,3 +76,26 @@ def test_a_phrase_is_found():
     assert not phrases_in("A default of kind 'x' appears in the log.")
     assert any(place == "docs/cli.md" for place, _ in pages())
     assert any("retries them" in text for _, text in messages())
+
+
+def test_the_documentation_stays_short():
+    words = {
+        path: len(path.read_text().split()) for path in ROOT.glob("docs/**/*.md") if path.name != "cli.md"
+    }
+    assert sum(words.values()) <= MOST_WORDS, words
+
+
+def test_no_title_is_a_part_of_another():
+    """'Make data' and 'Make training data' would be two pages between which a reader guesses."""
+    titles = {
+        path.relative_to(ROOT).as_posix(): re.search(r"^# (.+)$", path.read_text(), re.MULTILINE)[1]
+        for path in [*ROOT.glob("docs/**/*.md"), ROOT / "perf/README.md"]
+        if path.name != "index.md"
+    }
+    words = {
+        name: {word.rstrip("s").removesuffix("ing") for word in re.findall(r"\w{3,}", title.lower())}
+        - {"the"}
+        for name, title in titles.items()
+    }
+    alike = [(one, other) for one in words for other in words if one != other and words[one] <= words[other]]
+    assert not alike

@@ -111,7 +111,7 @@ def test_an_error_of_the_main_process_alone_is_printed_once(tmp_path, given):
     command = ("evaluate", "--model", "baseline:overlap", "--bench", bench, "--out", out)
     _, errors = end(launch(*command), fails=True)
     assert errors.count("longrm: error:") == 1, errors
-    assert "holds a run with other settings" in errors
+    assert "contains a run with other settings" in errors
 
 
 @pytest.mark.full

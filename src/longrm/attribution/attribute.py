@@ -190,7 +190,7 @@ def _not_shown(
         if abs(whole) < _ALMOST_ZERO * largest:
             return f"the lead is almost zero ({whole:.2g}), as with a random head: positive and negative effects cancel"
         return (
-            f"a random head would score alike: the score differs by {abs(deviation):.1f} standard deviations, less "
+            f"a random head would score similarly: the score differs by {abs(deviation):.1f} standard deviations, less "
             f"than {_LEAST_DEVIATION:g}"
         )
     if lds is None:

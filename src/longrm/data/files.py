@@ -140,7 +140,7 @@ def _files_of(path: Path) -> list[Path]:
     splits = sorted(folder.name for folder in path.iterdir() if (folder / "state.json").is_file())
     if splits:
         raise DataError(
-            f"{path}: holds several data sets ({', '.join(splits)}); name one: {path / splits[0]}"
+            f"{path}: contains several data sets ({', '.join(splits)}); name one: {path / splits[0]}"
         )
     # A .json file is not a shard: folders have such files for other purposes.
     alone = next(iter(sorted(path.glob("*.json"))), None)

@@ -113,14 +113,14 @@ class RunFolder:
             kind = read_manifest(self.path)["kind"]
             if kind != self.kind:
                 raise RunError(
-                    f"{self.path} holds a run of kind '{kind}', not '{self.kind}'; choose another --out"
+                    f"{self.path} contains a run of kind '{kind}', not '{self.kind}'; choose another --out"
                 )
             with reading.reading(self.path / CONFIG, RunError):
                 begun_with = self._config.defining(reading.read_toml(self.path / CONFIG, RunError))
             changed = changed_settings(begun_with, self._config.defining(settings))
             if changed:
                 raise RunError(
-                    f"{self.path} holds a run with other settings ({'; '.join(changed)}); choose another --out, or "
+                    f"{self.path} contains a run with other settings ({'; '.join(changed)}); choose another --out, or "
                     "use the same settings to continue it"
                 )
             self.continued = True

@@ -14,16 +14,13 @@ from longrm.types import MAX_LENGTH, Comparison, Message, Response, Span, Tool, 
 FileRow = Mapping[str, Any]
 """A row of a file."""
 
-LABELS = (
+# The columns that may say whether a completion is good, or bad, or score it; the first one that does counts.
+_LABELS = (
     *("label", "chosen", "is_chosen", "preferred", "is_preferred", "accepted", "desirable"),
     *("correct", "is_correct", "good", "is_good", "rejected", "is_rejected", "is_bad"),
 )
-"""The columns that may say whether a completion is good, or bad; the first one that does counts."""
-
-SCORES = ("score", "reward", "rating")
-"""The columns that may have a score of a completion."""
-
 _BAD_LABELS = {"rejected", "is_rejected", "is_bad"}
+_SCORES = ("score", "reward", "rating")
 _LABEL_TEXTS = {
     **dict.fromkeys(("true", "1", "good", "chosen", "desirable"), True),
     **dict.fromkeys(("false", "0", "-1", "bad", "rejected", "undesirable"), False),
@@ -197,7 +194,7 @@ def label_of(row: FileRow) -> bool | None:
 
     Other texts are no label: a column `label` may also name a category.
     """
-    for name in LABELS:
+    for name in _LABELS:
         value = row.get(name)
         if isinstance(value, str):
             value = _LABEL_TEXTS.get(value.strip().lower())
@@ -217,7 +214,7 @@ def score_of(row: FileRow) -> float | None:
     """The score that a row gives its completion."""
     if row.get("judge") is not None:
         return None  # of `longrm synthesize short-to-long`, whose score is the one that the completion states
-    values = (row.get(name) for name in SCORES)
+    values = (row.get(name) for name in _SCORES)
     return next((float(value) for value in values if is_number(value) and math.isfinite(value)), None)
 
 

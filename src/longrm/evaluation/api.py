@@ -21,7 +21,7 @@ def evaluate(
     Args:
         model: A name as for `longrm evaluate --model`, or a loaded model.
         bench: The path of your own comparisons, such as `pairs.jsonl`; `probe`; or NAME:PATH, as in
-            `judgebench:FOLDER`.
+            `judgebench:FOLDER`. A path that begins with the name of a benchmark needs `file:`.
         out: The run folder.
         settings: Settings of `longrm evaluate` by dotted key, such as {"judging.votes": 5}.
 

@@ -95,7 +95,10 @@ def test_where_long_is_worse_than_its_control_is_next_to_the_headline(small_demo
     else:
         note = summary["notes"]["trade_off"]
         assert "in points: −25.0 at 160 and −25.0 at 200 tokens" in note
-        assert "only 3 of the 3 steps of long" in note
+        assert "only 3 of its 3 steps" in note
+        for stage in ("short", "control"):
+            top1 = summary["stages"][stage]["best_of_4"]["metrics"]["by_length"]["160"]["top1"]["value"]
+            assert f"{100 * top1:.1f}%" in note
         assert note in printed
 
 

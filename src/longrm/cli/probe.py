@@ -92,7 +92,8 @@ def command(
             echo(measured_with(MeasuredWith(**bench.measured or {})), err=True)
             if writes_verdicts(model):
                 echo(
-                    f"Less work for a first result: likelihood:{model}, --limit 96, fewer --lengths.",
+                    "This model writes its verdicts. Less work for a first result: "
+                    f"likelihood:{model}, --limit 96, fewer --lengths.",
                     err=True,
                 )
             echo("Loading the model. Rate and time left count context tokens.", err=True)

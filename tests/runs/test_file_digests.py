@@ -1,5 +1,7 @@
 """Damage to the files of a finished training, merge or synthesis is found."""
 
+import re
+
 import pytest
 from click.testing import CliRunner
 
@@ -75,3 +77,33 @@ def test_zeroed_weights_are_found_when_they_are_merged_and_pushed(trained, tmp_p
         error = invoke(*command).exception
         assert isinstance(error, RunError), error
         assert name in str(error)
+
+
+def test_every_file_of_a_trained_model_but_its_card_is_recorded(tmp_path):
+    write(tmp_path / "rows.jsonl", generate(WorldPlan("records", 64, seed=3), 4, words_tokenizer()))
+    settings = TrainingSettings.model_validate(
+        {
+            "objective": "bradley_terry",
+            "model": {"new": {"layers": 1, "hidden": 16}},
+            "data": {"path": str(tmp_path / "rows.jsonl")},
+            "optimizer": {"steps": 1},
+        }
+    )
+    run = tmp_path / "run"
+    train(settings, run)
+    names = {path.name for path in (run / "model").iterdir()}
+    assert {"chat_template.jinja", "tokenizer_config.json"} <= names
+    assert set(check_files(run / "model")) == names - {"README.md", "files.json"}
+    for name in names - {"README.md", "files.json"}:
+        path = run / "model" / name
+        content = path.read_bytes()
+        path.unlink()
+        with pytest.raises(RunError, match=re.escape(name)):
+            train(settings, run)  # the same command
+        path.write_bytes(bytes(len(content)))
+        error = invoke(runs, "show", run, "--verify").exception
+        assert isinstance(error, RunError), error
+        assert name in str(error)
+        path.write_bytes(content)
+    (run / "model/README.md").write_text("edited")
+    assert train(settings, run)["steps"] == 1

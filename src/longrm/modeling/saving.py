@@ -23,8 +23,7 @@ from longrm.modeling.shared_prefix import TransformersModel
 from longrm.runs.folder import FILES, check_files, keep_umask, record_files
 from longrm.runs.scratch import new_folder
 
-# Files whose sizes and digests are recorded; others, such as the model card, are meant to be edited.
-_RECORDED = ("*.safetensors", "*.safetensors.index.json", "config.json", "tokenizer.json")
+_CARD = "README.md"  # not recorded: users edit it before they push a model
 
 
 def save(model: LoadedModel, folder: str | Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
@@ -48,7 +47,9 @@ def save(model: LoadedModel, folder: str | Path, weights: Mapping[str, torch.Ten
             model.tokenizer.save(scratch)
             for file in scratch.glob("*.safetensors"):
                 keep_umask(file)
-            record_files(scratch, {file for pattern in _RECORDED for file in scratch.glob(pattern)})
+            record_files(
+                scratch, [file for file in scratch.rglob("*") if file.is_file() and file.name != _CARD]
+            )
     except (OSError, SafetensorError) as error:
         raise RunError(f"cannot write the model to {target}: {error}") from None
 

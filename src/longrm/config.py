@@ -143,7 +143,7 @@ def _message(cls: type[Config], error: ValidationError, where: str) -> str:
     if first["type"] == "extra_forbidden":
         path = ".".join(part for part in first["loc"] if isinstance(part, str))  # without places in lists
         group, _, last = path.rpartition(".")
-        known = [one.rpartition(".") for one in _keys_of(cls)]
+        known = [one.rpartition(".") for one in keys_of(cls)]
         siblings = {name: f"{group}.{name}".lstrip(".") for other, _, name in known if other == group}
         # The same name in another group is a better guess than a similar one in this group. Names are compared without
         # the group, which alone would make them similar.
@@ -160,9 +160,9 @@ def _message(cls: type[Config], error: ValidationError, where: str) -> str:
     return f"{f'wrong value for {key!r}{where}: ' if key else ''}{message}{got}{'' if key else where}{more}"
 
 
-def _keys_of(group: type[Config], prefix: str = "") -> Iterator[str]:
+def keys_of(group: type[Config], prefix: str = "") -> Iterator[str]:
     """The dotted keys of all settings in a group and the groups below it."""
     for name, field in group.model_fields.items():
         yield prefix + name
         for below in groups_of(field.annotation):
-            yield from _keys_of(below, f"{prefix}{name}.")
+            yield from keys_of(below, f"{prefix}{name}.")

@@ -44,14 +44,15 @@ def test_a_shared_prompt_ends_before_a_turn_of_the_assistant(put):
 
 
 @pytest.mark.parametrize("kind", ["comparison", "demonstration"])
-def test_training_reads_the_tools_and_counts_no_results(kind, put, tmp_path):
+def test_training_reads_the_tools_and_counts_no_results(kind, put, tmp_path, monkeypatch):
+    monkeypatch.setenv("LONGRM_CACHE", str(tmp_path))
     ours, theirs = pair_of_tokenizers(WRITTEN_HERE["hermes"])
     row = PAIR if kind == "comparison" else {"prompt": [*PROMPT], "completion": [*ANSWERED], "id": "a"}
     whole = theirs.apply_chat_template([*PROMPT, *ANSWERED], tools=[*TOOLS])["input_ids"]
     found = {}
     for name, tools in (("with", [*TOOLS]), ("without", None)):
-        rows = open_tokenized(put("rows.jsonl", row | {"tools": tools}), ours, kind=kind, cache=tmp_path)
-        again = open_tokenized(put("rows.jsonl", row | {"tools": tools}), ours, kind=kind, cache=tmp_path)
+        rows = open_tokenized(put("rows.jsonl", row | {"tools": tools}), ours, kind=kind)
+        again = open_tokenized(put("rows.jsonl", row | {"tools": tools}), ours, kind=kind)
         found[name] = rows[0].tokens
         assert again[0].tokens == rows[0].tokens
         assert "degrees: 21" not in ours.decode(

@@ -2,8 +2,11 @@
 
 import ast
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
+
+from longrm.config import keys_of
 
 ROOT = Path(__file__).parents[2]
 INSTEAD = {
@@ -99,3 +102,25 @@ def test_no_title_is_a_part_of_another():
     }
     alike = [(one, other) for one in words for other in words if one != other and words[one] <= words[other]]
     assert not alike
+
+
+def wrong_keys(text: str, known: set[str]) -> list[str]:
+    """The dotted keys in a text that begin with a group of settings and are no setting."""
+    groups = {key.partition(".")[0] for key in known if "." in key}
+    dotted = re.findall(r"(?<![\w./-])[a-z_]+(?:\.[a-z_]+)+(?![\w/(-])", text)
+    files = (".json", ".jsonl", ".safetensors")
+    keys = [key.removeprefix("evaluation.settings.") for key in dotted if not key.endswith(files)]
+    return [key for key in keys if key.partition(".")[0] in groups and key not in known]
+
+
+def test_every_setting_that_a_message_names_exists():
+    settings = runpy.run_path(str(ROOT / "docs/cli_page.py"))["SETTINGS"].values()
+    known = {key for one in settings for key in keys_of(one)}
+    assert wrong_keys("set data.cache, data.path or model.x.y; runs/data.json", known) == [
+        "data.cache",
+        "model.x.y",
+    ]
+    seen = [text for _, text in messages()]
+    assert sum(text.count("optimizer.") for text in seen) > 5
+    python = {"model.set_attn_implementation"}
+    assert not [key for text in seen for key in wrong_keys(text, known) if key not in python]

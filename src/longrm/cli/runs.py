@@ -347,11 +347,11 @@ def cache(folder: Path, prune: tuple[str, ...]) -> None:
     endpoints are in the runs of FOLDER (default `runs`); those of unfinished runs are never pruned, because continuing
     would pay for them again.
     """
-    from longrm.data.token_cache import user_cache
+    from longrm.data.token_cache import cache_folder
     from longrm.runs.folder import CACHE
     from longrm.runs.removal import delete, size_of
 
-    tokens = user_cache() / "tokens"
+    tokens = cache_folder()
     runs = listed_runs(folder, every=True) if folder.is_dir() else []
     finished = [Path(run["path"]) for run in runs if run["state"] == "finished"]
     parts = {

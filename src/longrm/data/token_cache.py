@@ -94,7 +94,6 @@ def open_tokenized(
     format: str | None = None,
     columns: Mapping[str, str] | None = None,
     on_bad_row: OnBadRow = "stop",
-    cache: str | Path | None = None,
     progress: Progress = no_progress,
 ) -> TokenizedRows:
     """Opens the rows of a file or folder as tokens, which are made now unless the cache has them.
@@ -102,7 +101,7 @@ def open_tokenized(
     Several processes may open the same rows at once: one tokenizes them, the others wait.
 
     Path, format, columns and `on_bad_row` are as for `longrm.data.read`; a row that cannot be trained on is a bad row,
-    too. The cache is the folder that `cache_folder` takes; progress is called with the number of rows tokenized.
+    too. Progress is called with the number of rows tokenized.
 
     Raises:
         DataError: Nothing to read, a bad row, or a cache that cannot be written.
@@ -115,7 +114,7 @@ def open_tokenized(
             "judge_prompts" if kind == "judge_prompt" else "demonstrations"
         )
         rows = read_demonstrations(path, format=form, on_bad_row=on_bad_row, columns=columns)
-    entry = cache_folder(cache) / _digest(rows, tokenizer)
+    entry = cache_folder() / _digest(rows, tokenizer)
     try:
         if not entry.exists():
             entry.parent.mkdir(parents=True, exist_ok=True)
@@ -125,14 +124,14 @@ def open_tokenized(
         return TokenizedRows(entry)
     except OSError as error:
         raise DataError(
-            f"{entry.parent}: cannot hold the cache of tokenized data ({error.strerror or error}); set another folder "
-            "with data.cache or LONGRM_CACHE"
+            f"{entry.parent}: cannot hold the cache of tokenized data ({error.strerror or error}); set the environment "
+            "variable LONGRM_CACHE to another folder"
         ) from error
 
 
-def cache_folder(given: str | Path | None = None) -> Path:
-    """The folder of all entries: `tokens` in the folder given, else in `user_cache()`."""
-    return (Path(given).expanduser() if given else user_cache()) / "tokens"
+def cache_folder() -> Path:
+    """The folder of all entries."""
+    return user_cache() / "tokens"
 
 
 def user_cache() -> Path:

@@ -66,6 +66,10 @@ class Config(BaseModel):
             kept[name] = _defining(list(groups_of(field.annotation)) if field else [], value)
         return kept
 
+    def extends(self, begun: Mapping[str, Any]) -> bool:
+        """Whether a run may continue with these settings although it began with others; an error says why not."""
+        return False
+
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values for TOML, without optional settings that are not set."""
         return self.model_dump(mode="json", exclude_none=True)

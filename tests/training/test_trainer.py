@@ -13,6 +13,7 @@ import transformers
 from transformers.integrations import integration_utils
 
 from longrm.errors import ConfigError, RunError, TrainingError
+from longrm.runs.folder import read_manifest
 from longrm.runs.logs import Log
 from longrm.runs.records import TimingRecord
 from longrm.training import checkpoints, trainer
@@ -21,7 +22,7 @@ from longrm.training.checkpoints import saved_steps
 from longrm.training.distributed import DistributedContext
 from longrm.training.objectives import BradleyTerry
 from longrm.training.train import train
-from longrm.training.trainer import check_plateau, make_optimizer, make_scheduler
+from longrm.training.trainer import check_plateau, learning_rates, make_optimizer
 
 LORA = {"rank": 2, "alpha": 4.0}
 RECIPES = {
@@ -89,7 +90,6 @@ def test_a_checkpoint_has_the_trained_weights_only(tmp_path, recipe, stored):
         (".metadata", lambda path: path.write_bytes(b"")),
         (".metadata", lambda path: path.write_bytes(path.read_bytes()[:100])),
         (".metadata", lambda path: path.unlink()),
-        ("scheduler.pt", lambda path: path.unlink()),
         ("steps.jsonl", lambda path: path.unlink()),
     ],
 )
@@ -274,16 +274,10 @@ def test_the_optimizer_is_that_of_transformers(recipe):
 
 
 def test_a_cosine_ends_at_the_minimal_learning_rate(recipe):
-    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=3e-3)
     settings = recipe("sft", optimizer__min_learning_rate_ratio=0.1, optimizer__warmup_ratio=0.25).optimizer
-    scheduler = make_scheduler(optimizer, settings, 8)
-    rates = []
-    for _ in range(8):
-        rates += scheduler.get_last_lr()
-        optimizer.step()
-        scheduler.step()
+    rates = [*map(learning_rates(settings, 8), range(8))]
     cosine = [0.5 * (1 + math.cos(math.pi * done / 6)) for done in range(6)]
-    assert rates == pytest.approx([0.0, 1.5e-3, *(3e-3 * (0.1 + 0.9 * share) for share in cosine)])
+    assert rates == pytest.approx([1.5e-3, 3e-3, *(3e-3 * (0.1 + 0.9 * share) for share in cosine)])
 
 
 def test_a_nan_loss_is_reported_with_its_step_and_examples(tmp_path, recipe, monkeypatch):
@@ -391,3 +385,53 @@ def test_a_log_that_a_kill_cut_within_its_last_line_ends_equal(tmp_path, finishe
         log.write_bytes(whole[: -len(whole.splitlines()[-1]) // 2])
     assert train(recipe("bradley_terry"), tmp_path / "run") == finished[1]
     assert results_of(tmp_path / "run") == results_of(finished[0])
+
+
+CONSTANT = {"optimizer__schedule": "constant_with_warmup"}
+
+
+def test_a_finished_training_with_a_constant_rate_continues_with_more_steps(tmp_path, recipe, results_of):
+    once = train(recipe("bradley_terry", optimizer__steps=8, **CONSTANT), tmp_path / "once")
+    assert train(recipe("bradley_terry", optimizer__steps=6, **CONSTANT), tmp_path / "run")["steps"] == 6
+    assert train(recipe("bradley_terry", optimizer__steps=8, **CONSTANT), tmp_path / "run") == once
+    assert results_of(tmp_path / "run") == results_of(tmp_path / "once")
+    (extended,) = read_manifest(tmp_path / "run")["extended"]
+    assert (extended["step"], extended["settings"]["optimizer"]["steps"]) == (6, 6)
+    assert (tmp_path / "run/config.toml").read_text() == (tmp_path / "once/config.toml").read_text()
+    with pytest.raises(RunError, match="optimizer.steps: 8 -> 6"):
+        train(recipe("bradley_terry", optimizer__steps=6, **CONSTANT), tmp_path / "run")
+
+
+def test_a_schedule_that_has_ended_is_continued_by_another_one_only(tmp_path, recipe, steps_of, results_of):
+    run = tmp_path / "run"
+    train(recipe("bradley_terry", optimizer__steps=6), run)
+    before = results_of(run)
+    for change, named in (
+        ({}, 'optimizer.schedule = "cosine" has ended after 6 steps'),
+        ({**CONSTANT, "optimizer__warmup_ratio": 0.8}, r"optimizer\.warmup_ratio = 0\.8 covers 7 of 8 steps"),
+        ({**CONSTANT, "seed": 2}, "seed: 0 -> 2"),
+        ({**CONSTANT, "optimizer__weight_decay": 0.1}, "optimizer.weight_decay"),
+    ):
+        with pytest.raises(RunError, match=named):
+            train(recipe("bradley_terry", **change), run)
+        assert results_of(run) == before
+    assert train(recipe("bradley_terry", optimizer__learning_rate=1e-3, **CONSTANT), run)["steps"] == 8
+    rates = [record.learning_rate for record in steps_of(run)]
+    assert rates[-3:] == [pytest.approx(3e-3 * (1 + math.cos(math.pi * 4 / 5)) / 2), 1e-3, 1e-3]
+
+
+def test_more_epochs_continue_a_training_and_a_curriculum_does_not_start_again(tmp_path, recipe):
+    epochs = {"optimizer__steps": None, **CONSTANT}
+    assert train(recipe("bradley_terry", optimizer__epochs=1, **epochs), tmp_path / "file")["steps"] == 3
+    assert train(recipe("bradley_terry", optimizer__epochs=2, **epochs), tmp_path / "file")["steps"] == 6
+    world = {"data": {"world": {"tokens_per_step": 64}}, "curriculum": {"lengths": [32, 64]}, **CONSTANT}
+    train(recipe("bradley_terry", optimizer__steps=2, **world), tmp_path / "world")
+    with pytest.raises(RunError, match=r"curriculum\.ramp = 0\.5 covers 4 of 8 steps, more than the 2"):
+        train(recipe("bradley_terry", **world), tmp_path / "world")
+    world["curriculum"]["ramp"] = 0.25
+    assert train(recipe("bradley_terry", **world), tmp_path / "world")["steps"] == 8
+
+
+def test_the_first_step_learns(finished, steps_of):
+    rates = [record.learning_rate for record in steps_of(finished[0])]
+    assert rates[0] == 3e-3, "a warm-up of one step"

@@ -7,7 +7,15 @@ import pytest
 from longrm.errors import ConfigError
 from longrm.training.losses import LOSSES
 from longrm.training.objectives import OBJECTIVES
-from longrm.training.settings import CurriculumSettings, DataSettings, LossSettings, TrainingSettings
+from longrm.training.settings import (
+    CurriculumSettings,
+    DataSettings,
+    LoraSettings,
+    LossSettings,
+    ModelSettings,
+    OptimizerSettings,
+    TrainingSettings,
+)
 
 FILE = {"objective": "bradley_terry", "model.path": "x", "data.path": "rows.jsonl"}
 WORLD = {
@@ -81,3 +89,17 @@ def test_curriculum_lengths_and_source_weights_are_checked():
         CurriculumSettings(lengths=(48, 24))
     with pytest.raises(ValueError, match="weight"):
         DataSettings.model_validate({"sources": [{"path": "y", "weight": 0.0}]})
+
+
+def test_the_default_learning_rate_depends_on_what_is_trained():
+    def rate(**settings):
+        return TrainingSettings.resolve(None, FILE | settings).optimizer.learning_rate
+
+    assert rate() == 2e-6
+    assert rate(**{"model.lora": {"rank": 4}}) == rate(**{"model.lora.rank": 4, "optimizer.steps": 1}) == 1e-4
+    assert rate(**{"model.path": None, "model.new": {}}) == 1e-3
+    assert rate(**{"model.lora": {}, "optimizer.learning_rate": 3e-5}) == 3e-5
+    given = {"model": ModelSettings(path="x", lora=LoraSettings()), "optimizer": OptimizerSettings(steps=1)}
+    settings = TrainingSettings.model_validate(given | {"objective": "sft", "data": {"path": "x"}})
+    assert (settings.optimizer.learning_rate, settings.optimizer.steps) == (1e-4, 1)
+    assert TrainingSettings.model_validate(settings.to_dict()) == settings

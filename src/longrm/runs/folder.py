@@ -41,6 +41,7 @@ class RunFolder:
         kind: The kind of run: "evaluation", "training", "demo", ...
         continued: Whether an earlier process began this run.
         continues, restarts: What the same command does after an interrupt, with results and without.
+        extended: Whether it began with settings that the new ones extend.
     """
 
     def __init__(self, path: Path, kind: str, config: Config) -> None:
@@ -49,7 +50,7 @@ class RunFolder:
         self._config = config
         self._lock: Any = None
         self._is_new = False
-        self.continued = False
+        self.continued = self.extended = False
         self.continues = "continues where it stopped"
         self.restarts = "starts again from the beginning, as nothing was finished"
 
@@ -116,9 +117,11 @@ class RunFolder:
                     f"{self.path} contains a run of kind '{kind}', not '{self.kind}'; choose another --out"
                 )
             with reading.reading(self.path / CONFIG, RunError):
-                begun_with = self._config.defining(reading.read_toml(self.path / CONFIG, RunError))
+                begun = reading.read_toml(self.path / CONFIG, RunError)
+                begun_with = self._config.defining(begun)
             changed = changed_settings(begun_with, self._config.defining(settings))
-            if changed:
+            self.extended = bool(changed) and self._config.extends(begun)
+            if changed and not self.extended:
                 raise RunError(
                     f"{self.path} contains a run with other settings ({'; '.join(changed)}); choose another --out, or "
                     "use the same settings to continue it"
@@ -166,6 +169,15 @@ class RunFolder:
                 merged[name] = {**known, **new}
         if merged != manifest:
             write_json(self.path / MANIFEST, merged)
+
+    def extend(self, **facts: Any) -> None:
+        """Gives the run its new settings, with which it is unfinished; the manifest keeps the old ones."""
+        manifest = read_manifest(self.path)
+        earlier = reading.read_toml(self.path / CONFIG, RunError)
+        known = [one for one in manifest.get("extended", []) if one["settings"] != earlier]
+        write_json(self.path / MANIFEST, manifest | {"extended": [*known, {**facts, "settings": earlier}]})
+        (self.path / SUMMARY).unlink(missing_ok=True)
+        write_file(self.path / CONFIG, to_toml(self._config.to_dict()))  # last: a kill before it is no harm
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json` in one step; its schema is `runs/summary.schema.json`."""

@@ -32,7 +32,6 @@ CHECKPOINTS = "checkpoints"
 LOGS = STEPS, TIMING, CONTEXTS = "steps.jsonl", "timing.jsonl", "contexts.jsonl"
 
 _KEPT = 2  # checkpoints: the latest, and the one before it in case that cannot be read
-_SCHEDULER = "scheduler.pt"
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW
 _NO_GROUP = "torch.distributed is disabled"  # a warning of torch, for a process that trains alone
 _FAILURES = (OSError, RuntimeError, ValueError, KeyError, EOFError, UnpicklingError, CheckpointException)
@@ -70,7 +69,7 @@ class CheckpointWriter:
         self._thread = ThreadPoolExecutor(1)
         self._pending: Future[None] | None = None
 
-    def save(self, step: int, model: Any, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
+    def save(self, step: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
         """Begins to write the state after a step; every process takes part."""
         self.finish()
         context, scratch = self._context, self._scratch
@@ -85,7 +84,6 @@ class CheckpointWriter:
                 random_states["cuda"] = torch.cuda.get_rng_state()
             torch.save(random_states, scratch / f"random_{context.rank}.pt")
             if context.is_main_process:
-                torch.save(scheduler.state_dict(), scratch / _SCHEDULER)
                 for name in LOGS:
                     shutil.copyfile(self._folder / name, scratch / name)
         # Without shards, all processes have the same state.
@@ -131,7 +129,6 @@ def load_checkpoint(
     checkpoint: Path,
     model: Any,
     optimizer: torch.optim.Optimizer,
-    scheduler: Any,
     context: DistributedContext,
 ) -> None:
     """Loads a checkpoint of this or another layout into the model and an AdamW that has not stepped."""
@@ -148,9 +145,6 @@ def load_checkpoint(
             moments = {moment: state[f"{moment}.{name}"] for moment in _MOMENTS}
             # Fused AdamW counts steps on the device of the weight.
             optimizer.state[weight] = {"step": state["step"].to(weight.device, copy=True), **moments}
-        scheduler.load_state_dict(torch.load(checkpoint / _SCHEDULER, weights_only=True))
-        for group, rate in zip(optimizer.param_groups, scheduler.get_last_lr(), strict=True):
-            group["lr"] = rate
         random_file = checkpoint / f"random_{context.rank}.pt"
         if random_file.is_file():  # the layout that wrote it may have had fewer processes
             states = torch.load(random_file, weights_only=True)

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from longrm.column_names import ColumnNames
 from longrm.config import OPERATIONAL, Config
-from longrm.errors import ConfigError, nearest
+from longrm.errors import ConfigError, RunError, nearest
 from longrm.modeling.shapes import HeadForm, ModelShape
 from longrm.training.losses import LOSSES, Loss
 from longrm.training.plan import Assumptions
@@ -317,10 +317,10 @@ class OptimizerSettings(Config):
     Attributes:
         steps: Optimizer steps; for data in files, `epochs` may be set instead.
         epochs: Passes over the data.
-        learning_rate: Peak learning rate.
+        learning_rate: Peak learning rate. The default is 1e-4 with `model.lora` and 1e-3 with `model.new`.
         schedule: How the learning rate decays after warm-up.
         min_learning_rate_ratio: The final learning rate of a cosine, as a share of the peak.
-        warmup_ratio: Share of the steps over which the learning rate rises.
+        warmup_ratio: Share of the steps over which the learning rate rises, to the peak at the last of them.
         weight_decay: Decoupled weight decay, not applied to norms and biases.
     """
 
@@ -465,10 +465,15 @@ class TrainingSettings(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _name_the_loss(cls, values: Any) -> Any:
-        """Fills in the default loss of the objective, so that the config.toml of every run names its loss."""
+    def _fill_in(cls, values: Any) -> Any:
+        """Fills in defaults that depend on other settings, so that the config.toml of every run names them."""
         if not isinstance(values, Mapping):
             return values
+        model, optimizer = _given(values.get("model")), _given(values.get("optimizer", {}))
+        if isinstance(model, Mapping) and isinstance(optimizer, Mapping):
+            for kind, rate in _LEARNING_RATES.items():
+                if model.get(kind) is not None:
+                    values = {**values, "optimizer": {"learning_rate": rate, **optimizer}}
         if values.get("objective") == "grpo":
             values = {"rollouts": {}, **values}
         loss, defaults = values.get("loss", {}), default_losses()
@@ -523,6 +528,38 @@ class TrainingSettings(Config):
         if self.rollouts is not None and any(rows.response is not None for rows in stated):
             raise ValueError('plan.rows: omit response; with objective = "grpo" it is rollouts.max_tokens')
         return self
+
+    def extends(self, begun: Mapping[str, Any]) -> bool:
+        """Whether these settings continue a run with more steps; raises `RunError` if its schedule has ended."""
+
+        def split(settings: Mapping[str, Any]) -> tuple[str, int, str, dict[str, Any]]:
+            """Unit and number of steps, the schedule, and the settings that must not change."""
+            kept = self.defining(settings)
+            optimizer, curriculum = kept.pop("optimizer", {}), kept.pop("curriculum", {})
+            unit = "steps" if "steps" in optimizer else "epochs"
+            kept |= {"weight_decay": optimizer.get("weight_decay"), **curriculum, "ramp": None}
+            return unit, optimizer.get(unit, 1), optimizer.get("schedule", ""), kept
+
+        (unit, number, before, fixed), (new_unit, more, schedule, new_fixed) = map(
+            split, (begun, self.to_dict())
+        )
+        if new_unit != unit or more <= number or new_fixed != fixed:
+            return False
+        if schedule == before != "constant_with_warmup":
+            raise RunError(
+                f'optimizer.schedule = "{schedule}" has ended after {number} {unit}; to continue to {more}, set '
+                'optimizer.schedule = "constant_with_warmup" or another one'
+            )
+        return True
+
+
+_LEARNING_RATES = {"lora": 1e-4, "new": 1e-3}
+"""Default peaks of adapters, as in TRL, and of random weights, by the setting of `model`."""
+
+
+def _given(group: Any) -> Any:
+    """A group as a mapping of the settings that were given."""
+    return group.model_dump(exclude_unset=True) if isinstance(group, Config) else group
 
 
 def default_losses() -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Training as a user starts it: settings in, a run folder with the model out."""
 
 import logging
+import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -56,6 +57,9 @@ def train(
 ) -> dict[str, Any]:
     """Trains into the run folder `out`, resuming from its latest checkpoint; the model is saved to `out/model`.
 
+    A run may continue with more steps if its learning rate has not ended with the old ones: with a constant schedule,
+    or with another one than before.
+
     `evaluator` evaluates the model in training at the interval in `settings.evaluation`. Returns the contents of
     `summary.json`; a finished run is returned as it is.
     """
@@ -64,7 +68,7 @@ def train(
         raise ConfigError("the settings have [evaluation]: give train() an evaluator")
     make_objective = OBJECTIVES[settings.objective]
     with join_processes(settings.parallel) as context, process_folder(context, out, settings) as folder:
-        if (out / SUMMARY).exists():
+        if (out / SUMMARY).exists() and not folder.extended:
             # A user who edits a file of the model removes the record of its files; without a model at all, check_files
             # raises.
             if (out / MODEL / FILES).is_file() or not (out / MODEL).is_dir():
@@ -105,6 +109,10 @@ def train(
             assert isinstance(source, FileSource), "settings require steps for generated data"
             iterations = settings.rollouts.num_iterations if settings.rollouts is not None else 1
             steps = source.steps(settings.optimizer.epochs or 1) * iterations
+        if folder.extended:
+            done = max(context.broadcast(saved_steps(out)), default=0)
+            _check_extension(settings, done, steps)
+            folder.extend(step=done)
 
         # The objective; the reference is the model before training.
         budget = settings.memory.tokens_per_forward
@@ -220,6 +228,19 @@ def _check_trackers(names: Sequence[str]) -> None:
             )
         if name not in available:
             raise ConfigError(f"report_to: the package of '{name}' is not installed: pip install {name}")
+
+
+def _check_extension(settings: TrainingSettings, done: int, steps: int) -> None:
+    """Raises `RunError` if the learning rate or the context length would go back to an earlier one."""
+    rises = {"optimizer.warmup_ratio": settings.optimizer.warmup_ratio}
+    if settings.curriculum is not None and len(settings.curriculum.lengths) > 1:
+        rises["curriculum.ramp"] = settings.curriculum.ramp
+    for key, share in rises.items():
+        if done and math.ceil(share * steps) > done:
+            raise RunError(
+                f"{key} = {share} covers {math.ceil(share * steps):,} of {steps:,} steps, more than the {done:,} that "
+                f"the run has done: set it to {done}/{steps} or less"
+            )
 
 
 def _check_same_data(folder: Path, digest: str) -> None:

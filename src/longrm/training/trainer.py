@@ -72,9 +72,9 @@ def train_steps(
         if checkpoint:
             done = int(checkpoint.name)
         optimizer = make_optimizer(model, settings.optimizer)
-        scheduler = make_scheduler(optimizer, settings.optimizer, steps)
+        rate_of = learning_rates(settings.optimizer, steps)
         if checkpoint:
-            load_checkpoint(checkpoint, model, optimizer, scheduler, context)
+            load_checkpoint(checkpoint, model, optimizer, context)
         if evaluations is not None:
             evaluations.resume_from(done)
 
@@ -110,15 +110,16 @@ def train_steps(
                             metrics[name] = metrics.get(name, 0.0) + micro.weight * value
                     metrics = context.sum_metrics(metrics) | objective.step_metrics
 
-                    # Clip, then update the weights with the learning rate of this step, then set the next one.
+                    # Clip, then update the weights with the learning rate of this step.
                     if not is_sharded(model):  # else the backward pass has averaged them
                         context.average_gradients(model)
                     norm: Any = nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
                     grad_norm = (norm.full_tensor() if is_sharded(model) else norm).item()
+                    learning_rate = rate_of(done)
+                    for group in optimizer.param_groups:
+                        group["lr"] = learning_rate
                     optimizer.step()
                     model.zero_grad()
-                    learning_rate = float(scheduler.get_last_lr()[0])
-                    scheduler.step()
                     done += 1
 
                     # Log. steps.jsonl comes last: a step counts as logged when it is there.
@@ -162,7 +163,7 @@ def train_steps(
                     evaluate = evaluations is not None and evaluations.due(done)
                     overdue = context.any(clock() - saved_at >= CHECKPOINT_SECONDS)
                     if due or evaluate or overdue:
-                        writer.save(done, model, optimizer, scheduler)
+                        writer.save(done, model, optimizer)
                         saved_at = clock()
                     if evaluate or terminated:
                         writer.finish()
@@ -213,16 +214,20 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim
     return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=BETAS, eps=1e-8, fused=True)
 
 
-def make_scheduler(optimizer: torch.optim.Optimizer, settings: OptimizerSettings, steps: int) -> Any:
-    """The learning rate of every step: a linear warm-up from 0, then the decay that the settings name."""
-    ratio = settings.min_learning_rate_ratio
-    return transformers.get_scheduler(
+def learning_rates(settings: OptimizerSettings, steps: int) -> Callable[[int], float]:
+    """The learning rate of every step, counted from 0: a linear warm-up, then the decay that the settings name."""
+    peak, ratio = settings.learning_rate, settings.min_learning_rate_ratio
+    warmup = math.ceil(settings.warmup_ratio * steps)
+    scheduler: Any = transformers.get_scheduler(
         "cosine_with_min_lr" if ratio else settings.schedule,
-        optimizer,
-        num_warmup_steps=math.ceil(settings.warmup_ratio * steps),
+        torch.optim.SGD([torch.zeros(1)]),  # only its function of the step is used
+        num_warmup_steps=warmup,
         num_training_steps=steps,
         scheduler_specific_kwargs={"min_lr_rate": ratio} if ratio else None,
     )
+    (decay,) = scheduler.lr_lambdas
+    # The warm-up of transformers starts at a rate of 0, at which a step learns nothing.
+    return lambda step: peak * ((step + 1) / warmup if step < warmup else decay(step))
 
 
 def check_plateau(losses: Sequence[float], steps: int, chance: float | None) -> None:

@@ -87,6 +87,13 @@ def test_every_objective_trains_and_prints_what_to_do_next(tmp_path, recipes, ob
     check_schema(summary)
     again = command("train", name, "--config", out / "config.toml", "--out", out, "--json")
     assert json.loads(again.stdout) == summary
+    shown = command("runs", "show", out)
+    assert shown.stdout.splitlines() == [trained, saved, f"next: longrm report {out} --out report.html"]
+    assert "--id" in refused("runs", "show", out, "--id", "x")
+    (out / "summary.json").unlink()
+    stopped = " ".join(command("runs", "show", out).stdout.split())
+    assert stopped.startswith("Not finished: 4 steps, loss ")
+    assert stopped.endswith(f"longrm train {name} --config {out / 'config.toml'} --out {out}")
 
 
 def check_schema(summary):
@@ -109,6 +116,10 @@ def test_evaluations_of_a_recipe_are_made_and_the_best_is_printed(tmp_path, reci
     summary = json.loads((out / "summary.json").read_text())
     check_schema(summary)
     assert list(summary["evaluations"]["values"]) == ["2", "4"]
+    values = summary["evaluations"]["values"].values()
+    shown = ["undefined" if value is None else f"{value:.4f}" for value in values]
+    lines = [f"Step {step}: pair_accuracy {value}" for step, value in zip((2, 4), shown, strict=True)]
+    assert command("runs", "show", out).stdout.splitlines()[:2] == lines
     judged = json.loads((out / f"evaluations/{summary['model_step']}/summary.json").read_text())
     value = judged["metrics"]["overall"]["pair_accuracy"]["value"]
     assert summary["evaluations"]["values"][str(summary["model_step"])] == value

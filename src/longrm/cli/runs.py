@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.cells import cell_len
@@ -16,6 +16,9 @@ from longrm.cli.options import JSON, PATH
 from longrm.cli.terminal import echo, print_facts, print_json, print_lines, print_next, terminal_width
 from longrm.errors import ConfigError, RunError
 from longrm.reading import short, short_name, visible
+
+if TYPE_CHECKING:  # pyarrow is slow to import
+    from longrm.evaluation.run import Run
 
 
 class _DefaultToList(Group):
@@ -197,7 +200,7 @@ _SHOWN_HELP = "Comparisons or prompts to print."
 @click.option("--id", "only", metavar="ID", help="Print only this comparison or prompt.")
 @click.option("--verify", is_flag=True, help="Check the files of a training, merge or synthesis instead.")
 def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
-    """Print a run's comparisons, verdicts and answers.
+    """Print a run's comparisons, verdicts and answers, or what a training reached.
 
     \b
     longrm runs show runs/judge --limit 3
@@ -205,7 +208,8 @@ def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
     longrm runs show runs/rm --verify
 
     For an evaluation it prints the question, presented orders, verdict, answer and outcome of each comparison; for a
-    training by GRPO the judgments of the last prompts with their rewards. --verify compares the sizes and SHA-256
+    training by GRPO the judgments of the last prompts with their rewards, for other trainings loss and evaluations.
+    --verify compares the sizes and SHA-256
     digests of model files or rows with those recorded when they were written.
     """
     if verify:
@@ -221,7 +225,12 @@ def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
 
     opened = Run(run)
     if opened.kind == "training":
-        _show_rollouts(run, limit, only)
+        if "rollouts" in opened.settings:
+            _show_rollouts(run, limit, only)
+        elif only is not None:
+            raise RunError(f"{run}: --id is for evaluations and for trainings by GRPO")
+        else:
+            _show_steps(opened)
         return
     if opened.kind != "evaluation":
         raise RunError(f"{run} is a run of kind {short(opened.kind)}, not an evaluation")
@@ -248,6 +257,24 @@ def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
         echo(f"{len(records) - limit:,} more; show them with --limit {len(records)}")
     if opened.settings.get("model"):
         print_next("attribute", "--run", run, "--items", records[0].id, "--out", "RUN")
+
+
+def _show_steps(run: "Run") -> None:
+    from longrm.cli.train import print_trained
+    from longrm.runs.logs import STEPS, Log
+    from longrm.runs.records import StepRecord
+
+    if run.is_finished:
+        summary = run.summary.to_dict()
+        evaluations = summary["evaluations"] or {"values": {}}
+        for step, value in evaluations["values"].items():
+            echo(f"Step {step}: {evaluations['metric']} {'undefined' if value is None else f'{value:.4f}'}")
+        print_trained(summary, run.path, lora="lora" in run.settings["model"])
+        print_next("report", run.path, "--out", "report.html")
+        return
+    steps = list(Log(run.path / STEPS, StepRecord))
+    reached = f", loss {steps[-1].loss:.4f}" if steps else ""
+    print_lines(f"Not finished: {len(steps):,} steps{reached}; continue it with: {run.command()}")
 
 
 def _show_rollouts(run: Path, limit: int, only: str | None) -> None:

@@ -75,7 +75,7 @@ def _command(objective: str) -> click.Command:
         if as_json:
             print_json(summary)
         else:
-            _print(summary, out, lora=settings.model.lora is not None)
+            print_trained(summary, out, lora=settings.model.lora is not None)
         # The default lengths go up to the model's window, which takes long on a CPU.
         print_next("probe", out / "model", "--lengths", "256,1k,4k", "--out", "RUN", err=as_json)
 
@@ -168,11 +168,10 @@ def _judge(
         yield GenerativeRewardModel(writer, settings, tokenizer=trained.tokenizer)
 
 
-def _print(summary: dict[str, Any], out: Path, *, lora: bool) -> None:
+def print_trained(summary: Mapping[str, Any], out: Path, *, lora: bool) -> None:
     """Prints loss and accuracy, and where the model is."""
-    from longrm.runs.logs import Log
+    from longrm.runs.logs import TIMING, Log
     from longrm.runs.records import TimingRecord
-    from longrm.training.checkpoints import TIMING
 
     accuracy = "" if summary["accuracy"] is None else f", pair accuracy {summary['accuracy']:.1%}"
     means = f"loss {summary['loss']:.4f}{accuracy} over the last {summary['window']}"

@@ -23,13 +23,13 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from longrm.errors import RunError, first_line
 from longrm.modeling.process_group import is_lost_process, set_timeouts
 from longrm.modeling.sharding import is_sharded
-from longrm.runs.logs import Log
+from longrm.runs.logs import CONTEXTS, STEPS, TIMING, Log
 from longrm.runs.records import ContextRecord, StepRecord, TimingRecord
 from longrm.runs.scratch import discard, empty_trash, move_in
 from longrm.training.distributed import DistributedContext
 
 CHECKPOINTS = "checkpoints"
-LOGS = STEPS, TIMING, CONTEXTS = "steps.jsonl", "timing.jsonl", "contexts.jsonl"
+LOGS = STEPS, TIMING, CONTEXTS
 
 _KEPT = 2  # checkpoints: the latest, and the one before it in case that cannot be read
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW

@@ -22,12 +22,12 @@ from longrm.modeling.saving import save
 from longrm.modeling.sequence_parallel import share_sequences
 from longrm.modeling.sharding import gather_weights
 from longrm.runs.folder import FILES, SCHEMA_VERSION, SUMMARY, check_files, read_json, write_json
-from longrm.runs.logs import Log
+from longrm.runs.logs import STEPS, Log
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import StepRecord
 from longrm.runs.scratch import new_folder
 from longrm.training.batches import Batches, ExampleSource
-from longrm.training.checkpoints import STEPS, saved_steps
+from longrm.training.checkpoints import saved_steps
 from longrm.training.distributed import join_processes, process_folder
 from longrm.training.evaluations import BEST, Evaluations, Evaluator
 from longrm.training.initial_model import initial_model

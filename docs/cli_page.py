@@ -1,7 +1,5 @@
 """Writes `docs/cli.md` from the help texts and the settings; `--check` fails if the page is out of date."""
 
-import inspect
-import re
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -16,7 +14,8 @@ from longrm.attribution.run import AttributionSettings
 from longrm.auditing import AuditSettings
 from longrm.cli.commands import cli
 from longrm.cli.synthesize import command as synthesize
-from longrm.config import Config, groups_of, to_toml
+from longrm.cli.train import SETTINGS_HEADING
+from longrm.config import Config, documented, groups_of, to_toml
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.scoring.scored_file import ScoreSettings
 from longrm.serving.settings import ServeSettings
@@ -46,7 +45,10 @@ SETTINGS: dict[str, type[Config]] = {
 
 def sections(command: click.Command, words: list[str]) -> Iterator[str]:
     result = CliRunner().invoke(cli, [*words, "--help-all"], prog_name="longrm", terminal_width=80)
-    yield f"## `{' '.join(['longrm', *words])}`\n\n```text\n{result.output.rstrip()}\n```\n"
+    shown = result.output.partition(f"\n{SETTINGS_HEADING}:")[
+        0
+    ].rstrip()  # this page describes settings below
+    yield f"## `{' '.join(['longrm', *words])}`\n\n```text\n{shown}\n```\n"
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
@@ -105,13 +107,6 @@ class Settings:
                 yield f"- {names}: {self._reference(kind, command, '')}"
             elif entries and kind is not settings:
                 self._described[kind] = (command, "")
-
-
-def documented(settings: type[Config]) -> dict[str, str]:
-    """The entry of each setting in a group's own docstring."""
-    text = inspect.cleandoc(settings.__dict__.get("__doc__") or "").partition("Attributes:")[2]
-    entries = (entry.partition(":") for entry in re.split(r"\n(?=\w)", inspect.cleandoc(text)) if entry)
-    return {name: " ".join(text.split()) for name, _, text in entries}
 
 
 def same(settings: type[Config], other: type[Config], name: str) -> bool:

@@ -4,12 +4,14 @@ Every command has one subclass of `Config`. An unknown key or a wrong type fails
 resolved settings are written into the run folder as a file that repeats the run.
 """
 
+import inspect
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -29,9 +31,14 @@ class IdentifiedBy:
 
 
 class Config(BaseModel):
-    """A frozen group of settings that rejects unknown keys."""
+    """A frozen group of settings that rejects unknown keys.
+
+    Attributes:
+        other_names: Names that users know from other libraries: the key here, or in several words what is done instead.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    other_names: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def resolve(cls, file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Self:
@@ -152,8 +159,11 @@ def _message(cls: type[Config], error: ValidationError, where: str) -> str:
         # The same name in another group is a better guess than a similar one in this group. Names are compared without
         # the group, which alone would make them similar.
         near = [f"{other}.{last}".lstrip(".") for other, _, name in known if name == last]
+        near += filter(None, [cls.other_names.get(last)])
         near += [siblings[name] for name in get_close_matches(last, siblings, n=1)]
         hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(siblings.values())}"
+        if near and " " in near[0]:
+            hint = near[0]
         return f"unknown key '{key}'{where}; {hint}{more}"
     if first["type"] == "missing":
         return f"the setting '{key}' is required{where}{more}"
@@ -162,6 +172,27 @@ def _message(cls: type[Config], error: ValidationError, where: str) -> str:
     is_own = isinstance(first.get("ctx", {}).get("error"), ConfigError)
     got = "" if is_own or not key else f", got {short(first['input'])}"
     return f"{f'wrong value for {key!r}{where}: ' if key else ''}{message}{got}{'' if key else where}{more}"
+
+
+def documented(group: type[Config]) -> dict[str, str]:
+    """The entry of each setting in a group's own docstring."""
+    text = inspect.cleandoc(group.__dict__.get("__doc__") or "").partition("Attributes:")[2]
+    entries = (entry.partition(":") for entry in re.split(r"\n(?=\w)", inspect.cleandoc(text)) if entry)
+    return {name: " ".join(text.split()) for name, _, text in entries}
+
+
+def described(group: type[Config], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The dotted keys of all single settings in a group and the groups below it, with their entries and defaults."""
+    entries = documented(group)
+    for name, field in group.model_fields.items():
+        below = [*groups_of(field.annotation)]
+        for one in below:
+            yield from described(one, f"{prefix}{name}.")
+        if not below:
+            value = field.default
+            shown = isinstance(value, bool | int | float | str) and value != ""
+            default = f" (default {to_toml({'x': value}).removeprefix('x = ').strip()})" if shown else ""
+            yield prefix + name, entries[name] + default
 
 
 def keys_of(group: type[Config], prefix: str = "") -> Iterator[str]:

@@ -1,6 +1,8 @@
 """`longrm train` as a user types it."""
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import jsonschema
@@ -11,7 +13,9 @@ import longrm.runs
 from longrm.cli.commands import cli
 from longrm.data import write
 from longrm.errors import LongRMError
+from longrm.training.settings import TrainingSettings
 from longrm.worlds import WorldPlan, generate, words_tokenizer
+from tests.reward_models.tiny_models import make_model, make_scorer
 
 RECIPE = """
 objective = "{objective}"
@@ -94,6 +98,66 @@ def test_every_objective_trains_and_prints_what_to_do_next(tmp_path, recipes, ob
     stopped = " ".join(command("runs", "show", out).stdout.split())
     assert stopped.startswith("Not finished: 4 steps, loss ")
     assert stopped.endswith(f"longrm train {name} --config {out / 'config.toml'} --out {out}")
+
+
+@pytest.fixture
+def desk(tmp_path, recipes, monkeypatch):
+    """A folder with a model and pairs, in which commands run."""
+    make_scorer(tmp_path / "MODEL", positions=512)
+    make_model(tmp_path / "JUDGE")
+    shutil.copy(recipes["sft"].parent / "pairs.jsonl", tmp_path / "pairs.jsonl")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_model_and_data_are_enough(desk):
+    done = command("train", "bradley-terry", "--model", "MODEL", "--data", "pairs.jsonl")
+    assert done.exit_code == 0, done.exception
+    assert "Saved the model to runs/bradley-terry/model" in done.stdout
+    settings = TrainingSettings.resolve(Path("runs/bradley-terry/config.toml"))
+    assert (settings.model.path, settings.data.path, settings.optimizer.steps) == (
+        "MODEL",
+        "pairs.jsonl",
+        None,
+    )
+
+
+def test_every_common_setting_has_a_flag(desk, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(
+        "longrm.training.train.train", lambda settings, out, **_: asked.update(to=settings) or 1 / 0
+    )
+    flags = "--lora 4 --steps 3 --learning-rate 1e-3 --per-step 2 --max-tokens 100 --too-long skip"
+    command(*f"train sft --model M --data D {flags} --gradient-checkpointing --set seed=3".split())
+    told = asked["to"].to_dict()
+    assert told["model"] == {
+        **told["model"],
+        "path": "M",
+        "lora": {"rank": 4, "alpha": 32.0, "quantize": False},
+    }
+    assert told["data"] == {**told["data"], "path": "D", "per_step": 2, "max_tokens": 100, "too_long": "skip"}
+    assert (told["optimizer"]["steps"], told["optimizer"]["learning_rate"]) == (3, 1e-3)
+    assert told["memory"]["gradient_checkpointing"]
+    assert told["seed"] == 3
+    shown = command("train", "sft", "--help").stdout
+    assert len(re.findall(r"^  --", shown.partition("Settings:")[2].partition("Run:")[0], re.MULTILINE)) == 10
+    every = command("train", "sft", "--help-all").stdout
+    assert all(f"\n  {key} " in every for key in ("seed", "optimizer.weight_decay", "rollouts.top_p"))
+
+
+def test_the_recipes_for_own_pairs_train(desk):
+    prompts = ("--set", "source=file:pairs.jsonl", "--set", "tokenizer=JUDGE", "--out", "runs/prompts")
+    assert command("synthesize", "judge-prompts", *prompts).exit_code == 0
+    small = ("--steps", 1, "--per-step", 4, "--max-tokens", 2000)
+    for name, recipe, model, data, more in (
+        ("bradley-terry", "scalar", "MODEL", "pairs.jsonl", ()),
+        ("grpo", "judge", "JUDGE", "runs/prompts", ("rollouts.max_tokens=4", "rollouts.num_generations=2")),
+    ):
+        config = ("--config", f"my_pairs/{recipe}", "--model", model, "--data", data, "--out", f"runs/{name}")
+        sets = [word for one in more for word in ("--set", one)]
+        done = command("train", name, *config, *small, *sets)
+        assert done.exit_code == 0, done.exception
+        assert Path(f"runs/{name}/model/adapter_model.safetensors").is_file()
 
 
 def check_schema(summary):

@@ -16,6 +16,11 @@ def _show_all(ctx: click.Context, _: click.Parameter, given: bool) -> None:
         ctx.exit()
 
 
+def shows_all(ctx: click.Context) -> bool:
+    """Whether the help is that of `--help-all`."""
+    return _ALL in ctx.meta
+
+
 class Command(click.Command):
     """A command whose `--help` fits on one screen.
 
@@ -46,7 +51,7 @@ class Command(click.Command):
         text, _, details = inspect.cleandoc(self.help or "").partition("\f")
         formatter.write_paragraph()
         with formatter.indentation():
-            formatter.write_text(text.strip() + (details if _ALL in ctx.meta else ""))
+            formatter.write_text(text.strip() + (details if shows_all(ctx) else ""))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the options, all in columns of the same width."""
@@ -56,7 +61,7 @@ class Command(click.Command):
             if isinstance(param, click.Option) and (record := param.get_help_record(ctx)) is not None
         }
         sections = dict(self.common)
-        if not self.common or _ALL in ctx.meta:
+        if not self.common or shows_all(ctx):
             common = {name for names in self.common.values() for name in names}
             heading = "More options" if self.common else "Options"
             sections[heading] = [name for name in shown if name not in common]
@@ -68,7 +73,7 @@ class Command(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Names --help-all in the last line if it shows more."""
-        if self.has_more and _ALL not in ctx.meta:
+        if self.has_more and not shows_all(ctx):
             formatter.write_paragraph()
             formatter.write_text(f"More options and details: {ctx.command_path} --help-all")
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from longrm.cli.help import Command, Group
-from longrm.cli.options import RUN_OPTIONS, resolve
+from longrm.cli.help import Command, Group, shows_all
+from longrm.cli.options import CONFIG, JSON, PATH, SET, options, resolve, setting
 from longrm.cli.terminal import echo, print_json, print_next, progress
-from longrm.config import parse_assignments
+from longrm.config import described, parse_assignments
 from longrm.errors import ConfigError, nearest
 from longrm.reading import read_toml
 from longrm.runs.progress import Progress, no_progress
@@ -25,7 +25,26 @@ if TYPE_CHECKING:  # torch and the benchmarks are not loaded before the settings
     from longrm.reward_models import JudgeSettings, RewardModel
     from longrm.training.evaluations import Evaluator
 
+_FLAGS = (
+    setting("--model", "model.path", "Folder or Hub id of the model to start from.", metavar="MODEL"),
+    setting("--data", "data.path", "Training data in any format that longrm reads.", metavar="PATH"),
+    setting("--lora", "model.lora.rank", "Train adapters of this rank, not all weights.", int, "RANK"),
+    setting("--epochs", "optimizer.epochs", "Passes over the data (default 1).", int, "N"),
+    setting("--steps", "optimizer.steps", "Optimizer steps instead of epochs.", int, "N"),
+    setting("--learning-rate", "optimizer.learning_rate", "Peak rate (default 2e-6; 1e-4 with --lora).", float, "RATE"),
+    setting("--per-step", "data.per_step", "Rows per optimizer step (default 32).", int, "N"),
+    setting("--max-tokens", "data.max_tokens", "Longest row (default: the model's window).", int, "N"),
+    setting("--too-long", "data.too_long", "Stop at a longer row or skip it (default stop).", ["stop", "skip"]),
+    setting("--gradient-checkpointing", "memory.gradient_checkpointing", "Less memory, more time.", bool),
+)  # fmt: skip
+"""The ten settings that are used most."""
+_COMMON = {
+    "Settings": "--model --data --lora --epochs --steps --learning-rate --per-step --max-tokens --too-long "
+    "--gradient-checkpointing",
+    "Run": "--out --config --set --json",
+}
 _REPORT_HELP = "Experiment tracker, such as wandb; repeatable."
+SETTINGS_HEADING = "Settings for --set and --config"
 _logger = logging.getLogger(__name__)
 
 
@@ -39,18 +58,43 @@ def command() -> None:
     """
 
 
-def _command(objective: str) -> click.Command:
-    kind = OBJECTIVES[objective]
+class _TrainCommand(Command):
+    """A command whose `--help-all` lists all settings, and which knows the arguments of other libraries."""
 
-    @click.command(objective.replace("_", "-"), cls=Command, help=kind.help)
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name.strip("-").replace("-", "_")
+            if (other := TrainingSettings.other_names.get(name)) is None:
+                raise
+            hint = other if " " in other else f"use --set {other}=VALUE"
+            raise click.UsageError(f"No such option: {error.option_name}; {hint}", ctx) from None
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        if shows_all(ctx):
+            with formatter.section(SETTINGS_HEADING):
+                formatter.write_dl([*described(TrainingSettings)])
+
+
+def _command(objective: str) -> click.Command:
+    kind, name = OBJECTIVES[objective], objective.replace("_", "-")
+    out_help = f"Run folder; rerun to continue (default runs/{name})."
+
+    @click.command(name, cls=_TrainCommand, help=kind.help, common=_COMMON)
+    @options(*_FLAGS)
     @click.option("--report-to", multiple=True, metavar="NAME", help=_REPORT_HELP)
-    @RUN_OPTIONS
+    @click.option("--out", type=PATH, default=Path("runs", name), help=out_help)
+    @CONFIG
+    @SET
+    @JSON
     def train_objective(
         out: Path,
         config_file: Path | None,
         assignments: tuple[str, ...],
         as_json: bool,
-        report_to: tuple[str, ...],
+        **flags: Any,
     ) -> None:
         recipe = read_toml(config_file, ConfigError) if config_file else {}
         set_here = parse_assignments(assignments)
@@ -60,8 +104,7 @@ def _command(objective: str) -> click.Command:
             right = f"use: longrm train {named.replace('_', '-')}" if known else nearest(named, OBJECTIVES)
             place = "--set" if "objective" in set_here else config_file
             raise ConfigError(f'{place} has objective = "{named}"; {right}')
-        flags = {"objective": objective, "report_to": report_to}
-        settings = resolve(TrainingSettings, config_file, assignments, flags)
+        settings = resolve(TrainingSettings, config_file, assignments, {**flags, "objective": objective})
         from longrm.training.train import train
 
         with progress() as report:

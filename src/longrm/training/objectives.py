@@ -74,8 +74,8 @@ class SFT(Objective):
     help = """Imitate judgments: stage 1 of a generative reward model.
 
     \b
+    longrm train sft --model MODEL --data FILE --out runs/sft
     longrm train sft --config paper/qwen3-8b/sft --out runs/sft
-    longrm train sft --set data.path=FILE --set model.path=MODEL --out runs/sft
 
     The model learns to write the completions of demonstrations; prompts carry no loss.
     """
@@ -100,7 +100,7 @@ class Preference(Objective):
     help = """Prefer judgments over others: stage 2, LOGO, SimPO or DPO.
 
     \b
-    longrm train preference --config paper/qwen3-8b/logo --out runs/logo
+    longrm train preference --model MODEL --data FILE --out runs/logo
     longrm train preference --config mine.toml --set loss.kind=dpo --out runs/dpo
 
     The model learns to prefer chosen responses over rejected ones, by their log-probabilities.
@@ -136,7 +136,7 @@ class BradleyTerry(Objective):
     help = """Train a discriminative reward model on comparisons.
 
     \b
-    longrm train bradley-terry --config mine.toml --out runs/mine
+    longrm train bradley-terry --model MODEL --data FILE --out runs/mine
     longrm train bradley-terry --config mine.toml --set seed=1 --out runs/other
 
     A scalar head learns the gold order of responses: -log sigmoid(r_chosen - r_rejected).
@@ -188,8 +188,8 @@ class GRPO(Objective):
     help = """Reward a judge for right verdicts: reinforcement learning.
 
     \b
-    longrm train grpo --config mine.toml --out runs/grpo
-    longrm train grpo --set data.path=FILE --set model.path=MODEL --out runs/grpo
+    longrm train grpo --model MODEL --data FILE --out runs/grpo
+    longrm train grpo --config mine.toml --set rollouts.num_generations=4 --out runs/grpo
 
     Every step samples several judgments of each prompt and prefers those with a higher reward than the others of their
     group (group relative policy optimization). The prompt is read once for all of them. The rows are those of longrm

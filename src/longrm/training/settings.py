@@ -10,6 +10,7 @@ from longrm.config import OPERATIONAL, Config
 from longrm.errors import ConfigError, RunError, nearest
 from longrm.modeling.shapes import HeadForm, ModelShape
 from longrm.training.losses import LOSSES, Loss
+from longrm.training.other_names import OTHER_NAMES
 from longrm.training.plan import Assumptions
 
 if TYPE_CHECKING:
@@ -447,6 +448,7 @@ class TrainingSettings(Config):
             prompt, responses, response; for "grpo" only rows and prompt).
     """
 
+    other_names = OTHER_NAMES
     objective: str
     seed: int = 0
     model: ModelSettings

@@ -46,8 +46,11 @@ def test_a_plan_that_does_not_fit_lists_settings():
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
     assert lines[0].startswith("Does not fit: it needs ")
-    assert lines[1].startswith("It fits with these")
-    assert "--set memory.gradient_checkpointing=true" in lines[2]
+    assert lines[1].startswith("Gradient checkpointing is on")
+    assert lines[2].startswith("It fits with these")
+    assert "--set memory.tiled_mlp=true" in lines[3]
+    without = longrm("mine.toml", "--device", "h100-80gb", "--set", "memory.gradient_checkpointing=false")
+    assert "--set memory.gradient_checkpointing=true" in without.stdout.splitlines()[2]
     assert "not yet measured" in done.stdout
     assert "from [plan.model]" in done.stdout
     assert "from [plan.rows]" in done.stdout

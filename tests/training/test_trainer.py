@@ -21,6 +21,9 @@ from longrm.training import train as running
 from longrm.training.checkpoints import saved_steps
 from longrm.training.distributed import DistributedContext
 from longrm.training.objectives import BradleyTerry
+from longrm.training.plan import memory
+from longrm.training.plan.plan import plan_training
+from longrm.training.settings import MemorySettings
 from longrm.training.train import train
 from longrm.training.trainer import check_plateau, learning_rates, make_optimizer
 
@@ -435,3 +438,41 @@ def test_more_epochs_continue_a_training_and_a_curriculum_does_not_start_again(t
 def test_the_first_step_learns(finished, steps_of):
     rates = [record.learning_rate for record in steps_of(finished[0])]
     assert rates[0] == 3e-3, "a warm-up of one step"
+
+
+def test_a_step_that_needs_more_memory_than_there_is_stops_before_the_first_one(
+    tmp_path, recipe, monkeypatch
+):
+    monkeypatch.setattr(memory, "_PROCESS", 0)  # it is most of what so small a model needs
+    settings = recipe("bradley_terry", memory__gradient_checkpointing=False)
+    needed = plan_training(settings, "cpu").memory.total
+    monkeypatch.setattr(running, "available_memory", lambda: int(needed / 1.2))
+    with pytest.raises(
+        TrainingError, match=r"--set memory\.tokens_per_forward=\d+ .*reduces it to .*memory\.check=false"
+    ):
+        train(settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_step_that_may_need_more_memory_than_there_is_warns(tmp_path, recipe, monkeypatch, caplog):
+    settings = recipe("bradley_terry", memory__gradient_checkpointing=False)
+    needed = plan_training(settings, "cpu").memory.total
+    monkeypatch.setattr(running, "available_memory", lambda: int(1.05 * needed))
+    assert train(settings, tmp_path / "run")["steps"] == 8
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "memory, and" in warning
+
+
+def test_gradient_checkpointing_that_is_on_by_default_changes_nothing_else(
+    tmp_path, recipe, finished, results_of, monkeypatch, caplog
+):
+    settings = recipe("bradley_terry")
+    caplog.set_level("INFO", "longrm")
+    monkeypatch.setattr(running, "available_memory", lambda: 1)
+    with pytest.raises(TrainingError):
+        train(settings, tmp_path / "run")
+    assert "gradient checkpointing is on: a step needs" in caplog.text
+    train(settings.model_copy(update={"memory": MemorySettings(check=False)}), tmp_path / "run")
+    assert results_of(tmp_path / "run") == results_of(finished[0])
+    card = (tmp_path / "run/model/README.md").read_text()
+    assert "gradient_checkpointing = true" in card

@@ -41,7 +41,10 @@ PREFERENCE = FILE | {"objective": "preference"}
         (FILE | {"curriculum.lengths": [64]}, "curriculum"),
         (FILE | {"optimizer.steps": 1, "optimizer.epochs": 1}, "optimizer.epochs"),
         (FILE | {"optimizer.min_learning_rate_ratio": 0.1, "optimizer.schedule": "linear"}, "schedule = 'cosine'"),
-        (FILE | {"memory.activation_offloading": True}, "memory.gradient_checkpointing"),
+        (
+            FILE | {"memory.activation_offloading": True, "memory.gradient_checkpointing": False},
+            "memory.gradient_checkpointing",
+        ),
         (FILE | {"parallel.offload": True}, "parallel.shard = true"),
         (FILE | {"parallel.reshard_after_forward": False}, "parallel.shard = true"),
         (FILE | {"parallel.zero": 2}, "parallel.zero"),

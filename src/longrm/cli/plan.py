@@ -86,18 +86,21 @@ def command(
 def _verdict(plan: "TrainingPlan") -> list[str]:
     """Whether it fits, and which settings help if it does not."""
     needed, room = format_bytes(plan.memory.total), format_bytes(plan.offers.memory)
-    needs = (
-        f"it needs {needed}, and {'this machine' if plan.offers.type == 'cpu' else plan.device} has {room}"
-    )
+    needs = f"it needs {needed}, and {plan.device} has {room}"
+    if plan.offers.type == "cpu":
+        total = format_bytes(DEVICES[plan.device].memory)
+        needs = f"it needs {needed}, and of this machine's {total} {room} are available"
     if plan.devices > 1:
         needs = f"each of {plan.devices} devices needs {needed} and has {room} ({plan.device})"
+    default = "Gradient checkpointing is on, because it does not fit without it."
+    why = [default] if plan.checkpointing_by_default else []
     if plan.memory.total <= plan.offers.memory:
-        lines = [f"Fits: {needs}"]
+        lines = [f"Fits: {needs}", *why]
         if plan.faster is not None:
             needs = format_bytes(plan.faster.total)
             lines.append(f"Faster, and fits too: --set {plan.faster.setting}  {needs} ({plan.faster.price})")
         return [*lines, *_host_verdict(plan)]
-    lines = [f"Does not fit: {needs}"]
+    lines = [f"Does not fit: {needs}", *why]
     switches = plan.switches
     if switches and switches[-1].total <= plan.offers.memory:
         lines.append("It fits with these settings, each added to those before it:")
@@ -133,6 +136,7 @@ _PARTS = {
     "start": "the weights at the start, for loss.kl",
     "keys": "keys and values of a prompt and its judgments",
     "offloaded": "on the CPU, per device",
+    "process": "Python and its libraries",
     "checkpoint": "on the CPU of a machine, while one is written",
 }
 """The parts of memory."""

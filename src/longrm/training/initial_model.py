@@ -44,8 +44,14 @@ _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16}  # by their names in sa
 
 def initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | LanguageModel:
     """Loads or creates the model that training starts from, with its adapters, precision and memory savings."""
-    start, memory, parallel = settings.model, settings.memory, settings.parallel
-    device = str(resolve_device("auto"))
+    model = load_initial_model(settings, kind)
+    prepare_model(model, settings)
+    return model
+
+
+def load_initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | LanguageModel:
+    """Loads or creates the model that training starts from, with its adapters; its weights stay in their files."""
+    start = settings.model
     if start.new is not None:
         shape, tokenizer = start.new.shape(start.rope_theta), load_tokenizer(start.new.tokenizer)
         model: Scorer | LanguageModel
@@ -57,7 +63,7 @@ def initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | Langu
             structure(model.model, seed=settings.seed)
     else:
         assert start.path is not None, "settings have either a path or a new model"
-        model = _load(start.path, start, kind, settings.seed, device)
+        model = _load(start.path, start, kind, settings.seed)
         if start.rope_theta is not None:
             rescale_rope(model.model, start.rope_theta)
         if start.lora is not None:
@@ -76,6 +82,13 @@ def initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | Langu
                 seed=settings.seed,
                 first_layer=start.frozen_layers,
             )
+    return model
+
+
+def prepare_model(model: Scorer | LanguageModel, settings: TrainingSettings) -> None:
+    """Moves a model to the device that trains it, with the precision and the memory savings of the settings."""
+    start, memory, parallel = settings.model, settings.memory, settings.parallel
+    device = str(resolve_device("auto"))
     freeze_layers(model.model, start.frozen_layers)
     if memory.gradient_checkpointing:
         offload, keep = memory.activation_offloading, memory.keep_attention
@@ -95,7 +108,6 @@ def initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | Langu
         else:
             place()
             model.model.to(device)  # its buffers
-    return model
 
 
 def stored_dtype(folder: Path) -> torch.dtype:
@@ -103,7 +115,7 @@ def stored_dtype(folder: Path) -> torch.dtype:
     return _DTYPES.get(" ".join(stored_precisions(folder)), torch.float32)
 
 
-def _load(path: str, start: ModelSettings, kind: ModelKind, seed: int, device: str) -> Scorer | LanguageModel:
+def _load(path: str, start: ModelSettings, kind: ModelKind, seed: int) -> Scorer | LanguageModel:
     folders = find_model_folders(path)
     if folders.adapter is not None:
         raise ModelError(f"{path} is an adapter: start from what longrm merge {path} --out DIR writes")
@@ -112,7 +124,7 @@ def _load(path: str, start: ModelSettings, kind: ModelKind, seed: int, device: s
     options: dict[str, Any] = {"dtype": stored_dtype(folders.base), "device": "cpu"}
     if start.lora and start.lora.quantize:  # on the device
         quantize = torch.bfloat16 if start.precision == "bfloat16" else torch.float32
-        options |= {"device": device, "quantize": quantize}
+        options |= {"device": str(resolve_device("auto")), "quantize": quantize}
     if kind == "scorer":
         if kind_of(path) == "generative":
             _logger.info("%s has no scalar head; a new one is initialized with seed %d", path, seed)

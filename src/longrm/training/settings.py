@@ -348,17 +348,29 @@ class MemorySettings(Config):
     Attributes:
         tokens_per_forward: Tokens per micro-batch; a longer row is one alone. Questions about one context share it only
             if they fit into one micro-batch.
-        gradient_checkpointing: Keep only the input of every layer, and recompute the layer in the backward pass.
-        activation_offloading: Move the layers' inputs, which gradient checkpointing keeps, to CPU memory.
+        gradient_checkpointing: Keep only the input of every layer, and recompute the layer in the backward pass. By
+            default this is on where the training does not fit without it.
+        activation_offloading: Move the layers' inputs, which gradient checkpointing keeps, to CPU memory. This and
+            `keep_attention` turn gradient checkpointing on.
         keep_attention: Keep the output of attention on the device, too, so that it is not recomputed.
         tiled_mlp: Compute feed-forward layers tile by tile, and again in the backward pass.
+        check: Stop before the first step if it needs more CPU memory than is available.
     """
 
     tokens_per_forward: int = Field(16_384, ge=1)
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool | None = None
     activation_offloading: bool = False
     keep_attention: bool = False
     tiled_mlp: bool = False
+    check: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _imply_checkpointing(cls, values: Any) -> Any:
+        given = isinstance(values, Mapping) and any(
+            map(values.get, ("activation_offloading", "keep_attention"))
+        )
+        return {"gradient_checkpointing": True, **values} if given else values
 
     @model_validator(mode="after")
     def _fits(self) -> "MemorySettings":

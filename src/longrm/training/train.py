@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
 from transformers.integrations.integration_utils import (
     INTEGRATION_TO_CALLBACK,
     get_available_reporting_integrations,
@@ -30,9 +31,12 @@ from longrm.training.batches import Batches, ExampleSource
 from longrm.training.checkpoints import saved_steps
 from longrm.training.distributed import join_processes, process_folder
 from longrm.training.evaluations import BEST, Evaluations, Evaluator
-from longrm.training.initial_model import initial_model
+from longrm.training.initial_model import load_initial_model, prepare_model
 from longrm.training.model_card import CardContext, evaluations_of, write_card
 from longrm.training.objectives import GRPO, OBJECTIVES
+from longrm.training.plan import Device
+from longrm.training.plan.available import available_memory
+from longrm.training.plan.plan import fit_memory
 from longrm.training.reference import reference_logprobs
 from longrm.training.rollouts import RolloutSource
 from longrm.training.sampling import Curriculum
@@ -86,12 +90,12 @@ def train(
         if not context.is_main_process:
             progress = no_progress
 
-        # The model, then the data, which is tokenized with the model's tokenizer.
         return_freed_memory()
-        model = initial_model(settings, make_objective.trains)
+        device = context.broadcast(_device())
+
+        # The model, then the data, which is tokenized with the model's tokenizer.
+        model = load_initial_model(settings, make_objective.trains)
         folder.record(model=model.provenance)
-        if context.sequence is not None:
-            share_sequences(model.model, context.sequence)
         limit = int(model.model.config.max_position_embeddings)
         source = open_source(
             settings.data,
@@ -102,8 +106,12 @@ def train(
             reserved=settings.rollouts.max_tokens if settings.rollouts is not None else 0,
             progress=progress,
         )
+        settings = fit_memory(settings, source, device, context.count)
         if source.digest:
             _check_same_data(folder.path, source.digest)
+        prepare_model(model, settings)
+        if context.sequence is not None:
+            share_sequences(model.model, context.sequence)
         steps = settings.optimizer.steps
         if steps is None:
             assert isinstance(source, FileSource), "settings require steps for generated data"
@@ -216,6 +224,13 @@ def train(
             folder.write_summary(summary)
         context.wait()
         return summary
+
+
+def _device() -> Device:
+    """The device that trains, with the memory that is available on it."""
+    if torch.cuda.is_available():
+        return Device(torch.cuda.mem_get_info()[0], None, None)
+    return Device(available_memory(), None, None, type="cpu")
 
 
 def _check_trackers(names: Sequence[str]) -> None:

@@ -1,7 +1,9 @@
 """The counts against what autograd saves, tensor by tensor."""
 
+import subprocess
+import sys
 import weakref
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import accumulate, pairwise
 
 import pytest
@@ -16,10 +18,11 @@ from longrm.modeling.shared_prefix import pack, response_logprobs, scores
 from longrm.training.initial_model import initial_model
 from longrm.training.plan import Device, memory
 from longrm.training.plan.memory import moments_of, peak_memory
-from longrm.training.plan.plan import suggest
+from longrm.training.plan.plan import decide_checkpointing, suggest
 from longrm.training.plan.workload import Workload, sizes_of
 
 SHAPE = TreeShape(601, (17, 19, 30))
+NOT_IN_SUM = ("when", "offloaded", "checkpoint")
 READING = Workload(1, 1, {SHAPE: 1}, PackedLayout((SHAPE,)), False, "")
 
 
@@ -274,3 +277,27 @@ def test_devices_of_grpo_are_not_advised_to_share(bases, recipe):
     advised = suggest(plain, sizes, workload, Device(1, None, None), 2)
     assert advised
     assert not any("parallel" in switch.setting for switch in advised)
+
+
+def test_on_a_cpu_the_process_itself_is_counted(bases, recipe):
+    settings = recipe(model__path=str(bases["llama"]))
+    sizes = sizes_of(settings, "scorer")
+    on_cpu, on_gpu = (peak_memory(settings, sizes, READING, device) for device in ("cpu", "cuda"))
+    assert on_cpu.total == sum(value for name, value in asdict(on_cpu).items() if name not in NOT_IN_SUM)
+    assert (on_cpu.process, on_gpu.process) == (memory._PROCESS, 0)
+    shown = "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmRSS')))"
+    program = f"import longrm.training.train\n{shown}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert 0.7 < 1024 * int(done.stdout) / memory._PROCESS < 1.1
+
+
+def test_checkpointing_is_on_by_default_where_it_decides(bases, recipe):
+    model = str(bases["llama"])
+    off, on = (recipe(model__path=model, memory__gradient_checkpointing=value) for value in (False, True))
+    sizes = sizes_of(off, "scorer")
+    without, with_it = (peak_memory(one, sizes, READING, "cpu").total for one in (off, on))
+    for room, decided in ((2 * without, False), ((without + with_it) / 2 / 0.9, True), (1, True)):
+        device = Device(int(room), None, None, type="cpu")
+        fitted = decide_checkpointing(recipe(model__path=model), sizes, READING, device)
+        assert fitted.memory.gradient_checkpointing == decided
+        assert decide_checkpointing(off, sizes, READING, device) == off

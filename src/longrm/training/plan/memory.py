@@ -22,6 +22,7 @@ from longrm.training.settings import ParallelSettings, RolloutSettings, Training
 _FP32 = 4
 _NF4 = 0.5 + 0.127 / 8  # bytes of a weight in 4 bits, with the scales of its block (Dettmers et al. 2023)
 _BLOCK = 2048  # tokens of a prompt that are read at once; `modeling.group_sampling` has it, but imports torch
+_PROCESS = 2**29  # resident bytes with torch and transformers imported: 0.47 GiB with torch 2.13
 PER_MACHINE = 8  # devices of a machine, at most
 
 
@@ -40,12 +41,13 @@ class PeakMemory:
     checkpoint: float = 0.0  # bytes in the CPU memory of a machine while one is written; not part of the sum
     start: float = 0.0  # the weights at the start, with which GRPO's divergence compares
     keys: float = 0.0  # keys and values of a prompt and of its judgments, while GRPO samples
+    process: float = 0.0  # Python and its libraries, in CPU memory
 
     @property
     def total(self) -> float:
         """The bytes on the device."""
         parts = (self.weights, self.gradients, self.optimizer, self.activations, self.logits, self.working)
-        return sum(parts) + self.start + self.keys
+        return sum(parts) + self.start + self.keys + self.process
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,12 @@ def peak_memory(
     copied = 0.0 if device == "cpu" or settings.parallel.offload else 3.0 * _FP32
     copied *= trained_part(settings.model, sizes).parameters
     share = min(devices, PER_MACHINE) / devices if settings.parallel.shard else 1
-    return replace(peak, offloaded=max(moment.offloaded for moment in moments), checkpoint=copied * share)
+    return replace(
+        peak,
+        offloaded=max(moment.offloaded for moment in moments),
+        checkpoint=copied * share,
+        process=_PROCESS if device == "cpu" else 0,
+    )
 
 
 def moments_of(

@@ -1,15 +1,19 @@
 """A plan of a training: what it reads, computes and holds, and which settings make it fit a device."""
 
+import logging
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
+from longrm.errors import LongRMError, TrainingError
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.runs.progress import Progress, no_progress
+from longrm.training.batches import ExampleSource
 from longrm.training.objectives import OBJECTIVES
-from longrm.training.plan import DEVICES, GIB, Device, ModelSizes
+from longrm.training.plan import DEVICES, GIB, Device, ModelSizes, format_bytes
+from longrm.training.plan.available import available_memory
 from longrm.training.plan.memory import PER_MACHINE, PeakMemory, peak_memory, sharding_of
 from longrm.training.plan.operations import (
     Flops,
@@ -24,9 +28,12 @@ from longrm.training.plan.traffic import busy_share, traffic_seconds
 from longrm.training.plan.workload import Workload, sizes_of, trained_part, workload_of
 from longrm.training.settings import LoraSettings, TrainingSettings
 
+_logger = logging.getLogger(__name__)
 _LONGEST_PROMPT = 2**24  # tokens, where the context window is unknown
 _PROCESS = 4 * GIB  # CPU memory of a process with CUDA and its libraries; assumed, not measured
 _WORTHWHILE = 0.99  # a setting is suggested if it leaves at most this share of the memory
+_COMFORTABLE = 0.9  # of the memory; small tensors take up to a third more than is counted (docs/training.md)
+_CLEAR = 1.1  # times the memory that is available; no count was more than 1.2% above the measured peak
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,7 @@ class TrainingPlan:
     # Tokens that fit, with the responses of the longest row; None if no prompt fits.
     longest_prompt: int | None
     host_memory: float | None  # bytes of CPU memory of every machine, if known
+    checkpointing_by_default: bool  # the recipe leaves it open, and the training does not fit without it
 
     @property
     def seconds(self) -> float | None:
@@ -114,6 +122,7 @@ class TrainingPlan:
             "memory_bytes": asdict(self.memory) | {"total": self.memory.total},
             "longest_prompt_that_fits": self.longest_prompt,
             "model_reads": sizes.limit,
+            "checkpointing_by_default": self.checkpointing_by_default,
             "switches": [asdict(switch) for switch in self.switches],
             "faster": None if self.faster is None else asdict(self.faster),
         }
@@ -129,19 +138,25 @@ def plan_training(
 ) -> TrainingPlan:
     """Plans a training on devices of one kind in `DEVICES`, with the layout in `[parallel]`.
 
-    `host_memory` is the CPU memory of every machine in bytes, if it is known.
+    The memory of "cpu" is what is available on this machine. `host_memory` is the CPU memory of every machine in bytes,
+    if it is known.
     """
     offers = DEVICES[device]
+    if offers.type == "cpu":
+        offers = replace(offers, memory=available_memory())
     sizes = sizes_of(settings, OBJECTIVES[settings.objective].trains)
     trained = trained_part(settings.model, sizes)
     workload = workload_of(settings, sizes.limit, progress)
+    is_open = settings.memory.gradient_checkpointing is None
+    settings = decide_checkpointing(settings, sizes, workload, offers, devices)
+    by_default = is_open and settings.memory.gradient_checkpointing is True
     forward = forward_flops(sizes, workload)
     count = partial(
         training_flops,
         forward,
         trained,
         workload,
-        checkpointing=settings.memory.gradient_checkpointing,
+        checkpointing=bool(settings.memory.gradient_checkpointing),
         reference=settings.loss.loss.needs_reference,
         tiled=settings.memory.tiled_mlp,
     )
@@ -183,13 +198,73 @@ def plan_training(
         rollouts=rollouts,
         memory=peak_memory(settings, sizes, workload, offers.type, devices),
         switches=tuple(suggest(settings, sizes, workload, offers, devices)),
-        faster=_faster(settings, sizes, workload, offers, devices, saved),
+        faster=_smaller_batches(settings, sizes, workload, offers, devices)
+        if by_default
+        else _faster(settings, sizes, workload, offers, devices, saved),
         longest_prompt=longest_prompt(settings, sizes, workload, offers, devices),
         host_memory=host_memory,
+        checkpointing_by_default=by_default,
     )
 
 
 # --- What makes it fit -----------------------------------------------------------------------------------------------
+
+
+def decide_checkpointing(
+    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: Device, devices: int = 1
+) -> TrainingSettings:
+    """The settings with gradient checkpointing on or off: by default on if the training does not fit without it."""
+    if settings.memory.gradient_checkpointing is not None:
+        return settings
+    needed = peak_memory(settings, sizes, workload, device.type, devices).total
+    memory = settings.memory.model_copy(
+        update={"gradient_checkpointing": needed > _COMFORTABLE * device.memory}
+    )
+    return settings.model_copy(update={"memory": memory})
+
+
+def fit_memory(
+    settings: TrainingSettings, source: ExampleSource, device: Device, devices: int
+) -> TrainingSettings:
+    """The settings of a training that starts now on such devices, with gradient checkpointing decided.
+
+    `device.memory` is what is available. A model that cannot be planned is not checked. A GPU reports itself that its
+    memory runs out; on a CPU the kernel kills the process without a message.
+
+    Raises:
+        TrainingError: A step clearly needs more CPU memory, and `memory.check` is true.
+    """
+    checks = device.type == "cpu" and settings.memory.check
+    if not checks and settings.memory.gradient_checkpointing is not None:
+        return settings
+    try:
+        sizes = sizes_of(settings, OBJECTIVES[settings.objective].trains)
+        workload = workload_of(settings, sizes.limit, no_progress, source)
+        fitted = decide_checkpointing(settings, sizes, workload, device, devices)
+        before, needed = (
+            peak_memory(one, sizes, workload, device.type, devices).total for one in (settings, fitted)
+        )
+        comfortable = replace(device, memory=int(_COMFORTABLE * device.memory))
+        switches = suggest(fitted, sizes, workload, comfortable, devices)
+    except LongRMError as error:
+        _logger.debug("memory is not planned: %s", error)
+        return settings
+    available = f"and {format_bytes(device.memory)} are available"
+    if needed < before:
+        reason = f"a step needs {format_bytes(before)} without it, {available}"
+        _logger.info("gradient checkpointing is on: %s", reason)
+        if (faster := _smaller_batches(settings, sizes, workload, comfortable, devices)) is not None:
+            _logger.info("  faster: --set %s (%s)", faster.setting, format_bytes(faster.total))
+    if checks and needed > comfortable.memory:
+        sets = " ".join(f"--set {switch.setting}" for switch in switches)
+        advice = (
+            f"{sets} reduces it to {format_bytes(switches[-1].total)}" if sets else "shorter rows reduce it"
+        )
+        needs = f"a step needs about {format_bytes(needed)} of memory, {available}"
+        if needed > _CLEAR * device.memory:
+            raise TrainingError(f"{needs}: {advice}; --set memory.check=false trains anyway")
+        _logger.warning("%s: if the process is killed, %s", needs, advice)
+    return fitted
 
 
 def longest_prompt(
@@ -249,6 +324,21 @@ def _faster(
     if total > device.memory:
         return None
     return Switch("memory.keep_attention=true", f"{saved:.0%} fewer operations", total)
+
+
+def _smaller_batches(
+    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: Device, devices: int
+) -> Switch | None:
+    """Smaller micro-batches, if they make gradient checkpointing unnecessary."""
+    memory = settings.memory.model_copy(update={"gradient_checkpointing": False})
+    switches = suggest(settings.model_copy(update={"memory": memory}), sizes, workload, device, devices)
+    if len(switches) != 1 or not switches[0].setting.startswith("memory.tokens_per_forward"):
+        return None
+    return (
+        replace(switches[0], price="no gradient checkpointing")
+        if switches[0].total <= device.memory
+        else None
+    )
 
 
 def _savings(

@@ -79,7 +79,7 @@ def traffic_seconds(
     if parallel.sequence > 1:
         # Queries, keys and values to the devices of their heads, the output back; again backward, and recomputed.
         width = 2 * sizes.queries + 2 * sizes.keys * grid.key_copies(sizes.kv_heads)
-        passes = 2 + settings.memory.gradient_checkpointing
+        passes = 2 + bool(settings.memory.gradient_checkpointing)
         share = (parallel.sequence - 1) / parallel.sequence
         added += passes * sizes.layers * tokens * element * width * share / device.to_neighbor
     micro_batches = max(workload.steps, workload.tokens / grid.groups / settings.memory.tokens_per_forward)

@@ -200,8 +200,10 @@ class Workload:
         return max(self.largest.trees, key=lambda shape: shape.tokens)
 
 
-def workload_of(settings: TrainingSettings, limit: int | None, progress: Progress) -> Workload:
-    """What a recipe reads; `[plan.rows]` replaces data that is not on this machine.
+def workload_of(
+    settings: TrainingSettings, limit: int | None, progress: Progress, opened: ExampleSource | None = None
+) -> Workload:
+    """What a recipe reads, from its data if it is `opened`; `[plan.rows]` replaces data that is not on this machine.
 
     Rows of files are planned as if none shared a prompt with another, except for the judge prompts of a comparison.
     Every judgment that GRPO samples is assumed to have `rollouts.max_tokens` tokens.
@@ -219,7 +221,7 @@ def workload_of(settings: TrainingSettings, limit: int | None, progress: Progres
             f"plan.rows = [{{rows = 1000, prompt = 30000{of_row}}}]"
         )
     try:
-        tokenizer = None if missing else load_tokenizer(tokenizer_name)
+        tokenizer = None if missing or opened is not None else load_tokenizer(tokenizer_name)
     except ModelError:
         if not stated:
             raise
@@ -230,7 +232,7 @@ def workload_of(settings: TrainingSettings, limit: int | None, progress: Progres
     counts: Mapping[str, int] = {}
     rollouts, rows, weighted_rows = settings.rollouts, 0, 0.0
     epochs = settings.optimizer.epochs or 1
-    if tokenizer is None:
+    if tokenizer is None and opened is None:
         most = 1 + (settings.loss.rejected or _UNLIMITED) if settings.objective != "sft" else 1
         for one in stated:
             if rollouts is not None:
@@ -244,15 +246,17 @@ def workload_of(settings: TrainingSettings, limit: int | None, progress: Progres
         origin = "[plan.rows], because the data or its tokenizer is not on this machine"
     else:
         objective = OBJECTIVES[settings.objective]
-        source = open_source(
-            settings.data,
-            tokenizer,
-            settings.seed,
-            kind=objective.reads,
-            limit=limit or _UNLIMITED,
-            reserved=0 if rollouts is None else rollouts.max_tokens,
-            progress=progress,
-        )
+        source = opened
+        if tokenizer is not None:
+            source = open_source(
+                settings.data,
+                tokenizer,
+                settings.seed,
+                kind=objective.reads,
+                limit=limit or _UNLIMITED,
+                reserved=0 if rollouts is None else rollouts.max_tokens,
+                progress=progress,
+            )
         assert isinstance(source, FileSource), "generated data is planned above"
         select = objective(settings.loss).select
         weights = {file.path: file.weight for file in settings.data.files()}

@@ -200,7 +200,7 @@ _SHOWN_HELP = "Comparisons or prompts to print."
 @click.option("--id", "only", metavar="ID", help="Print only this comparison or prompt.")
 @click.option("--verify", is_flag=True, help="Check the files of a training, merge or synthesis instead.")
 def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
-    """Print a run's comparisons, verdicts and answers, or what a training reached.
+    """Print a run's verdicts and answers, or a training's result.
 
     \b
     longrm runs show runs/judge --limit 3

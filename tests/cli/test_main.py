@@ -219,7 +219,7 @@ def test_each_next_command_can_be_run(longrm, tmp_path, monkeypatch):
         ["audit", "w.jsonl", "--json"],
         ["runs", "list", ".", "--json"],
         ["recipes", "demo/short"],
-        ["plan", "demo/short", "--json"],
+        ["plan", "demo/short", "--device", "l4", "--json"],  # whose memory does not vary
     ):
         done, quiet = longrm(*arguments), longrm("--quiet", *arguments)
         assert "next: longrm " in done.err, arguments

@@ -228,6 +228,7 @@ def test_an_adapter_is_uploaded_with_the_id_of_its_base(place: Path, tmp_path: P
     adapter = tmp_path / "run/model/adapter_config.json"
     changed = json.loads(adapter.read_text()) | {"base_model_name_or_path": "acme/base", "revision": "1" * 40}
     adapter.write_text(json.dumps(changed))
+    (tmp_path / "run/model/files.json").unlink()  # as a user who edits a file is told
     assert push(tmp_path / "run", NAME).exit_code == 0
     held = hub.branches[NAME]["main"]
     assert {"adapter_config.json", "adapter_model.safetensors"} <= held.keys()

@@ -189,7 +189,7 @@ class GRPO(Objective):
 
     \b
     longrm train grpo --model MODEL --data FILE --out runs/grpo
-    longrm train grpo --config mine.toml --set rollouts.num_generations=4 --out runs/grpo
+    longrm train grpo --config mine.toml --out runs/grpo
 
     Every step samples several judgments of each prompt and prefers those with a higher reward than the others of their
     group (group relative policy optimization). The prompt is read once for all of them. The rows are those of longrm

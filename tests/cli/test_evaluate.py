@@ -99,6 +99,14 @@ def summed(found, **options):
     return summarize(found, model="judge", bench="probe", resamples=100, **options).to_dict()
 
 
+def test_lengths_that_narrow_the_boundary_are_suggested_for_a_probe(capsys, monkeypatch):
+    summary = summed(records())
+    summary["boundary"]["more_lengths"] = [1216, 1440, 1728]
+    assert "1,216" not in printed(capsys, monkeypatch, summary), "the lengths of a file are given"
+    summary["measured"] = {"tokenizer": "words", "worlds": ["records"], "depths": ["uniform"]}
+    assert "lengths to narrow it 1,216, 1,440, 1,728" in printed(capsys, monkeypatch, summary)
+
+
 @pytest.mark.parametrize("columns", [80, 50])
 def test_everything_measured_is_printed_and_fits(capsys, monkeypatch, columns):
     found = records(

@@ -114,5 +114,5 @@ def test_a_length_at_which_all_contexts_agree_is_not_taken_to_be_certain(judgmen
     both = divided([*split, *sure]).macro.by_length
     # Half of the first one's, and at most as far below as six that agree may be wrong.
     assert both.high - both.value == pytest.approx((one.high - one.value) / 2)
-    below = np.hypot(one.value - one.low, 1 - unanimity_bounds(1.0, 6, (0.0, 1.0))[0]) / 2
+    below = np.hypot(one.value - one.low, 1 - unanimity_bounds(1.0, np.arange(6), (0.0, 1.0))[0]) / 2
     assert both.value - both.low == pytest.approx(below)

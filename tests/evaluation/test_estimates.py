@@ -8,6 +8,7 @@ from longrm.evaluation.estimates import (
     bootstrap_interval,
     metrics_for,
     paired_difference,
+    ratio,
     unanimity_bounds,
     wilson,
 )
@@ -116,20 +117,60 @@ def test_unanimous_groups_do_not_collapse_the_interval(judgment):
     records = [judgment(f"{g}-{k}", f"g{g}", scores=(1.0, 0.0)) for g in range(64) for k in range(8)]
     for metric in metrics_for(ScoreTable(records)).values():
         assert (metric.value, metric.high) == (1.0, 1.0)
-        # As many independent outcomes as groups, not as pairs.
-        assert metric.low == pytest.approx(wilson(1.0, 64)[0])
-        assert metric.low < wilson(1.0, 512)[0]
-    assert unanimity_bounds(0.0, 64, (-1.0, 1.0)) == pytest.approx((-0.0566, 0.0566), abs=1e-4)
+        # More independent outcomes than groups, and fewer than pairs.
+        assert wilson(1.0, 64)[0] < metric.low < wilson(1.0, 512)[0]
+    lone, single = np.zeros(64, np.int64), np.arange(64)
+    assert unanimity_bounds(1.0, lone, (0.0, 1.0))[0] == pytest.approx(wilson(1.0, 1)[0])
+    assert unanimity_bounds(0.0, single, (-1.0, 1.0)) == pytest.approx((-0.0566, 0.0566), abs=1e-4)
     halves = [judgment(f"{g}", f"g{g // 2}", scores=(0.0, float(g % 2))) for g in range(40)]
     one_of_two = metrics_for(ScoreTable(r for r in halves if r.scores))["pair_accuracy"]
     assert one_of_two.low < one_of_two.value < one_of_two.high
+
+
+@pytest.mark.parametrize("places", ["apart", "together"])
+@pytest.mark.parametrize(("groups", "size"), [(16, 16), (32, 4), (64, 8)])
+def test_a_better_model_never_has_a_lower_limit(groups, size, places):
+    group = np.repeat(np.arange(groups), size)
+    # Wrong comparisons each in another group, or all in the same one.
+    order = (
+        np.argsort(np.tile(np.arange(size), groups), kind="stable")
+        if places == "apart"
+        else np.arange(group.size)
+    )
+    found = []
+    for wrong in range(groups // 2 if places == "apart" else size):
+        right = np.ones(group.size)
+        right[order[:wrong]] = 0
+        found.append(ratio(right, np.ones(group.size), group, seed=0, resamples=10))
+        mirrored = ratio(1 - right, np.ones(group.size), group, seed=0, resamples=10)
+        assert (1 - mirrored.high, 1 - mirrored.low) == pytest.approx((found[-1].low, found[-1].high))
+        assert found[-1].low <= found[-1].value <= found[-1].high
+    low = np.array([one.low for one in found])
+    assert (np.diff(low) <= 1e-12).all()
+    assert low[0] - low[1] < 10 / group.size, "no jump at 100%"
+
+
+@pytest.mark.parametrize(("groups", "accuracy"), [(16, 0.97), (32, 0.97), (32, 0.99), (64, 0.99)])
+def test_intervals_near_one_cover_where_groups_agree(groups, accuracy):
+    rng = np.random.default_rng(0)
+    size, correlation, runs = 16, 0.3, 1500
+    spread = (1 - correlation) / correlation
+    rates = rng.beta(accuracy * spread, (1 - accuracy) * spread, (runs, groups))
+    right = rng.random((runs, groups, size)) < rates[..., None]
+    group, ones = np.repeat(np.arange(groups), size), np.ones(groups * size)
+    found = [ratio(one.ravel() * 1.0, ones, group, seed=0, resamples=100) for one in right]
+    # A bootstrap over groups covers 0.87 to 0.91: often a few groups have a single error each, and no other shows how
+    # much they may depend.
+    assert (
+        np.mean([one.low <= accuracy <= one.high for one in found]) > 0.93 - 2 * (0.93 * 0.07 / runs) ** 0.5
+    )
 
 
 def test_the_bootstrap_interval_of_skewed_groups_is_scipys():
     groups = 400
     sample = np.random.default_rng(0).exponential(size=groups) ** 2
     drawn = cluster_weights(groups, 20_000, 0) @ sample / groups
-    low, high = bootstrap_interval(sample.mean(), drawn, groups, (0.0, np.inf))
+    low, high = bootstrap_interval(sample.mean(), drawn, np.arange(groups), (0.0, np.inf))
     peer = stats.bootstrap((sample,), np.mean, n_resamples=20_000, method="BCa", rng=1).confidence_interval
     assert (low, high) == pytest.approx(tuple(peer), rel=0.01)
     plain = np.quantile(drawn, [0.025, 0.975])

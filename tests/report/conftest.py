@@ -359,7 +359,7 @@ def boundary(status: Any, at_least: int | None, below: int | None, value: float 
         estimate=Crossing(**ends, value_place=side, low_place=side, high_place=side),
         slope_per_doubling=UNDEFINED,
         above_chance_reach=AboveChanceReach(tokens=None, smallest_n=1, depends_on_n=True),
-        effective_n={"128": 300.0, "4096": 300.0},
+        effective_n={str(128 * 2**step): 300.0 for step in range(6)},
         pairs_to_resolve=None,
         headline="boundary",
     )

@@ -258,7 +258,7 @@ def test_evaluation_and_training_runs_are_mixed(synthetic: ModuleType, tmp_path:
         boundary = parse_summary(summary).boundary
         assert boundary
         place = f"{boundary_estimate(boundary)} {boundary_interval(boundary)}".strip()
-        unclear = {"short": " (not resolved)", "long": ""}[name]
+        unclear = {"short": " (some lengths unclear)", "long": ""}[name]
         finding += f" {name} · final {place}{unclear};"
     assert f"{finding[:-1]}." in shown
     assert "≈" in finding

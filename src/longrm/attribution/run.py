@@ -206,7 +206,7 @@ def evidence_found(
 
 
 def summary_of(records: Sequence[AttributionRecord], model: str, bench: str) -> AttributionSummary:
-    """Means of attributions, overall and by length, depth and verdict, with cluster-bootstrap intervals."""
+    """Means of attributions, overall and by length, depth and verdict, with intervals."""
     by_length: dict[str, list[AttributionRecord]] = defaultdict(list)
     by_depth: dict[DepthBin, list[AttributionRecord]] = defaultdict(list)
     by_verdict: dict[Literal["right", "wrong"], list[AttributionRecord]] = defaultdict(list)

@@ -223,7 +223,11 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
     if (boundary := summary.boundary) is not None:
         facts.append(("accuracy threshold of the boundary", f"{boundary.tau:.2f}"))
         if boundary.pairs_to_resolve is not None:
-            facts.append(("pairs per length to resolve it", f"about {boundary.pairs_to_resolve:,}"))
+            facts.append(("pairs per length to be sure", f"about {boundary.pairs_to_resolve:,}"))
+        if boundary.more_lengths and summary.measured:
+            facts.append(
+                ("lengths to narrow it", ", ".join(f"{length:,}" for length in boundary.more_lengths))
+            )
     print_facts(facts)
     print_lines(few_note([*printed, *(value for _, value in facts)]))
 

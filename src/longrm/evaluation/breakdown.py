@@ -140,7 +140,7 @@ def _mean_of_parts(table: ScoreTable, rows: Mask, part: IntArray, bootstrap: Boo
         sample, group = credits.subset(own), recoded(table.group[own])
         # Not Wilson's limits: they are pulled towards one half, which adds up over parts.
         replicates = sample.replicates(group, **bootstrap)
-        low, high = bootstrap_interval(sample.value, replicates, int(group.max()) + 1, SHARE)
+        low, high = bootstrap_interval(sample.value, replicates, group, SHARE)
         ends.append((sample.value, sample.value - low, high - sample.value))
     values, *reaches = np.array(ends, np.float64).T
     group = recoded(table.group[rows])

@@ -50,7 +50,7 @@ class JudgingSettings(Config):
         examples: Number of comparisons that were judged right to keep in `examples.jsonl` for the report, per length,
             each from another group. All others are always kept, so the file can become as large as the data; 0 keeps
             none. It can be changed for a finished run, without judging again.
-        resamples: Bootstrap resamples of every interval.
+        resamples: Bootstrap resamples of intervals.
         accuracy_threshold: Accuracy that defines the context boundary; by default (1 + chance) / 2.
     """
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import product, takewhile
 from typing import Unpack
 
 import numpy as np
@@ -97,12 +97,20 @@ def boundary_of(
     effective = _effective_n(buckets)
     at_least, below = holds_and_fails([(one.length, one.low, one.high) for one in buckets], threshold)
     sample, length, group = credits.subset(rows), table.length[rows], recoded(table.group[rows])
-    ends: tuple[float | None, float | None, float | None] = (None, None, None)
-    if fits:
-        ends = _crossing(sample, length, group, buckets, threshold, drawn)
     # The buckets on both sides of the crossing; one of them where it is outside the measured lengths.
     right = int((fit >= threshold).sum())
     neighbors = [buckets[index].length for index in (right - 1, right) if 0 <= index < len(buckets)]
+    ends: tuple[float | None, float | None, float | None] = (None, None, None)
+    more_lengths: tuple[int, ...] = ()
+    if fits:
+        value, low, high = _crossing(sample, length, group, buckets, threshold, drawn)
+        if math.isfinite(value):
+            first, last = _logistic_range(buckets, list(effective.values()), right, threshold, chance)
+            sampled, low, high = high / max(low, 1.0), min(low, first), max(high, last)
+            # Mainly widened by the interpolation: more pairs would hardly narrow it, lengths in between would.
+            if math.isfinite(high) and high / max(low, 1.0) > sampled * (neighbors[1] / neighbors[0]) ** 0.25:
+                more_lengths = _between(*neighbors)
+        ends = value, low, high
     if (
         ends[0] is not None
         and math.isfinite(ends[0])
@@ -110,6 +118,7 @@ def boundary_of(
     ):
         # Too few outcomes to interpolate: only the intervals of the lengths count.
         ends = None, BELOW_RANGE if at_least is None else at_least, BEYOND_RANGE if below is None else below
+        more_lengths = ()
     slope = UNDEFINED
     if fitted := logistic_slope(np.log2(length), sample.total, sample.weight, group):
         change, error = fitted
@@ -123,6 +132,7 @@ def boundary_of(
         at_least=at_least,
         below=below,
         estimate=_described(*ends),
+        more_lengths=more_lengths,
         slope_per_doubling=slope,
         above_chance_reach=summaries.AboveChanceReach(
             tokens=above_chance[-1] if above_chance else None,
@@ -195,6 +205,42 @@ def _crossing(
     low, high = min(low, value), max(high, value)  # a percentile interval need not contain its value
     value, low, high = (2.0 ** float(end) if math.isfinite(end) else end for end in (value, low, high))
     return value, low, high
+
+
+def _logistic_range(
+    buckets: Sequence[_Bucket], effective: Sequence[float], right: int, threshold: float, chance: float
+) -> tuple[float, float]:
+    """Where a logistic curve may cross the threshold between the buckets right - 1 and `right`, in tokens.
+
+    Straight lines between lengths are wrong where accuracy falls within one step: it may fall anywhere in it. This is
+    the 95% likelihood interval of the crossing of curves of any steepness that fall from 1, or the accuracy before both
+    buckets, to chance, or the accuracy after them; its part between the two. (infinity, 0) if there is none.
+    """
+    x = np.log2([one.length for one in buckets])
+    accuracy, n = np.array([one.accuracy for one in buckets]), np.array(effective)
+    tops, bottoms = [1.0], [chance]
+    if right > 1:
+        tops.append(float(np.average(accuracy[: right - 1], weights=n[: right - 1])))
+    if right < len(buckets) - 1:
+        bottoms.append(float(np.average(accuracy[right + 1 :], weights=n[right + 1 :])))
+    places = np.linspace(x[0], x[-1], 1 + round(32 * (x[-1] - x[0])))
+    steepness = np.geomspace(0.25, 64, 25)  # in log-odds per doubling
+    distance = steepness[:, None, None] * (x - places[:, None])  # [steepness, places, lengths]
+    best = np.full(places.size, -np.inf)
+    for top, bottom in product(tops, bottoms):
+        if bottom < threshold < top:
+            start = math.log((threshold - bottom) / (top - threshold))
+            p = np.clip(bottom + (top - bottom) * expit(start - distance), 1e-4, 1 - 1e-4)
+            fit = (n * (accuracy * np.log(p) + (1 - accuracy) * np.log1p(-p))).sum(axis=-1)
+            best = np.maximum(best, fit.max(axis=0))
+    inside = places[(best > best.max() - Z**2 / 2) & (places >= x[right - 1]) & (places <= x[right])]
+    return (float(2 ** inside.min()), float(2 ** inside.max())) if inside.size else (math.inf, 0.0)
+
+
+def _between(left: int, right: int) -> tuple[int, ...]:
+    """Three lengths between two, evenly spaced in log2, as round as a 32nd of the shorter one allows."""
+    unit = max(1, left // 32)
+    return tuple(unit * round(left * (right / left) ** share / unit) for share in (0.25, 0.5, 0.75))
 
 
 def _described(value: float | None, low: float | None, high: float | None) -> summaries.Crossing:

@@ -190,9 +190,8 @@ def length_bias(pairs: GoldPairs, **drawn: Unpack[Bootstrap]) -> summaries.Lengt
     group = recoded(pairs.group[kept])
     both = ratio_replicates(pairs.right[kept, None] * sides[kept], sides[kept], group, **drawn)
     value, replicates = longer.value - shorter.value, both[:, 0] - both[:, 1]
-    groups = int(group.max()) + 1
-    limits = bootstrap_interval(value, replicates[np.isfinite(replicates)], groups, (-1.0, 1.0))
-    difference = Estimate(value, *limits, longer.n + shorter.n, groups)
+    limits = bootstrap_interval(value, replicates[np.isfinite(replicates)], group, (-1.0, 1.0))
+    difference = Estimate(value, *limits, longer.n + shorter.n, int(group.max()) + 1)
     return summaries.LengthBias(better_longer=longer, better_shorter=shorter, difference=difference)
 
 

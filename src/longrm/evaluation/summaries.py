@@ -271,8 +271,10 @@ class RecommendedSize(SummaryPart):
 
 
 class Crossing(SummaryPart):
-    """Length in tokens at which the monotone fit crosses the threshold, with a cluster-bootstrap interval.
+    """Length in tokens at which the monotone fit crosses the threshold, with an interval.
 
+    - The interval is that of a cluster bootstrap, widened where accuracy falls so fast that the place between two
+      lengths is unknown: to all crossings between them of logistic curves that fit (95% likelihood interval).
     - Outside the measured lengths, `value`, `low` or `high` is null, and its `_place` names the side.
     - If the fit and the interval of some bucket are on different sides of the threshold, all three are undefined: the
       fit assumes a single fall through the threshold, and the curve has none or several.
@@ -313,6 +315,8 @@ class ContextBoundary(SummaryPart):
     # Shortest bucket whose upper limit is below it. Longer buckets may be above it again if the curve rises.
     below: int | None
     estimate: Crossing  # where the monotone fit crosses the threshold
+    # Lengths that would narrow the interval of the estimate: accuracy falls within one step of the measured ones
+    more_lengths: tuple[int, ...] = ()
     slope_per_doubling: Estimate  # change of the log-odds per doubling of length
     above_chance_reach: AboveChanceReach  # the longest length above chance, which depends on n
     # Number of independent outcomes that each bucket is worth, by length

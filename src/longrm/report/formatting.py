@@ -3,6 +3,7 @@
 The terminal, the report and the audit's page share these functions, so that a number reads the same everywhere.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -128,7 +129,7 @@ def defined(estimate: Estimate | None) -> Estimate | None:
 
 STATUSES: dict[BoundaryStatus, str] = {
     "resolved": "resolved",
-    "unresolved": "not resolved",
+    "unresolved": "some lengths unclear",
     "below_range": "below range",
     "beyond_range": "beyond range",
     "rising": "none: rises",
@@ -161,18 +162,33 @@ def _crossing(boundary: ContextBoundary, value: float | None, side: CrossingSide
 
 
 def boundary_text(boundary: ContextBoundary) -> str:
-    """The context boundary for a headline, such as "context boundary ≈ 370 tokens [340, 410] (resolved)".
+    """The context boundary for a headline: "context boundary ≈ 370 tokens [340, 410] (above 75% at 256, below at 512)".
 
     An interval beyond both ends of the measured lengths is omitted.
     """
     place, limits = boundary_estimate(boundary), boundary_interval(boundary)
-    status = STATUSES[boundary.status]
+    status = _boundary_status(boundary)
     crossing = boundary.estimate
     anywhere = crossing.low_place == "below_range" and crossing.high_place == "beyond_range"
     if anywhere or (place == MISSING and not limits):
-        return f"context boundary {status}"
+        return f"context boundary {'unclear: ' if boundary.status == 'unresolved' else ''}{status}"
     found = f"within {limits} tokens" if place == MISSING else f"{place} tokens {limits}".rstrip()
     return f"context boundary {found} ({status})"
+
+
+def _boundary_status(boundary: ContextBoundary) -> str:
+    """The lengths between which the boundary is known to be, or those that leave it open; else the status."""
+    threshold = level(boundary.tau)
+    if boundary.status == "resolved":
+        return f"above {threshold} at {count(boundary.at_least)}, below at {count(boundary.below)}"
+    if boundary.status == "unresolved":
+        first, last = boundary.at_least or 0, boundary.below or math.inf
+        unclear = [int(length) for length in boundary.effective_n if first < int(length) < last]
+        if not unclear:
+            return "accuracy does not fall steadily"
+        places = " to ".join(f"{length:,}" for length in dict.fromkeys((unclear[0], unclear[-1])))
+        return f"at {places} tokens, accuracy may be above or below {threshold}"
+    return STATUSES[boundary.status]
 
 
 def headline(summary: EvaluationSummary) -> str:

@@ -35,15 +35,16 @@ from longrm.report.tables import (
 _BOUNDARY_TERMS = {
     "accuracy threshold": "(1 + chance) / 2, unless judging.accuracy_threshold is set",
     "holds to": "longest length whose lower limit reaches the accuracy threshold, as at every shorter one",
-    "boundary": "where a monotone fit over log length crosses the accuracy threshold, with a bootstrap interval",
+    "boundary": "where a monotone fit over log length crosses the accuracy threshold, with its interval",
     "fails at": "shortest length whose upper limit is below the accuracy threshold",
-    "status": "resolved: “holds to” and “fails at” are neighboring lengths; none: accuracy is below the threshold at "
-    "one length and above it at a longer one",
+    "status": "resolved: “holds to” and “fails at” are neighboring lengths; some lengths unclear: the intervals of "
+    "those in between contain the threshold; none: accuracy is below the threshold at one length and above it at a "
+    "longer one",
     "slope": "change of the log-odds of being right per doubling of the length; 0: length does not matter. With fewer "
     f"than about {EFFECTIVE_PAIRS} effective pairs per length, read it instead of the boundary",
     "effective pairs": "independent pairs with the same information: pairs that share a context are correlated",
-    "pairs needed": "per length, to separate the unresolved lengths from the threshold with 80% power at the measured "
-    "accuracies; a dash if nothing is unresolved, or too few pairs were judged",
+    "pairs needed": "per length, to separate the unclear lengths from the threshold with 80% power at the measured "
+    "accuracies; a dash if none is unclear, or too few pairs were judged",
     "above chance to": "longest length that is still better than chance; it grows with n, so compare it at equal n",
 }
 _CHANCE = {"chance": "the expected value for a random order"}
@@ -78,7 +79,7 @@ def accuracy(data: ReportData) -> Section | None:
         figures=figures,
         caption=" ".join(
             [
-                "Bands and bars: 95% intervals (bootstrap over contexts).",
+                "Bands and bars: 95% intervals, which allow for shared contexts.",
                 *(measured_with(*alike) for alike in generated.values()),
             ]
         ),

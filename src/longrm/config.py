@@ -31,13 +31,11 @@ class IdentifiedBy:
 
 
 class Config(BaseModel):
-    """A frozen group of settings that rejects unknown keys.
-
-    Attributes:
-        other_names: Names that users know from other libraries: the key here, or in several words what is done instead.
-    """
+    """A frozen group of settings that rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # Names that users know from other libraries: the key here, or in several words what is done instead. Documented
+    # here because the attributes of a docstring are settings.
     other_names: ClassVar[Mapping[str, str]] = {}
 
     @classmethod

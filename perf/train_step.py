@@ -7,14 +7,20 @@
 
 `--against trl`: TRL's own trainer on the same weights and tokens; K rejected responses are K pairs there, in one
 batch or in K, whichever is faster. `speedup_trl` is its seconds over ours, `memory_ratio_trl` our peak growth over
-its. For SimPO over one pair of equal lengths, `logits_share` is the share of the saved seconds that separate
+its.
+
+Memory is compared with the way that needs least, which may not be the faster one: which of them is faster depends on
+the machine. `--memory` measures nothing else.
+
+For SimPO over one pair of equal lengths, `logits_share` is the share of the saved seconds that separate
 sequences save too, by applying the vocabulary at response positions only; `logits_share_memory` is that of the saved
 bytes.
 """
 
 import argparse
+import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,6 +56,9 @@ OBJECTIVES: dict[str, Objective] = {
 }
 AGREEMENT = 1e-4
 """Largest difference between two arms' losses, relative."""
+SEPARATE = ("one_by_one", "batched")
+MEMORY_RUNS = 3
+"""Fresh processes per arm: their peaks differ by up to 10%, because glibc keeps freed tensors below 32 MiB."""
 
 
 class _One:
@@ -198,24 +207,36 @@ def measure(options: argparse.Namespace, names: Sequence[str]) -> tuple[dict[str
     if max(apart.values()) > AGREEMENT:
         raise SystemExit(f"the arms do not compute the same loss: {losses}")
     seconds = interleaved(arms, options.repeats)
-    found = {
-        name: getattr(options, name)
-        for name in ("objective", "prompt", "response", "unequal", "rejected", "vocabulary", "checkpointing")
-    }
     each = {name: [round(value, 3) for value in values] for name, values in seconds.items()}
-    return found | {"loss_difference": max(apart.values()), "seconds_each": each}, medians(seconds)
+    found = described(options) | {"loss_difference": max(apart.values()), "seconds_each": each}
+    return found, medians(seconds)
+
+
+def described(options: argparse.Namespace) -> dict[str, Any]:
+    names = ("objective", "prompt", "response", "unequal", "rejected", "vocabulary", "checkpointing")
+    return {name: getattr(options, name) for name in names}
+
+
+def memory_of(options: argparse.Namespace, names: Sequence[str]) -> dict[str, int]:
+    """Peak growth of each arm in bytes: the median of fresh processes."""
+    runs = range(min(MEMORY_RUNS, options.repeats))
+    return {name: int(statistics.median(peak_growth_in_fresh_process(name) for _ in runs)) for name in names}
+
+
+def memory_ratio(memory: Mapping[str, int], others: Sequence[str]) -> float:
+    return round(memory["shared"] / min(memory[name] for name in others), 3)
 
 
 def against_separate(options: argparse.Namespace) -> dict[str, Any]:
-    found, median = measure(options, ["shared", "one_by_one", "batched", "bare"])
-    baseline = min(("one_by_one", "batched"), key=lambda name: median[name])
-    memory = {name: peak_growth_in_fresh_process(name) for name in ("shared", baseline)}
+    found, median = measure(options, ["shared", *SEPARATE, "bare"])
+    baseline = min(SEPARATE, key=lambda name: median[name])
+    memory = memory_of(options, ["shared", *SEPARATE])
     speedup, ideal = median[baseline] / median["shared"], ideal_speedup(options)
     return found | {
         "speedup": round(speedup, 3),
         "ideal": round(ideal, 3),
         "share": round(speedup / ideal, 3),
-        "memory_ratio": round(memory["shared"] / memory[baseline], 3),
+        "memory_ratio": memory_ratio(memory, SEPARATE),
         "baseline": baseline,
         "baseline_over_bare": round(median[baseline] / median["bare"], 3),
         "seconds": rounded(median),
@@ -224,13 +245,19 @@ def against_separate(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def memory_alone(options: argparse.Namespace) -> dict[str, Any]:
+    memory = memory_of(options, ["shared", *SEPARATE])
+    ratio = memory_ratio(memory, SEPARATE)
+    return described(options) | {"memory_ratio": ratio, "memory_bytes": memory, **circumstances(options)}
+
+
 def against_trl(options: argparse.Namespace) -> dict[str, Any]:
     peers = ["trl", "trl_one_by_one"] if options.rejected > 1 else ["trl"]
     # Of one pair of equal lengths, `batched` is what TRL computes but for the logits; of others, not only for them.
     parts = ["batched"] if _writes(options) and options.rejected == 1 and not options.unequal else []
     found, median = measure(options, ["shared", *peers, *parts])
     peer = min(peers, key=lambda name: median[name])
-    memory = {name: peak_growth_in_fresh_process(name) for name in ("shared", peer, *parts)}
+    memory = memory_of(options, ["shared", *peers, *parts])
     shares = {
         key: round((of[peer] - of["batched"]) / (of[peer] - of["shared"]), 3)
         for key, of in (("logits_share", median), ("logits_share_memory", memory))
@@ -242,7 +269,7 @@ def against_trl(options: argparse.Namespace) -> dict[str, Any]:
     around["versions"] |= {"trl": trl.__version__}
     return found | {
         "speedup_trl": round(median[peer] / median["shared"], 3),
-        "memory_ratio_trl": round(memory["shared"] / memory[peer], 3),
+        "memory_ratio_trl": memory_ratio(memory, peers),
         **shares,
         "baseline": peer,
         "seconds": rounded(median),
@@ -257,6 +284,9 @@ def main() -> int:
     )
     model_arguments(parser)
     parser.add_argument("--against", choices=["separate", "trl"], default="separate")
+    parser.add_argument(
+        "--memory", action="store_true", help="compare memory with separate sequences, and no time"
+    )
     parser.add_argument("--objective", choices=list(OBJECTIVES), default="bradley_terry")
     parser.add_argument("--rejected", type=int, default=1, help="K, the number of rejected responses")
     parser.add_argument(
@@ -268,6 +298,9 @@ def main() -> int:
     if options.memory_of:
         warm = make_arm(options, options.memory_of, 64, 8)
         hand_over(peak_growth(warm, make_arm(options, options.memory_of, options.prompt, options.response)))
+        return 0
+    if options.memory:
+        show(memory_alone(options), options.json)
         return 0
     if options.against == "trl":
         show(against_trl(options), options.json)

@@ -57,6 +57,14 @@ def test_train_step(against):
     assert found["seconds"]["shared"] > 0
 
 
+def test_the_memory_of_a_train_step_is_compared_with_the_way_that_needs_least():
+    (found,) = run("train_step.py", *TINY.split(), "--repeats", "1", "--memory")
+    memory = found["memory_bytes"]
+    assert memory.keys() == {"shared", "one_by_one", "batched"}
+    least = min(memory["one_by_one"], memory["batched"])
+    assert found["memory_ratio"] == pytest.approx(memory["shared"] / least, abs=5e-4)
+
+
 def test_grpo_update():
     update, rollouts = run("grpo_update.py", "--quick", "--threads", "1")
     assert max(update["loss_difference"], update["gradient_norm_difference"]) < 1e-4

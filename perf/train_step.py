@@ -58,7 +58,7 @@ AGREEMENT = 1e-4
 """Largest difference between two arms' losses, relative."""
 SEPARATE = ("one_by_one", "batched")
 MEMORY_RUNS = 3
-"""Fresh processes per arm: their peaks differ by up to 10%, because glibc keeps freed tensors below 32 MiB."""
+"""Fresh processes per arm: their peaks differ by up to 40%, because glibc keeps freed tensors below 32 MiB."""
 
 
 class _One:

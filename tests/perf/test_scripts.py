@@ -22,6 +22,8 @@ pytestmark = pytest.mark.full
 
 PERF = Path(__file__).parents[2] / "perf"
 TINY = "--prompt 64 --response 8 --layers 1 --hidden 32 --heads 2 --kv-heads 2 --intermediate 48 --vocabulary 128"
+LONGER = [*TINY.split(), "--prompt", "2048"]
+"""Enough tokens that the resident set grows in every arm."""
 
 
 def run(script, *arguments, flags=("--json",)):
@@ -52,13 +54,13 @@ def test_a_result_is_read_between_the_output_of_libraries(measuring, tmp_path, m
 
 @pytest.mark.parametrize("against", ["separate", "trl"])
 def test_train_step(against):
-    (found,) = run("train_step.py", *TINY.split(), "--repeats", "1", "--against", against)
+    (found,) = run("train_step.py", *LONGER, "--repeats", "1", "--against", against)
     assert found["memory_bytes"].keys() >= {"shared", found["baseline"]}
     assert found["seconds"]["shared"] > 0
 
 
 def test_the_memory_of_a_train_step_is_compared_with_the_way_that_needs_least():
-    (found,) = run("train_step.py", *TINY.split(), "--repeats", "1", "--memory")
+    (found,) = run("train_step.py", *LONGER, "--repeats", "1", "--memory")
     memory = found["memory_bytes"]
     assert memory.keys() == {"shared", "one_by_one", "batched"}
     least = min(memory["one_by_one"], memory["batched"])

@@ -9,8 +9,8 @@
 batch or in K, whichever is faster. `speedup_trl` is its seconds over ours, `memory_ratio_trl` our peak growth over
 its.
 
-Memory is compared with the way that needs least, which may not be the faster one: which of them is faster depends on
-the machine. `--memory` measures nothing else.
+Memory is compared with the way that needs least, which may not be the faster one: their times are close, so the faster
+one may change between machines. `--memory` measures nothing else.
 
 For SimPO over one pair of equal lengths, `logits_share` is the share of the saved seconds that separate
 sequences save too, by applying the vocabulary at response positions only; `logits_share_memory` is that of the saved

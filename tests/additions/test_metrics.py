@@ -50,5 +50,5 @@ def test_an_added_metric_is_in_all_outputs(beaten, evaluated, tmp_path):
     rows = list(csv.DictReader((tmp_path / "run" / "results.csv").read_text().splitlines()))
     assert [row["source"] for row in rows] == ["this run, pair_accuracy", "this run, beaten"]
     assert rows[1]["avg"] == f"{summary['metrics']['overall']['beaten']['value']:.1f}"
-    assert re.search(r"<th scope=\"col\">.*?responses beaten", page)
+    assert re.search(r"<th scope=\"row\">.*?responses beaten", page)
     assert EvaluationSettings.resolve(None, {"metric": "beaten", "settings": {}}).metric == "beaten"

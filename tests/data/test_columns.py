@@ -97,19 +97,19 @@ def test_every_command_of_rows_takes_them(files):
         run("evaluate", "--model", "baseline:longest", "--bench", "probe", "--out", "p", "--columns", FLAG)
 
 
-def test_training_reads_them_as_a_setting(files):
+def test_training_reads_them_as_a_setting(files, monkeypatch):
     from longrm.data.token_cache import open_tokenized
     from longrm.training.settings import DataSettings
     from longrm.worlds.words_tokenizer import words_tokenizer
 
     data = DataSettings.resolve(None, {"sources": [{"path": "theirs.csv", "columns": NAMED}]})
     (file,) = data.files()
-    options = {"kind": "comparison", "cache": files / "cache"}
-    theirs = open_tokenized(file.path, words_tokenizer(), columns=file.columns, **options)
-    ours = open_tokenized("ours.jsonl", words_tokenizer(), **options)
+    monkeypatch.setenv("LONGRM_CACHE", str(files / "cache"))
+    theirs = open_tokenized(file.path, words_tokenizer(), kind="comparison", columns=file.columns)
+    ours = open_tokenized("ours.jsonl", words_tokenizer(), kind="comparison")
     assert [row.tokens for row in theirs] == [row.tokens for row in ours]
     flipped = NAMED | {"chosen": "bad", "rejected": "good"}
-    other = open_tokenized(file.path, words_tokenizer(), columns=flipped, **options)
+    other = open_tokenized(file.path, words_tokenizer(), kind="comparison", columns=flipped)
     assert other.digest != theirs.digest
 
 

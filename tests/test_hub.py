@@ -151,8 +151,8 @@ def test_an_evaluation_continues_on_its_commit_only(publish: Publish, pairs: Pat
 @pytest.mark.usefixtures("judges")
 def test_scores_of_one_file_are_of_one_commit(publish: Publish, pairs: Path, tmp_path: Path):
     settings = ScoreSettings(model="acme/judge", data=str(pairs))
+    log = tmp_path / "scored.jsonl.partial/scores.jsonl"
     with pytest.raises(Stop):
-        log = tmp_path / "scored.jsonl.partial/scores.jsonl"
         score_file(settings, tmp_path / "scored.jsonl", progress=stopping("scoring", log))
     publish("acme/judge", OLD)
     with pytest.raises(RunError, match=f"model.commit: '{NEW}' -> '{OLD}'"):

@@ -67,7 +67,7 @@ def _by_task_and_length(model: Model) -> Table | None:
 
 
 def baselines(data: ReportData) -> Section | None:
-    """The models against heuristics that judged the same comparisons; None if no baseline ran."""
+    """The models against rules without a model that judged the same comparisons; None if no rule ran."""
     shown = [model for model in data.models if model.summary.baselines]
     if not shown:
         return None
@@ -75,22 +75,24 @@ def baselines(data: ReportData) -> Section | None:
         name: one.reads_context for model in shown for name, one in model.summary.baselines.items()
     }
     rows = []
-    for model in shown:
+    for name in sorted(reads_context, key=lambda name: -_rule_accuracy(shown[0], name)):
         cells = []
-        for name in reads_context:
+        for model in shown:
             one = model.summary.baselines.get(name)
             cell = estimate_cell(one.difference if one else None, points)
             cells.append(
-                replace(cell, detail=f"{cell.detail}; baseline {percent(one.value.value)}") if one else cell
+                replace(cell, detail=f"{cell.detail}; rule {percent(one.value.value)}") if one else cell
             )
-        cells.append(Cell("yes" if model.summary.beats_baselines else "no"))
-        rows.append(Row(model.label, cells, model.style))
-    columns = ["model", *(f"over {name}" for name in reads_context), "beats all"]
+        rows.append(Row(f"over {name}", cells))
+    rows.append(Row("beats all", [Cell("yes" if model.summary.beats_baselines else "no") for model in shown]))
+    columns = ["rule", *(model.label for model in shown)]
     return Section(
         "Baselines",
-        tables=[Table("Accuracy minus that of each baseline, in percentage points", columns, rows)],
+        tables=[
+            Table("Accuracy minus that of each rule without a model, in percentage points", columns, rows)
+        ],
         terms={
-            "Baselines": "heuristics without a model that judge the same comparisons; a model that does not beat one "
+            "Baselines": "rules without a model that judge the same comparisons; a model that does not beat one "
             "may do no more than it",
             **{
                 f"over {name}": f"paired; {name} reads {'the context, too' if reads else 'only the responses'}"
@@ -98,6 +100,11 @@ def baselines(data: ReportData) -> Section | None:
             },
         },
     )
+
+
+def _rule_accuracy(model: Model, rule: str) -> float:
+    found = model.summary.baselines.get(rule)
+    return 0.0 if found is None else found.value.value or 0.0
 
 
 def votes(data: ReportData) -> Section | None:

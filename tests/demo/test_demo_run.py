@@ -92,6 +92,7 @@ def test_where_long_is_worse_than_its_control_is_next_to_the_headline(small_demo
     if high is None or high > 0:
         assert "trade_off" not in summary["notes"]
         assert "In best of 4" not in printed
+        assert "Best of 4, % (chance 25)" in printed
     else:
         note = summary["notes"]["trade_off"]
         assert "in points: −25.0 at 160 and −25.0 at 200 tokens" in note

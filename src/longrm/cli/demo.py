@@ -1,7 +1,8 @@
 """`longrm demo`."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,6 +10,9 @@ from longrm.cli.evaluate import percentage
 from longrm.cli.help import Command
 from longrm.cli.options import JSON, OUT_FOLDER
 from longrm.cli.terminal import echo, print_facts, print_json, print_lines, print_next, print_table, progress
+
+if TYPE_CHECKING:  # pydantic takes its time to import
+    from longrm.evaluation.summaries import EvaluationSummary
 
 _SEED_HELP = "Seed of data and models."
 
@@ -54,11 +58,12 @@ def _print(found: dict[str, Any], out: Path) -> None:
     assert isinstance(summary, DemoSummary), "a demo has a demo's summary"
     print_lines("Pair accuracy by context length in tokens, % (chance 50)")
     lengths = list(next(iter(summary.stages.values())).metrics.by_length)
-    rows = []
-    for name, stage in summary.stages.items():
-        estimates = [stage.metrics.by_length[length][stage.main_metric] for length in lengths]
-        rows.append((name, *(percentage(estimate, interval=False) for estimate in estimates)))
-    print_table(("stage", *lengths), rows)
+    print_table(
+        ("stage", *lengths), [(name, *_right(stage, lengths)) for name, stage in summary.stages.items()]
+    )
+    if best_of_4 := [(name, stage.best_of_4) for name, stage in summary.stages.items() if stage.best_of_4]:
+        print_lines("Best of 4, % (chance 25)")
+        print_table(("stage", *lengths), [(name, *_right(one, lengths)) for name, one in best_of_4])
     print_facts([(name, STAGES[name][1]) for name in summary.stages])
     contrast = summary.contrasts["long_vs_control"]
     differences = [
@@ -77,3 +82,11 @@ def _print(found: dict[str, Any], out: Path) -> None:
         "Other processors give somewhat different numbers: they round differently, and training amplifies it."
     )
     echo(f"Took {summary.seconds['total']:.0f} s. The report is saved to {out / 'report.html'}")
+
+
+def _right(summary: "EvaluationSummary", lengths: Sequence[str]) -> list[str]:
+    """The accuracy of an evaluation at each length, in percent."""
+    return [
+        percentage(summary.metrics.by_length[length][summary.main_metric], interval=False)
+        for length in lengths
+    ]

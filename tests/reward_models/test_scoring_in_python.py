@@ -2,7 +2,7 @@
 
 import pytest
 
-from longrm import load
+from longrm import load, reward_function
 from longrm.errors import DataError
 
 MODEL = "baseline:longest"
@@ -47,3 +47,14 @@ def test_equal_responses_keep_their_order():
 def test_what_is_no_list_of_responses_is_refused(prompt, responses, said):
     with pytest.raises(DataError, match=said):
         load(MODEL).score(prompt, responses)
+
+
+def test_a_response_that_repeats_the_prompt_is_refused():
+    asked, answer = {"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ann"}
+    model = load("baseline:longest")
+    for prompt in ("Who?", [asked]):
+        with pytest.raises(DataError, match="a response repeats the prompt"):
+            model.score(prompt, [[asked, answer], [asked, answer | {"content": "Bob"}]])
+        with pytest.raises(DataError, match="a response repeats the prompt"):
+            reward_function(model)([prompt], [[asked, answer]])
+        assert len(model.score(prompt, [[answer], [answer | {"content": "Bobby"}]])) == 2

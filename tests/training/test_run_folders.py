@@ -1,5 +1,6 @@
 """The folder of a training stands for its model."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError
 from longrm.evaluation.evaluation_run import own_tokenizer
 from longrm.modeling.loading import load_scorer
-from longrm.runs.folder import MANIFEST
+from longrm.runs.folder import FILES, MANIFEST
 from longrm.training.initial_model import initial_model
 from longrm.training.plan.workload import sizes_of
 
@@ -38,3 +39,13 @@ def test_other_folders_are_no_models(tmp_path):
     (tmp_path / MANIFEST).write_text("{}")
     with pytest.raises(ModelError, match="a run without a finished model"):
         longrm.load(str(tmp_path))
+
+
+def test_a_model_that_lost_a_file_is_not_loaded(finished, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(finished[0] / "model", folder)
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(ModelError, match=r"chat_template\.jinja is missing"):
+        longrm.load(str(folder))
+    (folder / FILES).unlink()  # deleted on purpose
+    longrm.load(str(folder))

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from longrm import hub
 from longrm.errors import ModelError
 from longrm.reading import read_json, reading
-from longrm.runs.folder import MANIFEST, trained_model
+from longrm.runs.folder import FILES, MANIFEST, trained_model
 
 HEAD_PREFIX = "score."
 """Begins the names of a scalar head's weights in a sequence classifier."""
@@ -95,7 +95,15 @@ def find_model_folder(source: str | Path) -> Path:
     """Returns the folder of a model, which may be that of a training run; a model of the Hub is downloaded."""
     folder = Path(source).expanduser()
     if folder.is_dir():
-        return trained_model(folder)
+        model = trained_model(folder)
+        # A model without its chat template, say, would be read in another form.
+        listed = read_json(model / FILES, ModelError) if (model / FILES).is_file() else {}
+        if missing := [name for name in listed if not (model / name).exists()]:
+            raise ModelError(
+                f"{model / missing[0]} is missing: restore it, or remove {model / FILES}, which lists it, if you "
+                "deleted it on purpose"
+            )
+        return model
     if folder.exists():
         raise ModelError(f"{source} is a file, not a model folder")
     if hub.split_revision(str(source)) is None:

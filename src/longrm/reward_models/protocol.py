@@ -145,11 +145,22 @@ def _query(number: int, prompt: Chat, responses: Sequence[Chat], tools: Sequence
         raise DataError("responses must be a list of at least one response")
     if any(isinstance(response, Mapping) for response in responses):
         raise DataError(
-            "the responses are the messages of one conversation; pass the prompt that they share and a list: "
-            "score(prompt, [chosen, rejected])"
+            "the responses are the messages of one conversation; pass the prompt that they share and a list of their "
+            "last turns: score(prompt, [chosen, rejected])"
         )
-    answers = tuple(messages_of_chat(response, "assistant") for response in responses)
-    return Query(str(number), messages_of_chat(prompt, "user"), answers, tools=tuple(tools))
+    asked = messages_of_chat(prompt, "user")
+    answers = tuple(answer_to(asked, response) for response in responses)
+    return Query(str(number), asked, answers, tools=tuple(tools))
+
+
+def answer_to(prompt: Sequence[Message], response: Any) -> tuple[Message, ...]:
+    """A response as messages. One that repeats the prompt would be read behind it a second time: an error."""
+    answer = messages_of_chat(response, "assistant")
+    if prompt and answer[: len(prompt)] == tuple(prompt):
+        raise DataError(
+            "a response repeats the prompt: pass only what follows the prompt, such as its last turn"
+        )
+    return answer
 
 
 def messages_of_chat(value: Any, role: str) -> tuple[Message, ...]:

@@ -19,7 +19,7 @@ from longrm.jsonl import json_text
 from longrm.judging.answers import answer_of
 from longrm.reading import is_number, is_text, reading, short, short_name
 from longrm.reward_models.kinds import load
-from longrm.reward_models.protocol import RewardModel, messages_of_chat
+from longrm.reward_models.protocol import RewardModel, answer_to, messages_of_chat
 from longrm.reward_models.trials import as_share, points
 from longrm.types import (
     Criterion,
@@ -153,8 +153,8 @@ class RewardFunction:
                 raise DataError(f"the column 'target_words' must have numbers above 0, got {short(wrong)}")
         rows = [
             _Row(
-                messages_of_chat(prompt, "user"),
-                messages_of_chat(completion, "assistant"),
+                asked := messages_of_chat(prompt, "user"),
+                answer_to(asked, completion),
                 offered,
                 criteria,
             )

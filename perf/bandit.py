@@ -24,7 +24,7 @@ from longrm.data.chunking import approximate_tokens, words_of
 from longrm.evaluation.estimates import ratio
 from longrm.evaluation.table import codes_of
 from longrm.reading import read_toml
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.synthesis.bandit import ChunkBandit
 from longrm.synthesis.documents import Document, read_documents, sentences
 from longrm.synthesis.models import AsyncModel, ModelSettings, TaskRequest
@@ -51,7 +51,7 @@ class Reader:
         asked = {*words_of(request.parts["question"])}
         weights = {word: 1 / (1 + sum(word in words for words in found)) for word in sorted(asked)}
         best = sorted(range(len(shown)), key=lambda at: -sum(weights[word] for word in found[at] & asked))
-        return shown[Draws("reader", request.seed).choice(best[:3])]
+        return shown[Rng("reader", request.seed).choice(best[:3])]
 
 
 @lru_cache(maxsize=256)  # some plans show the same context again
@@ -78,7 +78,7 @@ class RandomChunks(ChunkBandit):
     def select(self, count: int) -> list[int]:
         """Begins a round: chunks that no reward has a say in."""
         self._round += 1
-        order = Draws("random chunks", len(self.values), self.values, self._round).order(
+        order = Rng("random chunks", len(self.values), self.values, self._round).order(
             range(len(self.values))
         )
         return sorted(next(order) for _ in range(min(count, len(self.values))))

@@ -20,7 +20,7 @@ from rubrics import by_criteria
 from longrm.cli.commands import cli
 from longrm.data import write_rows
 from longrm.judging import load_format
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.types import Comparison, Criterion, message_text, query_of, text_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
@@ -91,7 +91,7 @@ def demonstrations(rows: Sequence[Comparison], template: Path) -> Iterator[dict[
             for at in range(PARTS)
             if (response, at) != (worse, broken)
         ]
-        for response, at in ((worse, broken), Draws("rated", row.id).choice(intact)):
+        for response, at in ((worse, broken), Rng("rated", row.id).choice(intact)):
             query = replace(query_of(row, (response,)), criterion=row.rubrics[at].text)
             (prompt,) = shown.render(query)
             points = "0" if (response, at) == (worse, broken) else "10"

@@ -34,7 +34,7 @@ from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.estimates import paired_difference
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.evaluation_run import run_evaluation as evaluate
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.runs.logs import read_judgments
 from longrm.synthesis.chunks import DistractorPool
 from longrm.synthesis.documents import Candidate, Document
@@ -126,7 +126,7 @@ class PairJudge:
         self._by_subject: dict[str, list[Document]] = {}
         for source in sources:
             self._by_subject.setdefault(_subject(source.question), []).append(source)
-        drawn = [*Draws("wrong labels", seed, arm.reads).order([one.id for one in sources])]
+        drawn = [*Rng("wrong labels", seed, arm.reads).order([one.id for one in sources])]
         self._misjudged = {*drawn[: round(arm.error * len(drawn))]}
 
     async def ask(self, requests: Sequence[TaskRequest]) -> list[Completion]:

@@ -51,7 +51,7 @@ _TEST: tuple[tuple[Any, ...], ...] = (
     ("preference", 3, 640, 10, 2, 1792, 16000, 2, 2500, 200, 2, ""),
     ("bradley_terry", 6, 1024, 16, 4, 2816, 8000, 1, 2000, 50, 1, "memory.gradient_checkpointing=true"),
     ("bradley_terry", 5, 512, 8, 8, 2048, 4000, 3, 1500, 64, 1, "model.lora.rank=16"),
-    ("sft", 2, 896, 14, 14, 2304, 24000, 1, 3000, 900, 0, "memory.tokens_per_forward=2048"),
+    ("sft", 2, 896, 14, 14, 2304, 24000, 1, 3000, 900, 0, "memory.max_tokens_per_microbatch=2048"),
     ("preference", 6, 768, 12, 4, 2048, 48000, 2, 1200, 150, 7, _ADAPTERS_AND_CHECKPOINTING),
     ("bradley_terry", 4, 512, 8, 8, 2048, 1000, 1, 6000, 64, 1, "memory.gradient_checkpointing=true"),
     ("bradley_terry", 4, 512, 8, 8, 2048, 1000, 1, 6000, 64, 1, _CHECKPOINTING_AND_TILES),
@@ -73,7 +73,7 @@ _REAL: tuple[tuple[Any, ...], ...] = (
     ("preference", 1, 500, 50, 1, _SIMPO),
     ("preference", 1, 500, 50, 1, f"{_SIMPO} memory.gradient_checkpointing=true"),
     ("preference", 1, 500, 50, 1, f"{_SIMPO} model.lora.rank=16"),
-    ("preference", 4, 250, 25, 1, f"{_SIMPO} memory.tokens_per_forward=700"),
+    ("preference", 4, 250, 25, 1, f"{_SIMPO} memory.max_tokens_per_microbatch=700"),
 )
 _WORDS = ("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school")
 SETS = {

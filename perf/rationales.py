@@ -20,7 +20,7 @@ from measuring import circumstances
 from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
 from longrm.clients import Completion
 from longrm.data import ComparisonRow
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.synthesis.models import TaskRequest
 from longrm.synthesis.recipes import rationales
 from longrm.types import Comparison, Outcome, text_of
@@ -41,13 +41,13 @@ class Judge:
         return [Completion(Outcome.ANSWERED, self._write(request)) for request in requests]
 
     def _write(self, request: TaskRequest) -> str:
-        parts, draws = request.parts, Draws(self.name, text_of(request.messages))
+        parts, rng = request.parts, Rng(self.name, text_of(request.messages))
         if request.task == "rationale":
-            claim = FALSE if draws.fraction() < self._false else "as the record shows"
+            claim = FALSE if rng.fraction() < self._false else "as the record shows"
             return f"Response {parts['letter']} gives the value {claim}.\n\n[[{parts['letter']}]]"
         if FALSE in parts.get("analysis", ""):
             return "The claim does not hold.\n\n[[C]]"
-        first_wins = (parts["first"] in self._right) != (draws.fraction() < self._errors)
+        first_wins = (parts["first"] in self._right) != (rng.fraction() < self._errors)
         return f"The record was read.\n\n[[{'A' if first_wins else 'B'}]]"
 
 
@@ -71,7 +71,7 @@ def measure(
     recipe = rationales.RECIPE.resolve(
         None, {"preferences": {"path": "world"}, "writer": {"model": "simulated:0"}, "seed": seed}
     )
-    wrong = {one.id for one in comparisons if Draws("noise", seed, one.id).fraction() < noise}
+    wrong = {one.id for one in comparisons if Rng("noise", seed, one.id).fraction() < noise}
     counts = Counter[tuple[str, bool]]()
 
     async def make(one: Comparison) -> Any:

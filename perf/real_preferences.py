@@ -40,7 +40,7 @@ def write_pairs(rmb: Path, model: Path, folder: Path) -> None:
     ).comparisons
     parts: dict[str, list[Comparison]] = {"train": [], "held-out": []}
     for pair in loaded:
-        tokens = encode(tokenizer, pair.prompt, pair.responses, (), written=True)
+        tokens = encode(tokenizer, pair.prompt, pair.responses, (), completion_tokens=True)
         if pair.ranks == (1, 2) and tokens.longest <= LONGEST:
             # Conversations that begin alike are on the same side, whatever their later turns.
             begins = hashlib.sha256(text_of(pair.prompt[:1]).encode()).hexdigest()

@@ -26,7 +26,7 @@ from typing import Any
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.runner import ExampleSample
 from longrm.evaluation.summarize import summarize
-from longrm.reward_models.trials import together
+from longrm.reward_models.trials import aggregate_trials
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import EXAMPLES, GOLD, JUDGMENTS, Log, text_digest
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
@@ -117,7 +117,7 @@ def record_of(example: ExampleRecord, number: int, length: int, depth: float, ri
                     explanation=f"{words.draw(200)} [[A]]",
                 )
             )
-    whole = together(tuple(trials))
+    whole = aggregate_trials(tuple(trials))
     return JudgmentRecord(
         id=example.id, group=str(number // per_context), outcome=whole.outcome,
         ranks=(1, 2), order=(0, 1), scores=whole.scores, length=length,

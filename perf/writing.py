@@ -30,7 +30,7 @@ from measuring import (
 from longrm.clients import Completion, Request
 from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.loading import LanguageModel
-from longrm.modeling.local_writer import LocalWriter
+from longrm.modeling.local_generator import LocalTextGenerator
 
 NEAR_TIE = 1e-3
 """Difference of two logits that rounding may bridge: the logits of both ways of writing were up to 1.2e-4 apart, and up
@@ -44,7 +44,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     backend = words_backend(options.vocabulary)
     # Without a padding token, which decoding would omit from texts.
     tokenizer = Tokenizer.from_backend(backend, chat_template=template, eos=word(END))
-    writer = LocalWriter(LanguageModel(model, tokenizer), "")
+    writer = LocalTextGenerator(LanguageModel(model, tokenizer), "")
     draw = random.Random(0)
 
     def requests() -> list[Request]:
@@ -59,10 +59,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, list[Completion]] = {}
 
     def together() -> None:
-        found["together"] = writer.write(own)
+        found["together"] = writer.generate(own)
 
     def singly() -> None:
-        found["singly"] = [writer.write([request])[0] for request in own]
+        found["singly"] = [writer.generate([request])[0] for request in own]
 
     together()  # warms up
     seconds: dict[str, list[float]] = {"together": [], "singly": []}

@@ -1,14 +1,14 @@
 import pytest
 
-from longrm.rng import Draws, hash_fraction, key_hash, seed_of
+from longrm.rng import Rng, hash_fraction, key_hash, seed_of
 
 
 def test_draws_of_a_key_are_the_ones_that_earlier_versions_drew():
-    draws = Draws("a", 1)
+    rng = Rng("a", 1)
     items = [*range(8)]
-    drawn = draws.fraction(), draws.below(1000), draws.choice("abcdef")
-    draws.shuffle(items)
-    assert (drawn, items, [*draws.order(range(8))]) == (
+    drawn = rng.fraction(), rng.below(1000), rng.choice("abcdef")
+    rng.shuffle(items)
+    assert (drawn, items, [*rng.order(range(8))]) == (
         (0.09193439942826953, 313, "c"),
         [6, 7, 1, 2, 0, 4, 5, 3],
         [2, 1, 4, 0, 7, 5, 6, 3],
@@ -26,9 +26,9 @@ def test_another_key_has_another_hash(other):
 
 
 def test_an_order_names_every_item_once_and_draws_no_more_than_is_asked_for():
-    taken, draws = Draws("b"), Draws("b")
+    taken, rng = Rng("b"), Rng("b")
     assert sorted(taken.order(range(50))) == [*range(50)]
-    next(draws.order(range(50)))
-    fresh = Draws("b")
+    next(rng.order(range(50)))
+    fresh = Rng("b")
     fresh.fraction()
-    assert draws.fraction() == fresh.fraction()
+    assert rng.fraction() == fresh.fraction()

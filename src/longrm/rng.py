@@ -27,7 +27,7 @@ def hash_fraction(*key: object) -> float:
     return int.from_bytes(key_hash(*key)[:6], "big") / 2**48
 
 
-class Draws:
+class Rng:
     """A stream of random numbers that depends only on its key."""
 
     __slots__ = ("_random",)

@@ -11,11 +11,11 @@ FORM = "Sailors nickname {entity} after some {value}."
 SUBJECT = "the nephew of {}"
 
 
-def unit(holders, draws):
+def unit(holders, rng):
     return Unit((FORM.format(entity=holders[0].entity, value=holders[0].value),), holders)
 
 
-def claim(unit, draws):
+def claim(unit, rng):
     return Claim(SUBJECT.format(unit.holders[0].entity), unit.holders[0].value, (0,))
 
 

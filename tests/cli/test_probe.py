@@ -115,7 +115,7 @@ def test_a_model_that_writes_is_announced_with_faster_ways_before_it_is_loaded(m
         raise LoadedError
 
     make_model(tmp_path / "writer")
-    monkeypatch.setattr("longrm.modeling.local_writer.LocalWriter.load", load)
+    monkeypatch.setattr("longrm.modeling.local_generator.LocalTextGenerator.load", load)
     monkeypatch.setattr("longrm.reward_models.packed.DiscriminativeRewardModel.load", load)
     for model, announced in ((tmp_path / "writer", True), (models / "plain", False)):
         few = ("--lengths", "1k", "--tasks", "records", "--tokenizer", "words", "--n", 1)

@@ -39,23 +39,23 @@ def test_every_field_comes_back(file):
 
 
 def test_cached_answers_are_not_requested_again(server, file):
-    first = client(server, file).write(requests(4))
+    first = client(server, file).generate(requests(4))
     again = client(server, file, max_requests=1)
-    assert again.write(requests(4)) == first
+    assert again.generate(requests(4)) == first
     assert (again.endpoint.requests, again.endpoint.tokens, len(server.seen)) == (0, 0, 4)
 
 
 def test_the_key_depends_on_the_server_and_on_all_of_the_request(server, file):
-    client(server, file).write(requests(1))
-    client(server, file, model="other").write(requests(1))
-    client(server, file, extra={"top_p": 0.5}).write(requests(1))
+    client(server, file).generate(requests(1))
+    client(server, file, model="other").generate(requests(1))
+    client(server, file, extra={"top_p": 0.5}).generate(requests(1))
     for seed in range(2):
-        client(server, file).write(requests(2, temperature=1.0)[seed : seed + 1])
-    OpenAIClient(server.url + "/other/v1", "tiny", Remote(cache=str(file))).write(requests(1))
+        client(server, file).generate(requests(2, temperature=1.0)[seed : seed + 1])
+    OpenAIClient(server.url + "/other/v1", "tiny", Remote(cache=str(file))).generate(requests(1))
     assert len(server.seen) == 6
-    client(server, file, concurrency=1, timeout=5).write(requests(1))
+    client(server, file, concurrency=1, timeout=5).generate(requests(1))
     replica = OpenAIClient(server.url + "/replica", "tiny", Remote(cache=str(file)), cached_as=server.url)
-    replica.write(requests(1))
+    replica.generate(requests(1))
     assert len(server.seen) == 6
 
 
@@ -72,7 +72,7 @@ def test_the_key_depends_on_the_server_and_on_all_of_the_request(server, file):
 def test_all_but_errors_are_cached(server, file, reply, outcome, asked):
     server.script = lambda seen, number: reply
     for _ in range(2):
-        (answer,) = client(server, file).write(requests(1))
+        (answer,) = client(server, file).generate(requests(1))
         assert answer.outcome is outcome
     assert len(server.seen) == asked
 
@@ -82,7 +82,7 @@ def test_the_api_key_is_not_cached(server, file, monkeypatch):
     server.script = lambda seen, number: (
         echo(seen) if number > 1 else Reply({"error": f"limit of {KEY}"}, 413)
     )
-    client(server, file, concurrency=1).write(requests(3))
+    client(server, file, concurrency=1).generate(requests(3))
     content = b"".join(path.read_bytes() for path in file.parent.iterdir())
     assert b"echo of question 2" in content, "the answers must be in what is searched"
     assert KEY.encode() not in content
@@ -127,6 +127,6 @@ def test_a_file_that_is_not_a_cache_is_refused_and_not_changed(server, tmp_path)
     folder.mkdir()
     for path in (notes, folder, notes / "below"):
         with pytest.raises(RunError, match=str(path)):
-            client(server, path).write(requests(1))
+            client(server, path).generate(requests(1))
     assert notes.read_text() == "my notes\n" * 1000
     assert server.seen == []

@@ -39,7 +39,7 @@ def test_a_fault_is_retried_and_then_an_error_in_one_line(faulty, kind):
     faulty.forget(kinds={kind: FAULTS[kind]})
     started = time.monotonic()
     patience = 0.2 if kind in HANGING else 30.0
-    (completion,) = client(faulty.url, timeout=patience).write(requests(1))
+    (completion,) = client(faulty.url, timeout=patience).generate(requests(1))
     assert completion.outcome is Outcome.ERROR
     assert completion.detail
     assert completion.detail.isprintable()
@@ -51,7 +51,7 @@ def test_a_fault_is_retried_and_then_an_error_in_one_line(faulty, kind):
 @pytest.mark.parametrize("kind", ODD)
 def test_an_odd_answer_is_an_answer(faulty, kind):
     faulty.forget(kinds={kind: ODD[kind]})
-    answers = client(faulty.url).write(requests(3))
+    answers = client(faulty.url).generate(requests(3))
     assert all(answer.outcome is Outcome.ANSWERED for answer in answers)
     assert [answer.prompt_tokens for answer in answers] == [len(body) for body in faulty.asked]
     for answer, body in zip(answers, faulty.asked, strict=True):
@@ -65,17 +65,17 @@ def test_an_answer_may_be_as_large_as_the_limit_and_no_larger(server, monkeypatc
     for room, outcome in ((0, Outcome.ANSWERED), (1, Outcome.ERROR)):
         text = b"x" * (5000 - size + room)
         server.script = lambda seen, number, text=text: Reply(body % text)
-        (answer,) = client(server.url, retries=0).write(requests(1))
+        (answer,) = client(server.url, retries=0).generate(requests(1))
         assert answer.outcome is outcome
 
 
 @pytest.mark.parametrize("kind", ["without end", "a bomb", "a bomb in a bomb"])
 def test_no_more_than_the_limit_is_in_memory(faulty, kind):
     faulty.forget(kinds={kind: FAULTS[kind]})
-    client(faulty.url, retries=0).write(requests(1))  # allocates what stays
+    client(faulty.url, retries=0).generate(requests(1))  # allocates what stays
     tracemalloc.start()
     try:
-        client(faulty.url, retries=0).write(requests(1))
+        client(faulty.url, retries=0).generate(requests(1))
         held = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -89,7 +89,7 @@ def test_no_more_than_the_limit_is_in_memory(faulty, kind):
 def test_whatever_a_server_sends_becomes_an_outcome_or_one_line(faulty, sent):
     faulty.forget(kinds={"noise": sends(lambda body: sent)})
     try:
-        (answer,) = client(faulty.url, retries=0).write(requests(1))
+        (answer,) = client(faulty.url, retries=0).generate(requests(1))
         outcome, message = answer.outcome, answer.detail
     except LongRMError as error:
         outcome, message = Outcome.ERROR, str(error)
@@ -105,11 +105,11 @@ def test_redirects_are_not_followed_so_that_the_key_stays_here(server, monkeypat
             {}, status, {"Location": f"{elsewhere.url}/v1/chat/completions"}
         )
         with pytest.raises(ModelError, match=str(status)):
-            client(server.url).write(requests(1))
+            client(server.url).generate(requests(1))
         assert not elsewhere.asked
 
 
 def test_each_request_has_its_own_connection(server: Server):
-    answers = client(server.url).write(requests(5))
+    answers = client(server.url).generate(requests(5))
     assert len(answers) == len(server.seen) == 5
     assert len({seen.peer for seen in server.seen}) == 5

@@ -38,7 +38,7 @@ def failing(times, reply):
 def test_requests_follow_the_protocol_and_answers_keep_their_order(server):
     asking, shares = client(server, extra={"top_p": 0.5}), []
     asking.on_progress = shares.append
-    answers = asking.write(requests(20))
+    answers = asking.generate(requests(20))
     assert shares == [done / 20 for done in range(1, 21)]
     assert [answer.text for answer in answers] == [f"echo of question {index}" for index in range(20)]
     assert {(a.outcome, a.prompt_tokens, a.completion_tokens) for a in answers} == {(Outcome.ANSWERED, 10, 5)}
@@ -56,9 +56,9 @@ def test_requests_follow_the_protocol_and_answers_keep_their_order(server):
 
 def test_headers_have_the_key_and_nothing_about_this_machine(server, monkeypatch):
     monkeypatch.setenv("OPENAI_ORG_ID", "an-organization")
-    client(server).write(requests(1))
+    client(server).generate(requests(1))
     monkeypatch.delenv("OPENAI_API_KEY")
-    client(server).write(requests(1))
+    client(server).generate(requests(1))
     with_key, without = (
         {name.lower(): value for name, value in seen.headers.items()} for seen in server.seen
     )
@@ -99,7 +99,7 @@ def test_concurrency_is_reached_and_never_exceeded(server, concurrency):
         return echo(seen)
 
     server.script = script
-    answers = client(server, concurrency=concurrency).write(requests(4 * concurrency))
+    answers = client(server, concurrency=concurrency).generate(requests(4 * concurrency))
     assert {answer.outcome for answer in answers} == {Outcome.ANSWERED}
     assert most == concurrency
 
@@ -107,7 +107,7 @@ def test_concurrency_is_reached_and_never_exceeded(server, concurrency):
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 503])
 def test_transient_failures_are_retried_with_growing_pauses(server, naps, status):
     server.script = failing(3, Reply({"error": {"message": "busy"}}, status))
-    (answer,) = client(server).write(requests(1))
+    (answer,) = client(server).generate(requests(1))
     assert answer.text == "echo of question 0"
     assert len(naps) == 3
     assert all(0.75 * most <= nap <= most for nap, most in zip(naps, (0.5, 1.0, 2.0), strict=True))
@@ -115,10 +115,10 @@ def test_transient_failures_are_retried_with_growing_pauses(server, naps, status
 
 def test_retry_after_is_honored_unless_it_is_too_long(server, naps):
     server.script = failing(1, Reply({}, 429, {"Retry-After": "30"}))
-    client(server).write(requests(1))
+    client(server).generate(requests(1))
     assert naps == [30.0]
     server.script = lambda seen, number: Reply({"error": "tomorrow"}, 429, {"Retry-After": "86400"})
-    (answer,) = client(server).write(requests(1))
+    (answer,) = client(server).generate(requests(1))
     assert answer.outcome is Outcome.ERROR
     assert naps == [30.0]
 
@@ -126,7 +126,7 @@ def test_retry_after_is_honored_unless_it_is_too_long(server, naps):
 def test_retries_are_limited_and_counted(server):
     server.script = lambda seen, number: Reply({"error": {"message": "broken"}}, 500)
     asking = client(server, retries=2)
-    (answer,) = asking.write(requests(1))
+    (answer,) = asking.generate(requests(1))
     assert answer.outcome is Outcome.ERROR
     assert answer.detail == "the server answered 500: broken"
     assert len(server.seen) == asking.endpoint.requests == 3
@@ -144,7 +144,7 @@ def test_retries_are_limited_and_counted(server):
 def test_what_fails_for_every_request_ends_the_run_at_once(server, reply, words):
     server.script = lambda seen, number: reply
     with pytest.raises(ModelError) as caught:
-        client(server, concurrency=1).write(requests(5))
+        client(server, concurrency=1).generate(requests(5))
     message = str(caught.value)
     assert all(word in message for word in words)
     assert KEY not in message
@@ -158,7 +158,7 @@ def test_a_rejected_request_concerns_no_other(server):
         return echo(seen)
 
     server.script = script
-    answers = client(server).write(requests(3))
+    answers = client(server).generate(requests(3))
     assert [answer.outcome for answer in answers] == [Outcome.ANSWERED, Outcome.ERROR, Outcome.ANSWERED]
     assert answers[1].detail == "the server answered 400: bad seed for ***"
     assert len(server.seen) == 3
@@ -166,7 +166,7 @@ def test_a_rejected_request_concerns_no_other(server):
 
 def test_a_server_that_was_never_there_is_one_error_at_once(closed_port, naps):
     with pytest.raises(ModelError, match=f"http://127.0.0.1:{closed_port}/v1/chat"):
-        client(None, url=f"http://127.0.0.1:{closed_port}").write(requests(20))
+        client(None, url=f"http://127.0.0.1:{closed_port}").generate(requests(20))
     assert naps == []
 
 
@@ -174,12 +174,12 @@ def test_a_server_that_dies_midway_ends_the_run_and_the_answers_are_kept(server,
     cache = str(tmp_path / "answers.sqlite")
     asked = requests(5)
     writer = client(server, cache=cache, concurrency=1, retries=2)
-    writer.write(asked[:3])
+    writer.generate(asked[:3])
     url, writer.endpoint.url = writer.endpoint.url, f"http://127.0.0.1:{closed_port}/v1/chat/completions"
     with pytest.raises(RunError, match=str(closed_port)):
-        writer.write(asked[3:])
+        writer.generate(asked[3:])
     writer.endpoint.url = url
-    assert [answer.text for answer in writer.write(asked)] == [
+    assert [answer.text for answer in writer.generate(asked)] == [
         f"echo of question {index}" for index in range(5)
     ]
     assert len(server.seen) == 5
@@ -204,7 +204,7 @@ def test_a_server_that_leaves_requests_hanging_and_is_gone_ends_the_run(naps):
     stopping = threading.Thread(target=stop_after_two)
     stopping.start()
     with pytest.raises(RunError, match=f"lost http://127.0.0.1:{port}/"):
-        client(None, url=f"http://127.0.0.1:{port}", concurrency=2, timeout=600.0).write(requests(5))
+        client(None, url=f"http://127.0.0.1:{port}", concurrency=2, timeout=600.0).generate(requests(5))
     stopping.join()
     for connection in open_connections:
         connection.close()
@@ -228,7 +228,7 @@ def test_a_slow_server_is_waited_for_unless_its_health_gets_bad(server, first, s
 
     server.script = script
     asking = client(server, retries=0)
-    (answer,) = asking.write(requests(1))
+    (answer,) = asking.generate(requests(1))
     leaving.set()
     assert answer.outcome is (Outcome.ERROR if gone else Outcome.ANSWERED)
     assert (f"/health answers {status}" in answer.detail) is gone
@@ -242,23 +242,23 @@ def test_the_budget_of_requests_counts_retries_and_is_exact(server, tmp_path):
     cache = str(tmp_path / "answers.sqlite")
     server.script = failing(1, Reply({}, 500))
     with pytest.raises(RunError, match=r"4 requests and 45 tokens.*answers\.sqlite"):
-        client(server, cache=cache, concurrency=2, max_requests=4).write(requests(6))
+        client(server, cache=cache, concurrency=2, max_requests=4).generate(requests(6))
     assert len(server.seen) == 4
-    again = client(server, cache=cache, concurrency=2, max_requests=4).write(requests(6))
+    again = client(server, cache=cache, concurrency=2, max_requests=4).generate(requests(6))
     assert [answer.text for answer in again] == [f"echo of question {index}" for index in range(6)]
     assert len(server.seen) == 7
-    assert len(client(server, max_requests=6).write(requests(6))) == 6, "just enough is enough"
+    assert len(client(server, max_requests=6).generate(requests(6))) == 6, "just enough is enough"
 
 
 def test_the_budget_of_tokens_counts_what_is_read_and_generated(server):
     with pytest.raises(RunError, match="3 requests and 45 tokens"):
-        client(server, concurrency=1, max_total_tokens=31).write(requests(6))
+        client(server, concurrency=1, max_total_tokens=31).generate(requests(6))
     assert len(server.seen) == 3
 
 
 def test_write_works_while_an_event_loop_is_running(server):
     async def notebook():
-        return client(server).write(requests(2))
+        return client(server).generate(requests(2))
 
     assert [answer.text for answer in asyncio.run(notebook())] == ["echo of question 0", "echo of question 1"]
 
@@ -290,7 +290,7 @@ def test_an_interrupt_leaves_nothing_behind(server):
     other = threading.Thread(target=interrupt)
     other.start()
     with pytest.raises(KeyboardInterrupt):
-        client(server, concurrency=3).write(requests(9))
+        client(server, concurrency=3).generate(requests(9))
     other.join()
     done.set()
     assert len(server.seen) <= 3
@@ -320,7 +320,7 @@ def test_an_interrupt_that_another_thread_receives_works_too():
 
         left = pool.submit(interrupt)
         with pytest.raises(KeyboardInterrupt):
-            waiting.write(requests(1))
+            waiting.generate(requests(1))
         assert left.result()
 
 
@@ -328,15 +328,15 @@ def test_an_answer_under_a_schema_reads_as_plain_text(server):
     answer = json.dumps({"analysis": "It is in line two.", "verdict": "[[7]]"})
     server.script = lambda seen, number: said(answer)
     request = replace(requests(1)[0], verdict=r"\[\[([0-9]|10)\]\]")
-    assert client(server, json_schema=True).write([request])[0].text == "It is in line two.\n\n[[7]]"
+    assert client(server, json_schema=True).generate([request])[0].text == "It is in line two.\n\n[[7]]"
     schema = server.seen[0].body["response_format"]["json_schema"]["schema"]
     jsonschema.validate(json.loads(answer), schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"analysis": "It is.", "verdict": "[[11]]"}, schema)
     assert list(schema["properties"]) == ["analysis", "verdict"], "in the order in which they are generated"
 
-    client(server).write([request])
-    client(server, json_schema=True).write(requests(1))
+    client(server).generate([request])
+    client(server, json_schema=True).generate(requests(1))
     assert all("response_format" not in seen.body for seen in server.seen[1:])
 
 
@@ -354,7 +354,7 @@ def test_an_answer_under_a_schema_reads_as_plain_text(server):
 )
 def test_the_outcome_follows_from_how_the_answer_ended(server, finish, message, outcome):
     server.script = lambda seen, number: said("text", finish, **message)
-    (answer,) = client(server, retries=0).write(requests(1))
+    (answer,) = client(server, retries=0).generate(requests(1))
     assert answer.outcome is outcome
     assert (answer.detail == "") is (outcome is Outcome.ANSWERED)
 
@@ -362,7 +362,7 @@ def test_the_outcome_follows_from_how_the_answer_ended(server, finish, message, 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_thinking_is_separate(server, field):
     server.script = lambda seen, number: said("[[A]]", **{field: "first B, then"})
-    (answer,) = client(server).write(requests(1))
+    (answer,) = client(server).generate(requests(1))
     assert (answer.text, answer.thinking) == ("[[A]]", "first B, then")
 
 
@@ -383,4 +383,4 @@ def test_thinking_is_separate(server, field):
 )
 def test_the_outcome_of_a_rejection_is_read_from_the_message(server, body, status, outcome):
     server.script = lambda seen, number: Reply({"error": body}, status)
-    assert client(server).write(requests(1))[0].outcome is outcome
+    assert client(server).generate(requests(1))[0].outcome is outcome

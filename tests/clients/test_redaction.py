@@ -135,7 +135,7 @@ def test_messages_logs_and_cache_do_not_contain_the_key(
 
     client = OpenAIClient(server.url, "tiny", settings)
     try:
-        (answer,) = client.write(requests(1))
+        (answer,) = client.generate(requests(1))
         shown = answer.detail
         assert answer.outcome is not Outcome.ANSWERED
     except LongRMError as error:
@@ -153,11 +153,11 @@ def test_a_key_that_is_a_word_of_every_answer_changes_none(server, monkeypatch, 
     text = f"{key}: I choose A, for its content. [[A]]"
     server.script = lambda seen, number: said(text)
     monkeypatch.setenv("OPENAI_API_KEY", key)
-    assert OpenAIClient(server.url, "tiny", Remote()).write(requests(1))[0].text == text
+    assert OpenAIClient(server.url, "tiny", Remote()).generate(requests(1))[0].text == text
 
 
 def test_the_outcome_is_read_before_the_key_is_hidden(server, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "maximum context length")
     server.script = lambda seen, number: Reply({"error": {"message": "the maximum context length is 8"}}, 400)
-    (answer,) = OpenAIClient(server.url, "tiny", Remote()).write(requests(1))
+    (answer,) = OpenAIClient(server.url, "tiny", Remote()).generate(requests(1))
     assert (answer.outcome, answer.detail) == (Outcome.TOO_LONG, "the *** is 8")

@@ -176,7 +176,7 @@ def check(
 ) -> None:
     encoded = encode(ours, [say("user", prompt)], [[say("assistant", text)] for text in responses])
     assert encoded.prompt
-    for text, ids, own in zip(responses, encoded.responses, encoded.written, strict=True):
+    for text, ids, own in zip(responses, encoded.responses, encoded.completion_tokens, strict=True):
         messages = [say("user", prompt), say("assistant", text)]
         assert [*encoded.prompt, *ids] == theirs.apply_chat_template(messages)["input_ids"], text
         assert 0 < len(own) <= len(ids)
@@ -213,13 +213,13 @@ def test_what_one_response_changes_of_the_prompt_is_shared_by_none_and_written_b
     prompt, ask = ours.prompt_ids([say("user", PROMPT)]), [say("user", PROMPT)]
     plain = encode(ours, ask, [[say("assistant", "It")]])
     assert plain.prompt == prompt
-    assert plain.written == [range(-len(plain.responses[0]), 0)]
+    assert plain.completion_tokens == [range(-len(plain.responses[0]), 0)]
     both = encode(ours, ask, [[say("assistant", "It")], [say("assistant", "\n\nIt")]])
     assert both.prompt == prompt[:-1]
     assert both.responses[0] == [prompt[-1], *plain.responses[0]]
-    assert [*map(len, both.written)] == [len(plain.responses[0]), len(both.responses[1])]
+    assert [*map(len, both.completion_tokens)] == [len(plain.responses[0]), len(both.responses[1])]
     assert ours.backend.id_to_token(both.responses[1][0]) == "ĊĊ", "one token over the seam"
-    assert both.only([1]).written == both.written[1:]
+    assert both.only([1]).completion_tokens == both.completion_tokens[1:]
     # What was computed before: the prompt's line break and the response's own, as two tokens.
     assert [*prompt, *ours.encode("\n\nIt<|im_end|>\n")] != [*both.prompt, *both.responses[1]]
 

@@ -56,7 +56,7 @@ def test_training_reads_the_tools_and_counts_no_results(kind, put, tmp_path, mon
         found[name] = rows[0].tokens
         assert again[0].tokens == rows[0].tokens
         assert "degrees: 21" not in ours.decode(
-            [rows[0].tokens.responses[0][place] for place in rows[0].tokens.written[0]]
+            [rows[0].tokens.responses[0][place] for place in rows[0].tokens.completion_tokens[0]]
         )
     assert [*found["with"].prompt, *found["with"].responses[0]] == whole
     assert [*found["without"].prompt, *found["without"].responses[0]] != whole

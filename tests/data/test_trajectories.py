@@ -54,8 +54,8 @@ def test_a_template_that_moves_the_tools_shares_what_stays():
     assert "AVAILABLE_TOOLS" in ours.decode(stays.prompt)
     assert "AVAILABLE_TOOLS" not in ours.decode(moves.prompt)
     with pytest.raises(DataError, match="differently once more follows"):
-        encode(ours, PROMPT, RESPONSES, TOOLS, written=True)
-    assert len(encode(ours, PROMPT, RESPONSES[:3], TOOLS, written=True).written) == 3
+        encode(ours, PROMPT, RESPONSES, TOOLS, completion_tokens=True)
+    assert len(encode(ours, PROMPT, RESPONSES[:3], TOOLS, completion_tokens=True).completion_tokens) == 3
 
 
 # Those whose training templates of TRL mark the same characters as ours: the rest count a header, or a thought that the
@@ -67,9 +67,9 @@ def test_own_tokens_are_those_that_transformers_marks_as_the_assistants(name, re
     marked = theirs.apply_chat_template(
         [*PROMPT, *response], tools=[*TOOLS], return_dict=True, return_assistant_tokens_mask=True
     )
-    encoded = encode(ours, PROMPT, [response], TOOLS, written=True)
+    encoded = encode(ours, PROMPT, [response], TOOLS, completion_tokens=True)
     end = len(marked["input_ids"])
-    (written,) = encoded.written
+    (written,) = encoded.completion_tokens
     assert {end + place for place in written} == {
         at for at, own in enumerate(marked["assistant_masks"]) if own
     }
@@ -81,8 +81,8 @@ def test_own_tokens_are_those_that_transformers_marks_as_the_assistants(name, re
 def test_neither_results_nor_users_turns_count(name):
     ours, _ = pair_of_tokenizers(WRITTEN_HERE[name])
     responses = RESPONSES if name == "hermes" else RESPONSES[:3]
-    encoded = encode(ours, PROMPT, responses, TOOLS, written=True)
-    for response, ids, written in zip(responses, encoded.responses, encoded.written, strict=True):
+    encoded = encode(ours, PROMPT, responses, TOOLS, completion_tokens=True)
+    for response, ids, written in zip(responses, encoded.responses, encoded.completion_tokens, strict=True):
         text = ours.decode([ids[place] for place in written])
         left_out = ours.decode([ids[place] for place in range(-len(ids), 0) if place not in {*written}])
         for message in response:
@@ -90,16 +90,16 @@ def test_neither_results_nor_users_turns_count(name):
             assert message["content"] in holder
             assert not message["content"] or message["content"] not in other
         assert text.count(ours.closing()) == sum(one["role"] == "assistant" for one in response)
-    assert encoded.only([1]).written == [encoded.written[1]]
+    assert encoded.only([1]).completion_tokens == [encoded.completion_tokens[1]]
 
 
 def test_a_response_may_begin_with_the_result_of_the_prompts_last_call():
     ours, theirs = pair_of_tokenizers(WRITTEN_HERE["hermes"])
     prompt, responses = (*PROMPT, ANSWERED[0]), (ANSWERED[1:], (ANSWERED[1], say("assistant", "No.")))
-    encoded = encode(ours, prompt, responses, TOOLS, written=True)
+    encoded = encode(ours, prompt, responses, TOOLS, completion_tokens=True)
     wholes = [theirs.apply_chat_template([*prompt, *one], tools=[*TOOLS])["input_ids"] for one in responses]
     assert [[*encoded.prompt, *own] for own in encoded.responses] == wholes
-    (first, _), ids = encoded.written, encoded.responses[0]
+    (first, _), ids = encoded.completion_tokens, encoded.responses[0]
     assert "degrees" in ours.decode(ids)
     assert "21 degrees." in ours.decode([ids[place] for place in first])
     assert "tool_response" not in ours.decode([ids[place] for place in first])
@@ -108,8 +108,8 @@ def test_a_response_may_begin_with_the_result_of_the_prompts_last_call():
 def test_own_tokens_need_a_template_and_a_turn_of_the_assistant():
     ours, _ = pair_of_tokenizers(WRITTEN_HERE["hermes"])
     with pytest.raises(DataError, match="no turn of the assistant"):
-        encode(ours, PROMPT, [(say("user", "a"), say("user", "b"))], written=True)
+        encode(ours, PROMPT, [(say("user", "a"), say("user", "b"))], completion_tokens=True)
     bare = type(ours).from_backend(ours.backend)
     with pytest.raises(DataError, match="needs a tokenizer with a chat template"):
-        encode(bare, PROMPT, [ANSWERED, PLAIN], written=True)
-    assert encode(bare, PROMPT, [ANSWERED, PLAIN]).own is None
+        encode(bare, PROMPT, [ANSWERED, PLAIN], completion_tokens=True)
+    assert encode(bare, PROMPT, [ANSWERED, PLAIN]).assistant_spans is None

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from longrm.reward_models.trials import together
+from longrm.reward_models.trials import aggregate_trials
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome, Trial
 
@@ -46,7 +46,7 @@ def _asked(name: str, *answers: tuple[Sequence[int], Sequence[float]], **fields:
         )
         for order, scores in answers
     )
-    whole = together(trials)
+    whole = aggregate_trials(trials)
     return _judgment(name, outcome=whole.outcome, scores=whole.scores, trials=trials, **fields)
 
 

@@ -11,7 +11,7 @@ from longrm import read_run
 from longrm.benchmarks import LoadedBenchmark
 from longrm.cli.evaluate import print_evaluation
 from longrm.cli.runs import command as runs
-from longrm.clients import Completion, Writer
+from longrm.clients import Completion, TextGenerator
 from longrm.errors import ConfigError, DataError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.estimates import ratio
@@ -114,7 +114,7 @@ def test_records_are_logged_and_old_logs_still_load(tmp_path, judgment):
     assert [one.committed for one in Log(tmp_path / JUDGMENTS, JudgmentRecord)] == [record.committed, None]
 
 
-class Knowing(Writer):
+class Knowing(TextGenerator):
     """A judge of records: knows the answer to some questions, and judges some of them wrong, by fixed rules."""
 
     name = "knowing"
@@ -126,7 +126,7 @@ class Knowing(Writer):
         self._stop_after = stop_after
         self.asked = 0
 
-    def write(self, requests):
+    def generate(self, requests):
         return [self._answer(request) for request in requests]
 
     def _answer(self, request):

@@ -181,7 +181,7 @@ path = "{base}"
 precision = "bfloat16"
 lora.rank = 2
 [memory]
-tokens_per_forward = 256
+max_tokens_per_microbatch = 256
 """
 MANY = [1, *range(5, 41, 4)]
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from longrm.data.joining import Encoded
 from longrm.modeling.attention import SHARED_PREFIX
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.training.batches import Batches, Example, MicroBatch
 from longrm.training.objectives import SFT, BradleyTerry, Objective, Preference
 from longrm.training.settings import LossSettings
@@ -38,8 +38,8 @@ WHOLE, MIDDLE, SINGLE = 100_000, 250, 1
 
 
 def make_examples() -> list[Example]:
-    draws = Draws("invariances")
-    ids = lambda n: [3 + draws.below(VOCABULARY - 3) for _ in range(n)]  # noqa: E731  # one line
+    rng = Rng("invariances")
+    ids = lambda n: [3 + rng.below(VOCABULARY - 3) for _ in range(n)]  # noqa: E731  # one line
     document = ids(45)
     examples = []
     for number, (prompt, responses, ranks) in enumerate(SHAPES):
@@ -82,7 +82,7 @@ OBJECTIVES: dict[str, tuple[Callable[..., Objective], dict[str, Any]]] = {
     "bradley_terry": (ranking, {}),
     "centered": (ranking, {"centering": 0.1}),
     "hardest": (ranking, {"kind": "hardest"}),
-    "mean_inside": (ranking, {"kind": "mean_inside"}),
+    "mean_rejected": (ranking, {"kind": "mean_rejected"}),
     "plackett_luce": (ranking, {"kind": "plackett_luce"}),
 }
 COMPARING = [name for name in OBJECTIVES if name != "sft"]

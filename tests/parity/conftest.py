@@ -22,7 +22,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.shapes import build_trees
 from longrm.modeling.shared_prefix import pack
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.training.batches import Example, MicroBatch
 from longrm.training.objectives import Objective
 from longrm.types import Message
@@ -37,10 +37,10 @@ SHAPES = [(101, 19, 7), (101, 5, 12), (67, 11, 30)]  # words of prompt, chosen, 
 @pytest.fixture(scope="session")
 def rows() -> list[dict[str, str]]:
     """Preferences as a user writes them: two questions about one document, and another prompt; texts are of words."""
-    draws = Draws("parity")
+    rng = Rng("parity")
 
     def words(count: int) -> str:
-        return " ".join(f"w{draws.below(VOCABULARY - 4)}" for _ in range(count))
+        return " ".join(f"w{rng.below(VOCABULARY - 4)}" for _ in range(count))
 
     document = words(80)
     prompts = [f"{document} {words(SHAPES[0][0] - 80)}", f"{document} {words(SHAPES[1][0] - 80)}"]

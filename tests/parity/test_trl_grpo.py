@@ -22,7 +22,7 @@ from longrm.modeling.group_sampling import Sample
 from longrm.modeling.loading import LanguageModel
 from longrm.modeling.shared_prefix import Packed
 from longrm.reward_models.verdict_rewards import VerdictScore
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.runs.progress import no_progress
 from longrm.training.batches import Batches, Example, MicroBatch
 from longrm.training.objectives import GRPO
@@ -37,11 +37,11 @@ LENGTHS = [(3, MOST, 1, 8), (MOST, 2, 5, MOST), (6, 4, MOST, 9)]  # those of MOS
 REWARDS = [(1.1, 0.0, 0.1, 1.0), (0.1, 0.1, 0.1, 0.1), (0.0, 1.1, 1.1, 0.3)]  # one group is constant
 GROUP, RATE = 4, 0.5  # the rate of the step between the iterations, after which some ratios are clipped
 
-draws = Draws("rollouts")
+rng = Rng("rollouts")
 
 
 def ids(count: int) -> list[int]:
-    return [4 + draws.below(VOCABULARY - 4) for _ in range(count)]
+    return [4 + rng.below(VOCABULARY - 4) for _ in range(count)]
 
 
 DOCUMENT = ids(60)
@@ -169,7 +169,7 @@ def ours(tokenizer, tmp_path, monkeypatch) -> Callable[..., Batches]:
     monkeypatch.setattr(RolloutSettings, "reward", lambda _: Rewards())
 
     def make(case: Case, model: Any, budget: int = 10_000) -> Batches:
-        settings = case.settings(tokens_per_forward=budget)
+        settings = case.settings(max_tokens_per_microbatch=budget)
         objective = GRPO(settings.loss)
         assert settings.rollouts is not None
         objective.rollouts = settings.rollouts

@@ -25,7 +25,7 @@ from longrm.config import Config
 from longrm.evaluation.estimates import paired_difference
 from longrm.evaluation.summaries import AboveChanceReach, ContextBoundary, Crossing
 from longrm.evaluation.summarize import summarize
-from longrm.reward_models.trials import together
+from longrm.reward_models.trials import aggregate_trials
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import Log
 from longrm.runs.records import UNDEFINED, ExampleRecord, GoldRecord, JudgmentRecord, StepRecord, TimingRecord
@@ -124,7 +124,7 @@ def written(
         length, task = lengths[number % len(lengths)], ("Cite", "Code", "Math")[number % 3]
         orders = [order for order in ((1, 0), (0, 1)) for _ in range(votes)]
         trials = tuple(_trial(order, number, rng) for order in orders)
-        whole = together(trials)
+        whole = aggregate_trials(trials)
         records.append(
             JudgmentRecord(
                 id=f"{task}-{length}-{number:04}",

@@ -2,7 +2,7 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
-from longrm.clients import Completion, Writer
+from longrm.clients import Completion, TextGenerator
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.reward_models.generative import GenerativeRewardModel
@@ -12,7 +12,7 @@ from longrm.types import Outcome, Query, Span, text_of
 GOOD, BAD = "The code is copper.", "The code is amber."
 
 
-class Script(Writer):
+class Script(TextGenerator):
     """Answers with what a function makes of a request, and keeps what it was asked."""
 
     name = "script"
@@ -22,7 +22,7 @@ class Script(Writer):
         self.batches = []
         self._answer, self._counts = answer, counts
 
-    def write(self, requests):
+    def generate(self, requests):
         self.batches.append(list(requests))
         answers = [self._answer(request) for request in requests]
         return [

@@ -90,7 +90,7 @@ def test_logits_are_only_computed_at_the_responses_and_in_slices(folder, monkeyp
     monkeypatch.setattr(shared_prefix, "LOGITS_AT_ONCE", 16 * bytes_tokenizer().vocab_size)
     asked = queries((200, 4), (60, 2))
     model = longrm.load(f"likelihood:{folder}")
-    expected = sum(sum(map(len, item.written)) for query in asked for item in model._items(query))
+    expected = sum(sum(map(len, item.completion_tokens)) for query in asked for item in model._items(query))
     sliced = model.judge(asked)
     assert sum(rows) == expected
     assert max(rows) == 16

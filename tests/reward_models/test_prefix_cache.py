@@ -118,14 +118,14 @@ def test_memory_that_runs_out_while_prompts_are_laid_out_is_the_outcome_of_one_q
     asked = queries((40, 2), (300, 2), (60, 2))
     truth = [judgment.scores for judgment in model.judge(asked)]
     model.keep_prefixes(2**19)
-    lay_out = model.kept.pack
+    lay_out = model.prefix_cache.pack
 
     def narrow(trees):
         if len(trees) > 1 or len(trees[0].prefix) > 290:
             raise MemoryError
         return lay_out(trees)
 
-    monkeypatch.setattr(model.kept, "pack", narrow)
+    monkeypatch.setattr(model.prefix_cache, "pack", narrow)
     judged = model.judge(asked)
     assert [judgment.outcome for judgment in judged] == [Outcome.ANSWERED, Outcome.ERROR, Outcome.ANSWERED]
     assert "out of memory" in judged[1].detail

@@ -8,12 +8,12 @@ from click.testing import CliRunner
 from tokenizers import models, pre_tokenizers
 
 from longrm.cli.evaluate import command as evaluate
-from longrm.clients import Completion, Request, Writer
+from longrm.clients import Completion, Request, TextGenerator
 from longrm.data import write
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
-from longrm.modeling import local_writer
-from longrm.modeling.local_writer import LocalWriter
+from longrm.modeling import local_generator
+from longrm.modeling.local_generator import LocalTextGenerator
 from longrm.reward_models import load
 from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.reward_models.groups import GroupRewardModel
@@ -28,7 +28,7 @@ GOOD, BAD, WORST = "The code is copper.", "The code is amber.", "There is no cod
 SOLVING = JudgeSettings(solve=True, retries=0)
 
 
-class Script(Writer):
+class Script(TextGenerator):
     """Writes the first of its two texts as its own answer, and the second one as its verdict."""
 
     name = "script"
@@ -38,7 +38,7 @@ class Script(Writer):
         self.questions, self.verdicts = [], []
         self._own, self._verdict = own, verdict
 
-    def write(self, requests):
+    def generate(self, requests):
         return [self._completion(request) for request in requests]
 
     def _completion(self, request):
@@ -209,7 +209,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_local_model_reads_every_prompt_once(folder, monkeypatch):
-    monkeypatch.setattr(local_writer, "_TOGETHER", 2)
+    monkeypatch.setattr(local_generator, "_TOGETHER", 2)
     some = queries((60, 2), (90, 2), (75, 2))
     both = [
         Query(one.id, one.prompt, one.responses[::step], one.context, trial=trial)
@@ -218,7 +218,7 @@ def test_a_local_model_reads_every_prompt_once(folder, monkeypatch):
     ]
 
     def judge(keeps):
-        writer, read = LocalWriter.load(str(folder)), []
+        writer, read = LocalTextGenerator.load(str(folder)), []
         forward = writer._sampler._forward
         monkeypatch.setattr(writer, "keeps_prompt", keeps)
         counted = lambda ids, *rest: read.append(len(ids)) or forward(ids, *rest)  # noqa: E731
@@ -237,7 +237,7 @@ def test_a_local_model_reads_every_prompt_once(folder, monkeypatch):
         # The first turn alone, asked of the same model: nothing else decides the answer.
         form = GenerativeRewardModel(writer, SOLVING)._formats["pairwise"]
         ((asks, _),) = form.render_turns(both[place])
-        (alone,) = writer.write([Request((asks,), OWN)])
+        (alone,) = writer.generate([Request((asks,), OWN)])
         assert (alone.text, alone.outcome) == (one.committed.text, one.committed.outcome)
         questions += alone.prompt_tokens
     # Negative control: if all questions come before all verdicts, every question is read again but for its opening,

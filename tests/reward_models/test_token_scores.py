@@ -9,7 +9,7 @@ from longrm.errors import ConfigError
 from longrm.judging import TOKEN_FORMATS, load_token_format
 from longrm.reward_models import JudgeSettings
 from longrm.reward_models import packed as tokens_read
-from longrm.reward_models.trials import points
+from longrm.reward_models.trials import to_scores
 from longrm.types import Outcome
 
 from .tiny_models import CHATML, Plain, bytes_tokenizer, make_model, queries
@@ -91,7 +91,7 @@ def test_both_orders_are_averaged_and_share_the_document(folder, monkeypatch):
     turned = replace(query, responses=query.responses[::-1])
     (one,), (other,) = model.judge([query]), model.judge([turned])
     expected = [(a + b) / 2 for a, b in zip(one.scores, other.scores[::-1], strict=True)]
-    assert points(trial) == pytest.approx(expected, abs=TOLERANCE)
+    assert to_scores(trial) == pytest.approx(expected, abs=TOLERANCE)
     alone = read[1]
     assert read[0] < 1.6 * alone, "two prompts over one document"
 

@@ -2,7 +2,7 @@ from itertools import permutations
 
 import pytest
 
-from longrm.reward_models.trials import best, latin_square, points, together, trial_of
+from longrm.reward_models.trials import aggregate_trials, best, latin_square, to_scores, trial_of
 from longrm.types import Judgment, Outcome, Trial
 
 
@@ -31,15 +31,15 @@ def test_scores_and_rankings_return_to_the_comparison_s_own_order(order):
 
 
 def test_a_ranking_is_worth_one_to_zero_and_a_silent_trial_nothing():
-    assert points(Trial(order=(0, 1, 2), outcome=Outcome.ANSWERED, ranking=(2, 0, 1))) == (0.5, 0.0, 1.0)
-    assert points(Trial(order=(0, 1), outcome=Outcome.UNPARSED)) == ()
+    assert to_scores(Trial(order=(0, 1, 2), outcome=Outcome.ANSWERED, ranking=(2, 0, 1))) == (0.5, 0.0, 1.0)
+    assert to_scores(Trial(order=(0, 1), outcome=Outcome.UNPARSED)) == ()
 
 
 def test_a_judge_that_follows_the_place_is_cancelled():
-    whole = together([answered((0, 1), 1, 0), answered((1, 0), 0, 1)])
+    whole = aggregate_trials([answered((0, 1), 1, 0), answered((1, 0), 0, 1)])
     assert whole.scores == (0.5, 0.5)
     assert best(whole) == {0, 1}
-    assert best(together([answered((0, 1), 1, 0), answered((1, 0), 1, 0)])) == {0}
+    assert best(aggregate_trials([answered((0, 1), 1, 0), answered((1, 0), 1, 0)])) == {0}
 
 
 def test_orders_weigh_the_same_however_many_votes_were_answered():
@@ -48,19 +48,19 @@ def test_orders_weigh_the_same_however_many_votes_were_answered():
         answered((1, 0), 0, 1),
         *[Trial(order=(1, 0), outcome=Outcome.UNPARSED, detail="no verdict")] * 2,
     ]
-    assert together([*votes, *others]).scores == (0.5, 0.5)
+    assert aggregate_trials([*votes, *others]).scores == (0.5, 0.5)
 
 
 def test_equal_shares_tie_exactly():
     thirds = [answered((0, 1), 1, 0)] * 2 + [answered((0, 1), 0, 1)]
     mirrored = [answered((1, 0), 0, 1)] * 2 + [answered((1, 0), 1, 0)]
-    whole = together([*thirds, *mirrored])
+    whole = aggregate_trials([*thirds, *mirrored])
     assert whole.scores[0] == whole.scores[1] == 0.5
 
 
 def test_an_order_without_an_answer_leaves_the_whole_unanswered_and_an_error_an_error():
     silent = Trial(order=(1, 0), outcome=Outcome.TRUNCATED, detail="ran out of room")
-    whole = together([answered((0, 1), 1, 0), silent])
+    whole = aggregate_trials([answered((0, 1), 1, 0), silent])
     assert (whole.outcome, whole.scores, whole.detail) == (Outcome.TRUNCATED, (), "ran out of room")
     failed = Trial(order=(1, 0), outcome=Outcome.ERROR, detail="connection lost")
-    assert together([silent, answered((0, 1), 1, 0), failed]).outcome is Outcome.ERROR
+    assert aggregate_trials([silent, answered((0, 1), 1, 0), failed]).outcome is Outcome.ERROR

@@ -39,7 +39,7 @@ def test_random_schedules(names, count):
                     found = waiting[index].result(60)
                     assert list(found.scores) == pytest.approx(plain.score(prompt, responses), abs=TOLERANCE)
                     cached += found.cached_tokens
-            assert len(model.kept.table) * model.kept.block_bytes <= 2**18
+            assert len(model.prefix_cache.table) * model.prefix_cache.block_bytes <= 2**18
     finally:
         worker.stop(60)
     assert not worker.alive
@@ -51,7 +51,7 @@ def test_a_corrupt_cache_changes_scores(names):
     model.keep_prefixes(2**20)
     prompt = words(random.Random(0), 40)
     (before,) = model.score(prompt, ["w1"])
-    for keys_values in next(iter(model.kept._pools.values()))._layers:
+    for keys_values in next(iter(model.prefix_cache._pools.values()))._layers:
         for part in keys_values:
             part.add_(0.5)
     (after,) = model.score(prompt, ["w1"])

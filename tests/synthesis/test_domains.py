@@ -4,7 +4,7 @@ import pytest
 
 from longrm.data import read_demonstrations
 from longrm.errors import ConfigError
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.synthesis.domains import DOMAINS, Domain, draw_tag, free_name, language_of
 from longrm.synthesis.recipes import short_to_long
 from longrm.types import message_text
@@ -45,11 +45,11 @@ def test_context_and_question_come_first_so_that_responses_share_them():
 
 
 def test_tags_are_in_no_text_and_blocks_cannot_be_closed_from_inside():
-    first = draw_tag([], Draws("a"))
+    first = draw_tag([], Rng("a"))
     assert first.isalpha()
     assert first.isupper()
-    assert draw_tag([f"so <{first}> is taken"], Draws("a")) != first
-    assert len({draw_tag([], Draws(n)) for n in range(200)}) > 190
+    assert draw_tag([f"so <{first}> is taken"], Rng("a")) != first
+    assert len({draw_tag([], Rng(n)) for n in range(200)}) > 190
     assert free_name("response", ["</response>", "< response-2>"]) == "response-3"
     text = DOMAINS["chat"].prompt("en", "", "Q", "R</response><response>10", tag="", rubric=False)
     assert text.count("<response-2>\n") == 1

@@ -3,7 +3,7 @@ import threading
 import time
 from dataclasses import replace
 
-from longrm.clients import Completion, Writer
+from longrm.clients import Completion, TextGenerator
 from longrm.runs.logs import Log
 from longrm.synthesis.models import SPENDING, ModelSettings, PaidAnswer, ServedModel
 from longrm.synthesis.pipeline import open_models
@@ -13,13 +13,13 @@ from longrm.types import Outcome
 from ..clients.conftest import Reply, requests, server  # noqa: F401  # the server is a fixture
 
 
-class Echo(Writer):
+class Echo(TextGenerator):
     name, limit = "echo", None
 
     def __init__(self):
         self.asked = []
 
-    def write(self, requests):
+    def generate(self, requests):
         self.asked.append(list(requests))
         return [Completion(Outcome.ANSWERED, request.messages[0]["content"]) for request in requests]
 
@@ -31,7 +31,7 @@ def ask(model, prompts):
     return [answer.text for answer in asyncio.run(model.ask(prompts))]
 
 
-class Endless(Writer):
+class Endless(TextGenerator):
     """As a model that writes a long text: it computes for 20 seconds."""
 
     name, limit = "endless", None
@@ -39,7 +39,7 @@ class Endless(Writer):
     def __init__(self):
         self.began, self.ended = threading.Event(), threading.Event()
 
-    def write(self, requests):
+    def generate(self, requests):
         self.began.set()
         end = time.monotonic() + 20
         try:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.synthesis import chunks
 from longrm.synthesis.chunks import (
     BETWEEN,
@@ -82,7 +82,7 @@ def test_distractors_are_of_other_documents_and_neither_unfit_nor_banned():
     held = pool()
     own, banned = held.chunks[0].group, held.chunks[-1].text
     unfit = np.array([len(piece.text) % 3 == 0 for piece in held.chunks])
-    large, small = held.draw(own, unfit, [banned], Draws("distractors"))
+    large, small = held.draw(own, unfit, [banned], Rng("distractors"))
     fit = {
         piece
         for piece, is_unfit in zip(held.chunks, unfit, strict=True)
@@ -135,7 +135,7 @@ def test_evidence_is_complete_at_uniform_depths(layout):
     tag = "" if layout == "scattered" else "BCD"
     depths = []
     for seed in range(300):
-        laid = lay_out(layout, critical, own, foreign, tag, Draws(seed, "place"))
+        laid = lay_out(layout, critical, own, foreign, tag, Rng(seed, "place"))
         assert [laid.text[start:end] for start, end in laid.evidence] == critical
         before = laid.text[: laid.evidence[0][0]].count(".")
         assert laid.depths[0] == pytest.approx(before / 100, abs=0.006)

@@ -9,7 +9,7 @@ import pytest
 from longrm.errors import DataError
 from longrm.judging.pointwise import Pointwise
 from longrm.reward_models.simulated import ErrorRates
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.synthesis import long_context
 from longrm.synthesis.chunks import cut_chunks
 from longrm.synthesis.documents import Candidate, Document
@@ -161,7 +161,7 @@ def words(text):
 
 
 def drafted(key, *, better=BETTER, worse=WORSE, most=5, error=0.0, readable=True):
-    reply = write_criteria(better, worse, most, Draws(key), error=error, readable=readable)
+    reply = write_criteria(better, worse, most, Rng(key), error=error, readable=readable)
     return re.findall(r'^Criterion: (The response (?:says|does not say) "\w+"\.)$', reply, re.MULTILINE)
 
 

@@ -118,4 +118,4 @@ def test_judgments_are_learned_from_their_first_token_on(
     (record,) = Log(tmp_path / "dpo/reference.jsonl", ReferenceRecord)
     assert record.logprobs == pytest.approx([logprob(start, text)[0] for text in TEXTS[:2]], rel=TOLERANCE)
     (example,) = open_source(settings.data, tokenizer, 0, kind="comparison", limit=10_000).examples()
-    assert list(example.tokens.seams) == [0, 1]
+    assert list(example.tokens.prompt_overlap) == [0, 1]

@@ -10,7 +10,7 @@ from longrm.training.losses import (
     bradley_terry,
     centering,
     hardest,
-    mean_inside,
+    mean_rejected,
     plackett_luce,
 )
 
@@ -18,7 +18,7 @@ TOLERANCE = 1e-12
 KINDS = {
     "bradley_terry": bradley_terry,
     "hardest": hardest,
-    "mean_inside": mean_inside,
+    "mean_rejected": mean_rejected,
     "plackett_luce": plackett_luce,
 }
 PAIR_KINDS = {name: loss for name, loss in KINDS.items() if name != "plackett_luce"}
@@ -46,7 +46,7 @@ def closed_form(kind, scores, ranks, margins=None, probabilities=None):
                 terms = [cost(r[i] - r[j] - margin, p) for i, j in ordered]
             case "hardest":
                 terms = [cost(r[i] - max(worse) - margin, p) for i in best]
-            case "mean_inside":
+            case "mean_rejected":
                 terms = [cost(r[i] - sum(worse) / len(worse) - margin, p) for i in best]
             case "plackett_luce":
                 terms = [

@@ -37,12 +37,12 @@ def example(ranks, **told) -> Example:
     return Example("7", Encoded([5, 6], [[7]] * len(ranks)), ranks, "", **told)
 
 
-@pytest.mark.parametrize("kind", ["bradley_terry", "hardest", "mean_inside", "plackett_luce"])
+@pytest.mark.parametrize("kind", ["bradley_terry", "hardest", "mean_rejected", "plackett_luce"])
 def test_the_kind_names_the_loss(kind, loss):
     assert loss(LossSettings(kind=kind)) == getattr(losses, kind)(SCORES, RANKS)[0].item()
 
 
-@pytest.mark.parametrize("kind", ["bradley_terry", "hardest", "mean_inside"])
+@pytest.mark.parametrize("kind", ["bradley_terry", "hardest", "mean_rejected"])
 def test_label_smoothing_holds_where_a_row_has_no_probability(kind, loss):
     def of(sure):
         return getattr(losses, kind)(SCORES, RANKS, probabilities=[sure] * 2)[0].item()

@@ -310,7 +310,7 @@ def test_out_of_memory_names_the_longest_example_and_what_to_change(tmp_path, re
     with monkeypatch.context() as patched:
         patched.setattr(BradleyTerry, "loss", greedy)
         with pytest.raises(
-            TrainingError, match=r"step 1; .*'records-.*memory\.tokens_per_forward.*longrm plan"
+            TrainingError, match=r"step 1; .*'records-.*memory\.max_tokens_per_microbatch.*longrm plan"
         ):
             train(recipe("bradley_terry"), tmp_path / "run")
     monkeypatch.setattr(trainer, "make_optimizer", greedy)
@@ -448,7 +448,8 @@ def test_a_step_that_needs_more_memory_than_there_is_stops_before_the_first_one(
     needed = plan_training(settings, "cpu").memory.total
     monkeypatch.setattr(running, "available_memory", lambda: int(needed / 1.2))
     with pytest.raises(
-        TrainingError, match=r"--set memory\.tokens_per_forward=\d+ .*reduces it to .*memory\.check=false"
+        TrainingError,
+        match=r"--set memory\.max_tokens_per_microbatch=\d+ .*reduces it to .*memory\.check=false",
     ):
         train(settings, tmp_path / "run")
     assert not (tmp_path / "run").exists()

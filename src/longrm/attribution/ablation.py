@@ -15,8 +15,8 @@ from longrm.data.spans import disjoint_spans, edit_context
 from longrm.errors import DataError
 from longrm.reward_models import RewardModel
 from longrm.reward_models.lexical import LexicalIndex
-from longrm.reward_models.trials import points
-from longrm.rng import Draws
+from longrm.reward_models.trials import to_scores
+from longrm.rng import Rng
 from longrm.types import Judgment, Outcome, Query, Scale, Span, message_text, text_of
 
 Removal = Literal["filler", "deletion"]
@@ -146,7 +146,7 @@ class AblatedScores:
         for one, trial in zip(sets, trials, strict=True):
             if trial.outcome is not Outcome.ANSWERED:
                 raise DataError(f"{trial.outcome}: {trial.detail}")
-            first, *others = (value + 0.0 for value in points(trial))  # turns -0.0 into 0.0
+            first, *others = (value + 0.0 for value in to_scores(trial))  # turns -0.0 into 0.0
             lead = first - others[0] if others else first
             if self._is_verdict:
                 won = self._votes * (1 + lead) / 2
@@ -162,7 +162,7 @@ class AblatedScores:
             body = text.rstrip()
             sources = [self.texts[other] for other in self._unrelated if other != number]
             known = [word for source in sources for word in WORD_OR_MARK.findall(source)]
-            words = cycle(Draws("filler", number).order(known))
+            words = cycle(Rng("filler", number).order(known))
             needed, filler, longer = self._count(body), "", next(words)
             while not filler or self._count(longer) <= needed:
                 filler, longer = longer, f"{longer}{self._space}{next(words)}"
@@ -194,9 +194,9 @@ class _Counted(RewardModel):
         return judgments
 
 
-def random_masks(draws: Draws, parts: int, count: int) -> NDArray[np.bool_]:
+def random_masks(rng: Rng, parts: int, count: int) -> NDArray[np.bool_]:
     """Masks that keep each part with probability one half; [count, parts]."""
-    return np.array([[draws.fraction() < 0.5 for _ in range(parts)] for _ in range(count)], dtype=bool)
+    return np.array([[rng.fraction() < 0.5 for _ in range(parts)] for _ in range(count)], dtype=bool)
 
 
 def left_out(masks: NDArray[np.bool_], units: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -204,7 +204,7 @@ def left_out(masks: NDArray[np.bool_], units: Sequence[Sequence[int]]) -> list[l
     return [[one for at in np.flatnonzero(~mask).tolist() for one in units[at]] for mask in masks]
 
 
-def sentence_weights(scores: AblatedScores, masks: int, draws: Draws) -> tuple[NDArray[np.float64], float]:
+def sentence_weights(scores: AblatedScores, masks: int, rng: Rng) -> tuple[NDArray[np.float64], float]:
     """The weights of all sentences, and the predicted score without any, of a sparse linear model.
 
     Large contexts are searched from parts down to sentences first; sentences that are not candidates have weight 0.
@@ -214,7 +214,7 @@ def sentence_weights(scores: AblatedScores, masks: int, draws: Draws) -> tuple[N
     units = _split(range(len(weights)), SINGLE if len(weights) <= SINGLE else PARTS)
     while any(len(unit) > 1 for unit in units):
         each_alone = ~np.eye(len(units), dtype=bool)
-        drawn = np.concatenate([each_alone, random_masks(draws, len(units), HALVES)])
+        drawn = np.concatenate([each_alone, random_masks(rng, len(units), HALVES)])
         sizes = np.abs(fit(drawn, scores.of(left_out(drawn, units)))[0])
         strongest = [
             at
@@ -226,7 +226,7 @@ def sentence_weights(scores: AblatedScores, masks: int, draws: Draws) -> tuple[N
     candidates = [unit[0] for unit in units]
     if not candidates:
         return weights, whole
-    drawn = random_masks(draws, len(candidates), masks)
+    drawn = random_masks(rng, len(candidates), masks)
     weights[candidates], constant = fit(drawn, scores.of(left_out(drawn, [(one,) for one in candidates])))
     return weights, constant
 

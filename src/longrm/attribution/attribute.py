@@ -25,8 +25,8 @@ from longrm.data.chunking import WORD_OR_MARK, approximate_tokens
 from longrm.data.spans import context_in
 from longrm.errors import DataError
 from longrm.reward_models import RewardModel
-from longrm.reward_models.trials import points
-from longrm.rng import Draws
+from longrm.reward_models.trials import to_scores
+from longrm.rng import Rng
 from longrm.types import Query
 
 MASKS = 48
@@ -84,10 +84,10 @@ def attribute(
         check_plain(query)
         if len(scores.sentences) < 2:
             raise DataError(f"the context needs at least 2 sentences; it has {len(scores.sentences)}")
-        weights, constant = sentence_weights(scores, masks, Draws("attribution", seed, query.id))
+        weights, constant = sentence_weights(scores, masks, Rng("attribution", seed, query.id))
         explained = replace(query, responses=tuple(query.responses[at] for at in target.responses()))
         deviation = None if target.against is None else model.head_deviation(explained)
-        tested = trust(scores, weights, constant, deviation, Draws("trust", seed, query.id))
+        tested = trust(scores, weights, constant, deviation, Rng("trust", seed, query.id))
         weighted = tuple(
             SentenceWeight(one.message, one.start, one.end, float(weight))
             for one, weight in zip(scores.sentences, weights, strict=True)
@@ -137,7 +137,7 @@ def attribute_prompt(
         raise DataError("all responses are equal: there is no lead to explain")
     check_plain(query)
     (trial,) = model.judge_in_all_orders([query])
-    values = points(trial)
+    values = to_scores(trial)
     if not values:
         raise DataError(f"{model.name} gave no scores ({trial.outcome}): {trial.detail}")
     return attribute(model, query, target_of(values, None), removal, masks=masks, seed=seed)
@@ -161,14 +161,14 @@ def trust(
     weights: NDArray[np.float64],
     constant: float,
     head_deviation: float | None,
-    draws: Draws,
+    rng: Rng,
 ) -> Trust:
     """Tests the weights, and the predicted score `constant` without any sentence, on fresh prompts."""
     whole = float(scores.of([()])[0])
-    lds = _lds(scores, weights, constant, draws)
+    lds = _lds(scores, weights, constant, rng)
     raising = [int(at) for at in np.argsort(-weights, kind="stable") if weights[at] > 0]
     # As many others must be left to compare with.
-    tops = tuple(_top(scores, raising[:k], whole, k, draws) for k in _TOPS if 2 * k <= len(weights))
+    tops = tuple(_top(scores, raising[:k], whole, k, rng) for k in _TOPS if 2 * k <= len(weights))
     redundant = _redundant(scores, raising[: _TOPS[1]], whole)
     least_drop = _LEAST_DROP if scores.scale == "logit" else 0.0
     largest = float(np.abs(weights).max(initial=0.0))
@@ -206,9 +206,9 @@ def _not_shown(
     return ""
 
 
-def _lds(scores: AblatedScores, weights: NDArray[np.float64], constant: float, draws: Draws) -> float | None:
+def _lds(scores: AblatedScores, weights: NDArray[np.float64], constant: float, rng: Rng) -> float | None:
     """The correlation of predicted and true scores on prompts that were not scored before."""
-    drawn = random_masks(draws, len(weights), 4 * _FRESH)
+    drawn = random_masks(rng, len(weights), 4 * _FRESH)
     units = [(at,) for at in range(len(weights))]
     fresh = {
         tuple(out): mask
@@ -225,7 +225,7 @@ def _lds(scores: AblatedScores, weights: NDArray[np.float64], constant: float, d
     return float(spearmanr(predicted, true).statistic)
 
 
-def _top(scores: AblatedScores, top: Sequence[int], whole: float, k: int, draws: Draws) -> TopDrop:
+def _top(scores: AblatedScores, top: Sequence[int], whole: float, k: int, rng: Rng) -> TopDrop:
     every = range(len(scores.texts))
     size = scores.token_count
     random_sets = []
@@ -234,7 +234,7 @@ def _top(scores: AblatedScores, top: Sequence[int], whole: float, k: int, draws:
         for one in top:  # another sentence, out of the eight whose length is nearest
             rest = [at for at in every if at not in top and at not in chosen]
             nearest = sorted(rest, key=lambda at: (abs(size(at) - size(one)), at))[:8]
-            chosen += [draws.choice(nearest)] if nearest else []
+            chosen += [rng.choice(nearest)] if nearest else []
         random_sets.append(chosen)
     neighbors: list[int] = []
     for one in top:

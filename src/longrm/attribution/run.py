@@ -33,7 +33,7 @@ from longrm.evaluation.runner import example_of
 from longrm.evaluation.summaries import DEPTH_BINS, AttributionPart, AttributionSummary, DepthBin, depth_bin
 from longrm.modeling.attended_regions import AttendedComparison
 from longrm.reward_models import RewardModel
-from longrm.reward_models.trials import points
+from longrm.reward_models.trials import to_scores
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import EXAMPLES, Log, text_digest
 from longrm.runs.progress import Progress, no_progress
@@ -164,7 +164,7 @@ def _attributed(
     """Explains what a model prefers in a comparison."""
     query, digest = _query(comparison), _digest(comparison)
     (trial,) = model.judge_in_all_orders([query])
-    values = points(trial)
+    values = to_scores(trial)
     if not values:
         detail = f"{trial.outcome}: {trial.detail}"
         unexplained = AttributionRecord(query.id, Target(0, 1), tokens_computed=0, prompts=0, detail=detail)

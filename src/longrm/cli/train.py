@@ -199,7 +199,7 @@ def _judge(
 ) -> Iterator["RewardModel"]:
     """The reward model that shares its weights with the model in training."""
     from longrm.modeling.loading import Scorer, generation_mode
-    from longrm.modeling.local_writer import LocalWriter
+    from longrm.modeling.local_generator import LocalTextGenerator
     from longrm.reward_models.generative import GenerativeRewardModel
     from longrm.reward_models.packed import DiscriminativeRewardModel
 
@@ -207,7 +207,7 @@ def _judge(
         yield DiscriminativeRewardModel(trained, name, settings)
         return
     with generation_mode(trained) as language_model:
-        writer = LocalWriter(language_model, name)
+        writer = LocalTextGenerator(language_model, name)
         yield GenerativeRewardModel(writer, settings, tokenizer=trained.tokenizer)
 
 

@@ -51,7 +51,7 @@ class Completion:
     logprobs: tuple[tuple[str, float], ...] | None = None
 
 
-class Writer(ABC):
+class TextGenerator(ABC):
     """A language model that answers requests.
 
     Attributes:
@@ -67,7 +67,7 @@ class Writer(ABC):
     on_progress: Callable[[float], None] = staticmethod(lambda share: None)
 
     @abstractmethod
-    def write(self, requests: Sequence[Request]) -> list[Completion]:
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Answers the requests independently and in order; batching changes logits by rounding at most."""
 
     @abstractmethod

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from longrm.clients import Completion, Echo, Request, Writer
+from longrm.clients import Completion, Echo, Request, TextGenerator
 from longrm.clients.cache import Cache, open_cache
 from longrm.clients.endpoint import Ask, Endpoint, RequestFailed, RequestRejected
 from longrm.clients.remote_settings import CHAT, Remote, endpoint_url
@@ -31,7 +31,7 @@ _TOO_LONG = re.compile(
 _IDS = "logprob_token_ids"  # vLLM's field; servers that do not know it ignore or reject it
 
 
-class OpenAIClient(Writer):
+class OpenAIClient(TextGenerator):
     """Sends requests concurrently, within a budget, and caches the answers.
 
     An error that concerns one request becomes its outcome; what concerns all of them (a server that cannot be reached,
@@ -88,7 +88,7 @@ class OpenAIClient(Writer):
         """The number of tokens of a prompt, if the client was given a way to count them."""
         return None if self._count is None else self._count(messages)
 
-    def write(self, requests: Sequence[Request | Echo]) -> list[Completion]:
+    def generate(self, requests: Sequence[Request | Echo]) -> list[Completion]:
         """Answers the requests, in order. May be called while an event loop is running.
 
         Raises:

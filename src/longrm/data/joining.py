@@ -28,19 +28,19 @@ class Encoded:
     Attributes:
         prompt: The ids that all responses continue.
         responses: The ids that follow them, for every response.
-        seams: How many of each response's ids are from the end of the prompt, which not all responses share because
-            one of them changes it. Empty if there are none.
+        prompt_overlap: How many of each response's ids are from the end of the prompt, which not all responses share
+            because one of them changes it. Empty if there are none.
         salt: Prefixes are cached and shared only between prompts with the same salt.
-        own: For every response, the runs (first, one past the last) of its ids that the policy wrote, without such as
-            the result of a tool. Empty if they wrote all ids after the seams; None if the runs were not requested and
-            some response has several turns.
+        assistant_spans: For every response, the spans (first, one past the last) of its ids that the policy wrote, not
+            for example the result of a tool. Empty if it wrote all ids after the overlap; None if the spans were not
+            requested and some response has several turns.
     """
 
     prompt: Sequence[int]
     responses: Sequence[Sequence[int]]
-    seams: Sequence[int] = ()
+    prompt_overlap: Sequence[int] = ()
     salt: str = ""
-    own: Sequence[Sequence[Sequence[int]]] | None = ()
+    assistant_spans: Sequence[Sequence[Sequence[int]]] | None = ()
 
     @property
     def longest(self) -> int:
@@ -53,11 +53,13 @@ class Encoded:
         return len(self.prompt) + sum(map(len, self.responses))
 
     @property
-    def written(self) -> list[Sequence[int]]:
+    def completion_tokens(self) -> list[Sequence[int]]:
         """The positions of the tokens that each policy wrote, counted from the response's end: -1 is the last."""
-        assert self.own is not None, "encode with `written=True` for training and likelihoods"
+        assert self.assistant_spans is not None, (
+            "encode with `completion_tokens=True` for training and likelihoods"
+        )
         places: list[Sequence[int]] = []
-        runs_of_all = self.own or [()] * len(self.responses)
+        runs_of_all = self.assistant_spans or [()] * len(self.responses)
         for ids, seam, runs in zip(self.responses, self._seams(), runs_of_all, strict=True):
             if runs:
                 places.append([at - len(ids) for first, end in runs for at in range(max(first, seam), end)])
@@ -67,13 +69,13 @@ class Encoded:
 
     def only(self, places: Sequence[int]) -> "Encoded":
         """The prompt with some of the responses, in this order."""
-        seams = self._seams()
+        prompt_overlap = self._seams()
         responses = [self.responses[at] for at in places]
-        own = self.own and [self.own[at] for at in places]
-        return Encoded(self.prompt, responses, [seams[at] for at in places], self.salt, own)
+        spans = self.assistant_spans and [self.assistant_spans[at] for at in places]
+        return Encoded(self.prompt, responses, [prompt_overlap[at] for at in places], self.salt, spans)
 
     def _seams(self) -> Sequence[int]:
-        return self.seams or [0] * len(self.responses)
+        return self.prompt_overlap or [0] * len(self.responses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def encode(
     responses: Iterable[Sequence[Message]],
     tools: Sequence[Tool] = (),
     *,
-    written: bool = False,
+    completion_tokens: bool = False,
 ) -> Encoded:
     """Encodes a prompt, with the tools that it offers, and its responses.
 
@@ -108,7 +110,8 @@ def encode(
         prompt: The messages that all responses answer.
         responses: Each of one message, or of the turns of a trajectory.
         tools: The tools that the prompt offers.
-        written: Whether to find the tokens that the policies of trajectories wrote, for `Encoded.written`.
+        completion_tokens: Whether to find the tokens of trajectories that the policy wrote, for
+            `Encoded.completion_tokens`.
 
     Raises:
         DataError: A response is empty, the chat template cannot render the messages, or prompt and responses cannot be
@@ -123,13 +126,13 @@ def encode(
         encoded = _joined(tokenizer.begun(tokenizer.encode(opening)), None, tails, tokenizer.ending())
     if all(len(response) == 1 for response in several):
         return encoded
-    if not written:
-        return replace(encoded, own=None)
-    own = [
+    if not completion_tokens:
+        return replace(encoded, assistant_spans=None)
+    spans = [
         own_tokens(tokenizer, prompt, response, tools, len(ids)) if len(response) > 1 else []
         for response, ids in zip(several, encoded.responses, strict=True)
     ]
-    return replace(encoded, own=own)
+    return replace(encoded, assistant_spans=spans)
 
 
 def encode_texts(tokenizer: Tokenizer, opening: str, texts: Sequence[str]) -> Encoded:

@@ -82,7 +82,7 @@ class TokenizedRows:
         held = self._held[index]
         bounds = accumulate(held["lengths"], initial=held["start"])
         prompt, *responses = (self._tokens[start:end].tolist() for start, end in pairwise(bounds))
-        tokens = Encoded(prompt, responses, held.get("seams", []), own=held.get("own", []))
+        tokens = Encoded(prompt, responses, held.get("seams", []), assistant_spans=held.get("own", []))
         return TokenizedRow(self.rows[index], tokens)
 
 
@@ -194,10 +194,10 @@ def _write(
             for part in parts:
                 tokens.write(np.array(part, _IDS).tobytes())
             held = {"row": asdict(row.row), "start": start, "lengths": [len(part) for part in parts]}
-            if any(row.tokens.seams):
-                held["seams"] = list(row.tokens.seams)
-            if row.tokens.own:
-                held["own"] = row.tokens.own
+            if any(row.tokens.prompt_overlap):
+                held["seams"] = list(row.tokens.prompt_overlap)
+            if row.tokens.assistant_spans:
+                held["own"] = row.tokens.assistant_spans
             lines.write(json.dumps(held) + "\n")
             start += sum(map(len, parts))
             progress("tokenizing", number, 0)

@@ -100,7 +100,7 @@ def tokenize(row: ComparisonRow | DemonstrationRow, tokenizer: Tokenizer) -> Tok
                 _number(source, "margin", 0, _LARGEST_MARGIN),
                 _number(source, "probability", 0.5, 1),
             )
-        tokens = encode(tokenizer, source.prompt, responses, source.tools, written=True)
+        tokens = encode(tokenizer, source.prompt, responses, source.tools, completion_tokens=True)
         _check_learnable(known, tokens, tokenizer)
         return TokenizedRow(known, tokens)
     except (FieldError, DataError) as error:
@@ -117,7 +117,9 @@ def context_digest(row: Comparison | Demonstration) -> str:
 
 def _check_learnable(known: TrainingRow, tokens: Encoded, tokenizer: Tokenizer) -> None:
     unknown, end = tokenizer.unk_id, tokenizer.eos_id
-    for number, (ids, own) in enumerate(zip(tokens.responses, tokens.written, strict=True), start=1):
+    for number, (ids, own) in enumerate(
+        zip(tokens.responses, tokens.completion_tokens, strict=True), start=1
+    ):
         answer = [ids[at] for at in own]
         if answer == [end]:
             raise DataError(

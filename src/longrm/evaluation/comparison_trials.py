@@ -15,7 +15,7 @@ from longrm.errors import ConfigError
 from longrm.judging.judge_prompts import stated_answers
 from longrm.reward_models import Baseline, RewardModel
 from longrm.reward_models.baselines import SHALLOW_RULES
-from longrm.reward_models.trials import best, latin_square, together, trial_of
+from longrm.reward_models.trials import aggregate_trials, best, latin_square, trial_of
 from longrm.runs.records import ContextCheck, JudgmentRecord
 from longrm.types import (
     Comparison,
@@ -101,7 +101,9 @@ class TrialJudge:
             else:
                 check = "" if self._judging.context_check == "none" else "impossible"
             # An error in the context check makes the comparison an error, so that the same command retries it.
-            combined = together((*trials, *(trial for trial in checked if trial.outcome is Outcome.ERROR)))
+            combined = aggregate_trials(
+                (*trials, *(trial for trial in checked if trial.outcome is Outcome.ERROR))
+            )
             committed = judgments[0].committed  # the same in all trials
             if committed is not None:
                 right = is_solved(committed.text, stated_answers(comparison), self._judging.answer_metric)

@@ -14,7 +14,7 @@ from longrm.errors import RunError
 from longrm.evaluation.metrics import TOP1
 from longrm.evaluation.table import ScoreTable, is_scored
 from longrm.reading import reading
-from longrm.reward_models.trials import points
+from longrm.reward_models.trials import to_scores
 from longrm.runs.folder import write_file
 from longrm.runs.logs import read_judgments
 from longrm.runs.records import JudgmentRecord
@@ -104,7 +104,7 @@ def _rows(records: Sequence[JudgmentRecord]) -> list[dict[str, Any]]:
     credit = iter(TOP1.credits(ScoreTable(records)).total.tolist())  # of the scored records only
     rows = []
     for record in records:
-        values = points(record)
+        values = to_scores(record)
         rows.append(
             {
                 "id": record.id,

@@ -26,7 +26,7 @@ from longrm.evaluation.table import (
     recoded,
 )
 from longrm.reward_models.baselines import BASELINES
-from longrm.reward_models.trials import best, by_order, points, together
+from longrm.reward_models.trials import aggregate_trials, best, by_order, to_scores
 from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
 from longrm.types import Outcome, Scale
 
@@ -109,7 +109,7 @@ def position_bias(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> summaries.Po
     preferred = np.zeros((len(rows), sizes.max(), 2))
     for number, row in enumerate(rows):
         trials, ranks = table.records[row].trials, table.ranks[row]
-        verdicts = {best(together(votes)) for votes in by_order(trials)}
+        verdicts = {best(aggregate_trials(votes)) for votes in by_order(trials)}
         answered = frozenset() not in verdicts
         consistent.append((answered and len(verdicts) == 1, answered))
         found = [(trial.order, top) for trial in trials if (top := best(trial))]
@@ -215,7 +215,9 @@ def vote_curve(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> summaries.VoteC
     for (_, n), rows in alike.items():
         used[rows] = 1
         silent = (np.nan,) * n
-        votes_of = np.array([[[points(t) or silent for t in votes] for votes in orders[row]] for row in rows])
+        votes_of = np.array(
+            [[[to_scores(t) or silent for t in votes] for votes in orders[row]] for row in rows]
+        )
         ranks = np.array([table.ranks[row] for row in rows])
         best = ranks == ranks.min(axis=1, keepdims=True)
         for k in range(1, most + 1):
@@ -375,7 +377,9 @@ def _vote_shares(table: ScoreTable) -> FloatArray:
     """For each gold pair, the share of votes for the better response less that for the worse."""
     shares = []
     for record in table.records:
-        orders = [[found for trial in votes if (found := points(trial))] for votes in by_order(record.trials)]
+        orders = [
+            [found for trial in votes if (found := to_scores(trial))] for votes in by_order(record.trials)
+        ]
         for better, worse in ordered_pairs(record.ranks or ()):
             signs = [[(p[better] > p[worse]) - (p[better] < p[worse]) for p in v] for v in orders]
             shares.append(sum(sum(s) / len(s) for s in signs) / len(signs) if all(signs) else np.nan)

@@ -16,7 +16,7 @@ import numpy as np
 
 from longrm.evaluation.metrics import top1_credit
 from longrm.evaluation.table import FloatArray, is_scored, left_out
-from longrm.reward_models.trials import points
+from longrm.reward_models.trials import to_scores
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome, Scale, Trial, are_ratings, margin
 
@@ -58,7 +58,7 @@ def rm_bench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
     matrices: dict[str, list[FloatArray]] = defaultdict(list)
     for record in records:
         if is_scored(record):
-            values = np.array(points(record) or (0.0,) * (2 * _STYLES))
+            values = np.array(to_scores(record) or (0.0,) * (2 * _STYLES))
             # Rows are styles of the right response, columns of the wrong one.
             matrices[record.task].append((values[:_STYLES, None] > values[None, _STYLES:]).astype(np.float64))
     above = np.triu_indices(_STYLES, 1)
@@ -114,7 +114,7 @@ def long_form_rewardbench(records: Sequence[JudgmentRecord], scale: Scale) -> di
     right: dict[str, list[bool]] = defaultdict(list)
     for record in records:
         if is_scored(record):
-            judged = list(zip(points(record), record.ranks or (), strict=False))
+            judged = list(zip(to_scores(record), record.ranks or (), strict=False))
             chosen = [value for value, rank in judged if rank == 1]
             rejected = [value for value, rank in judged if rank != 1]
             right[record.task].append(bool(judged) and min(chosen) > max(rejected))
@@ -165,7 +165,7 @@ def rmb(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
     known = [record for record in records if record.ranks is not None]
     for record in known:
         if record.outcome is not Outcome.ERROR:
-            values, kind = points(record), record.id.partition("/")[0]
+            values, kind = to_scores(record), record.id.partition("/")[0]
             right = bool(values) and values[0] > max(values[1:])
             goal = "harmlessness" if record.task == "Harmlessness" else "helpfulness"
             sets[f"{goal}, {kind}"].append(right)
@@ -195,7 +195,7 @@ def judgelrm(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
     pairs = []  # gold and judged class
     for record in known:
         if record.outcome is not Outcome.ERROR:
-            ranks, values = record.ranks or (), points(record) or (0.0, 0.0)
+            ranks, values = record.ranks or (), to_scores(record) or (0.0, 0.0)
             gold, judged = ranks[1] - ranks[0], values[0] - values[1]
             pairs.append(tuple(_CLASSES[0 if lead > 0 else 1 if lead < 0 else 2] for lead in (gold, judged)))
     recalls, precisions, f1 = {}, {}, {}
@@ -242,7 +242,7 @@ def memrewardbench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str,
 
 def _lead(trial: Trial, record: JudgmentRecord) -> float | None:
     """By how much the better response of a pair leads; None if unanswered, 0 if gold ties."""
-    values = points(trial)
+    values = to_scores(trial)
     return (margin(values, record.ranks or ()) or 0.0) if values else None
 
 
@@ -297,7 +297,7 @@ def rewardbench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, An
         if is_scored(record):
             # A tie of a classifier's scores is wrong in scripts/run_rm.py; a tie of a judge's ratings or verdicts
             # counts one half in scripts/run_generative.py, with --score_w_ratings as well.
-            values = points(record)
+            values = to_scores(record)
             earned = top1_credit(values, record.ranks or ()) if values else 0.5
             if not _is_written(scale):
                 earned = math.floor(earned if values else 0)
@@ -330,7 +330,7 @@ def rewardbench_2(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, 
     missing, subsets = 0.25 if _is_written(scale) else 0.0, dict[str, float | None]()
     for name in sorted({record.task for record in items}):
         of_name = [record for record in items if record.task == name]
-        judged = [(points(record), record.ranks or ()) for record in of_name]
+        judged = [(to_scores(record), record.ranks or ()) for record in of_name]
         credit = [top1_credit(values, ranks) if values else missing for values, ranks in judged]
         subsets[name] = _ties(of_name) if name == "Ties" else fmean(credit)
     known = [value for value in subsets.values() if value is not None]
@@ -361,7 +361,7 @@ def _ties(records: Sequence[JudgmentRecord]) -> float | None:
     measures = {}  # by id, the spread and the margin
     for record in records:
         ranks = record.ranks or ()
-        judged = list(zip(points(record) or (0.0,) * len(ranks), ranks, strict=True))
+        judged = list(zip(to_scores(record) or (0.0,) * len(ranks), ranks, strict=True))
         right = [value for value, rank in judged if rank == min(ranks)]
         wrong = [value for value, rank in judged if rank != min(ranks)]
         measures[record.id] = max(right) - min(right), min(right) - max(wrong)

@@ -19,7 +19,7 @@ from longrm.evaluation.summaries import EvaluationSummary
 from longrm.evaluation.summarize import summarize
 from longrm.judging.judge_prompts import stated_answers
 from longrm.reward_models import RewardModel
-from longrm.reward_models.trials import points
+from longrm.reward_models.trials import to_scores
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import (
     EXAMPLES,
@@ -50,7 +50,7 @@ Verdict = Literal["right", "wrong", "tied", "no answer", "no gold"]
 
 def verdict(record: JudgmentRecord) -> Verdict:
     """Whether the response judged best is a best one; `tied` if a best one and another have the same score."""
-    values = points(record)
+    values = to_scores(record)
     if not values:
         return "no answer"
     lead = None if record.ranks is None else margin(values, record.ranks)

@@ -11,7 +11,7 @@ from typing import Self, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from longrm.reward_models.trials import points
+from longrm.reward_models.trials import to_scores
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
 
@@ -194,7 +194,7 @@ class ScoreTable:
     def __init__(self, records: Iterable[JudgmentRecord]) -> None:
         self.records = [record for record in records if is_scored(record)]
         self.ranks = [record.ranks or () for record in self.records]
-        self.values = [points(record) for record in self.records]
+        self.values = [to_scores(record) for record in self.records]
         self.scores = [
             r.scores if values else () for r, values in zip(self.records, self.values, strict=True)
         ]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from longrm.errors import ConfigError
-from longrm.judging.cutting import Policy, fit, too_long, why_uncut
+from longrm.judging.cutting import TruncationSide, fit, too_long, why_uncut
 from longrm.judging.format import JudgingFormat, ParsedVerdict, TokenFormat
 from longrm.judging.listwise import Listwise, TokenListwise
 from longrm.judging.pairwise import Pairwise, TokenPairwise
@@ -16,8 +16,8 @@ __all__ = [
     "TOKEN_FORMATS",
     "JudgingFormat",
     "ParsedVerdict",
-    "Policy",
     "TokenFormat",
+    "TruncationSide",
     "fit",
     "format_for",
     "load_format",

@@ -10,7 +10,7 @@ from longrm.data.spans import disjoint_spans, edit_context
 from longrm.data.tokenizing import Tokenizer
 from longrm.types import Cut, Judgment, Outcome, Query, Span, message_text
 
-Policy = Literal["middle", "left", "right", "refuse"]
+TruncationSide = Literal["middle", "left", "right", "refuse"]
 
 MARK = "\n[... cut ...]\n"
 """Replaces the text that was cut."""
@@ -19,7 +19,7 @@ _MEASUREMENTS = 8  # attempts at finding the smallest cut
 _SLACK = 8  # tokens; a result this close to the limit is not improved
 
 
-def why_uncut(query: Query, policy: Policy) -> str:
+def why_uncut(query: Query, policy: TruncationSide) -> str:
     """The end of a message that a query is too long: why it was not cut."""
     if policy == "refuse":
         return "; judge.cut (--cut middle) can shorten the context"
@@ -28,7 +28,7 @@ def why_uncut(query: Query, policy: Policy) -> str:
     return "; it is too long even without the context"
 
 
-def too_long(query: Query, policy: Policy, tokens: int, limit: int, prompt_tokens: int) -> Judgment:
+def too_long(query: Query, policy: TruncationSide, tokens: int, limit: int, prompt_tokens: int) -> Judgment:
     """The judgment of a query whose prompt and longest response exceed a model's context window."""
     why = f"prompt and longest response exceed the context window{why_uncut(query, policy)}"
     detail = f"{tokens:,} > {limit:,} tokens; {why}"
@@ -36,7 +36,7 @@ def too_long(query: Query, policy: Policy, tokens: int, limit: int, prompt_token
 
 
 def fit(
-    query: Query, measure: Callable[[Query], int], limit: int, tokenizer: Tokenizer, policy: Policy
+    query: Query, measure: Callable[[Query], int], limit: int, tokenizer: Tokenizer, policy: TruncationSide
 ) -> tuple[Query, Cut | None] | None:
     """Cuts tokens out of a query's context until it fits; several spans are cut as if they were joined.
 

@@ -160,8 +160,8 @@ def response_logprobs(
 ) -> list[Float[Tensor, " R"]]:
     """Returns the fp32 log-probabilities of the R written tokens of every branch, branch by branch.
 
-    `written` are offsets from the end of every branch, as in `Encoded.written`; by default all of its tokens. With a
-    temperature they are those of softmax(logits / temperature), from which the tokens were sampled.
+    `written` are offsets from the end of every branch, as in `Encoded.completion_tokens`; by default all of its
+    tokens. With a temperature they are those of softmax(logits / temperature), from which the tokens were sampled.
     """
     if written is None:
         written = [range(begin - end, 0) for _, begin, end in packed.layout.branches()]

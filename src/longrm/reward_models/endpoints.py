@@ -147,7 +147,7 @@ class LikelihoodEndpoint(RewardModel):
         opened = [self._open(query) for query in queries]
         echoes = [echo for one in opened if not isinstance(one, Judgment) for echo in one[1]]
         self._client.on_progress = self.on_progress
-        completions = iter(self._client.write(echoes))
+        completions = iter(self._client.generate(echoes))
         return [
             one if isinstance(one, Judgment) else self._judgment(*one, [next(completions) for _ in one[1]])
             for one in opened
@@ -171,12 +171,12 @@ class LikelihoodEndpoint(RewardModel):
         # the first one that counts.
         echoes = [
             Echo(opening + text, len(item.prompt) + len(response), -written[0])
-            for text, response, written in zip(texts, item.responses, item.written, strict=True)
+            for text, response, written in zip(texts, item.responses, item.completion_tokens, strict=True)
         ]
         return item, echoes, cut
 
     def _encode(self, query: Query) -> Encoded:
-        return encode(self._tokenizer, query.prompt, query.responses, query.tools, written=True)
+        return encode(self._tokenizer, query.prompt, query.responses, query.tools, completion_tokens=True)
 
     def _judgment(
         self, item: Encoded, echoes: Sequence[Echo], cut: Cut | None, completions: Sequence[Completion]
@@ -187,7 +187,7 @@ class LikelihoodEndpoint(RewardModel):
             worst = min(failed, key=lambda one: WORST_FIRST.index(one.outcome))
             return Judgment(worst.outcome, detail=worst.detail, prompt_tokens=tokens, cut=cut)
         scores = []
-        for completion, written in zip(completions, item.written, strict=True):
+        for completion, written in zip(completions, item.completion_tokens, strict=True):
             if completion.logprobs is None:
                 raise ModelError(
                     f"{self.name}: the server returns no log-probabilities of a text (completions with echo and "

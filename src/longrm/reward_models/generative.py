@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from longrm.clients import Completion, Request, Writer
+from longrm.clients import Completion, Request, TextGenerator
 from longrm.data.tokenizing import Tokenizer, UnknownTokens
 from longrm.errors import ConfigError, DataError
 from longrm.judging import (
@@ -60,7 +60,7 @@ class GenerativeRewardModel(RewardModel):
     by_criterion = True
 
     def __init__(
-        self, writer: Writer, settings: JudgeSettings, *, tokenizer: Tokenizer | None = None
+        self, writer: TextGenerator, settings: JudgeSettings, *, tokenizer: Tokenizer | None = None
     ) -> None:
         self.name = writer.name
         self.sees_order = settings.format != "pointwise"
@@ -115,11 +115,11 @@ class GenerativeRewardModel(RewardModel):
             for attempt in range(1 + self._settings.retries):
                 if not batch:
                     break
-                completions = self._writer.write([self._request(one, attempt) for one in batch])
+                completions = self._writer.generate([self._request(one, attempt) for one in batch])
                 answered = zip(batch, completions, strict=True)
                 batch = [one for one, completion in answered if self._read(one, completion)]
                 # Later attempts repeat some prompts, which would count twice.
-                self._writer.on_progress = Writer.on_progress
+                self._writer.on_progress = TextGenerator.on_progress
             done += 1
         return [one if isinstance(one, Judgment) else _judgment(one) for one in by_query]
 
@@ -183,7 +183,7 @@ class GenerativeRewardModel(RewardModel):
             for (name, _), alike in asked.items()
         ]
         going_on = []
-        for alike, completion in zip(asked.values(), self._writer.write(requests), strict=True):
+        for alike, completion in zip(asked.values(), self._writer.generate(requests), strict=True):
             outcome, text = completion.outcome, self._text(alike[0].messages, completion)
             answer = answer_of(text) if outcome in (Outcome.ANSWERED, Outcome.TRUNCATED) else ""
             if outcome is Outcome.ANSWERED and not answer.strip():

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from longrm.errors import ConfigError
 from longrm.reward_models.protocol import RewardModel
-from longrm.reward_models.trials import combined, points, trial_of
+from longrm.reward_models.trials import merge_judgments, to_scores, trial_of
 from longrm.rng import key_hash
 from longrm.types import Judgment, Outcome, Query, Scale, text_of
 
@@ -110,7 +110,7 @@ class GroupRewardModel(RewardModel):
         missing: list[Judgment] = []
         for (first, second), judged in verdicts.items():
             verdict = trial_of(judged, (0, 1))  # unparsed if a score is not finite
-            values = points(verdict)
+            values = to_scores(verdict)
             if values:
                 lead = values[0] - values[1]
                 share = float(expit(lead)) if self._inner.scale == "logit" else (1 + np.sign(lead)) / 2
@@ -122,7 +122,7 @@ class GroupRewardModel(RewardModel):
             heading = f"A = response {first + 1}, B = response {second + 1}: {result}"
             lines.append(f"{heading}\n{verdict.explanation}".rstrip())
         detail = self._count(missing, len(verdicts))
-        judgment = combined([*verdicts.values()], "\n\n".join(lines))
+        judgment = merge_judgments([*verdicts.values()], "\n\n".join(lines))
         failed = next((one for one in missing if one.outcome is Outcome.ERROR), None)
         apart = _not_connected(wins)
         if failed is None and apart is not None:

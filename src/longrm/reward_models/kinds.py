@@ -193,7 +193,7 @@ def _load_local(model: str, request: LoadRequest) -> RewardModel:
 
             return DiscriminativeRewardModel.load(model, judge)
         case "generative":
-            from longrm.modeling.local_writer import LocalWriter
+            from longrm.modeling.local_generator import LocalTextGenerator
             from longrm.reward_models.generative import GenerativeRewardModel
 
             _logger.info(
@@ -201,7 +201,7 @@ def _load_local(model: str, request: LoadRequest) -> RewardModel:
                 "likelihood:%s and tokens:%s judge without writing",
                 *(model, f"{judge.max_tokens:,}", model, model),
             )
-            writer = LocalWriter.load(model, dtype=judge.dtype, device=judge.device)
+            writer = LocalTextGenerator.load(model, dtype=judge.dtype, device=judge.device)
             loaded = GenerativeRewardModel(writer, judge, tokenizer=writer.tokenizer)
             loaded.provenance = writer.provenance
             return loaded

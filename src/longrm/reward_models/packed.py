@@ -18,7 +18,7 @@ from torch import Tensor
 from longrm.data.joining import Encoded, TokenQuery, encode, token_ids
 from longrm.data.tokenizing import Tokenizer, UnknownTokens
 from longrm.errors import ConfigError, DataError, ModelError
-from longrm.judging import TOKEN_FORMATS, Policy, fit, format_for, load_formats, too_long
+from longrm.judging import TOKEN_FORMATS, TruncationSide, fit, format_for, load_formats, too_long
 from longrm.modeling.device_memory import cache_bytes, concerns_one_query
 from longrm.modeling.heads import last_layer
 from longrm.modeling.loading import LanguageModel, LoadedModel, Scorer, load_scorer
@@ -84,7 +84,7 @@ class PackedRewardModel(RewardModel):
         self.name = name
         self.provenance = loaded.provenance
         self.tokenizer = loaded.tokenizer
-        self.kept: PrefixCache | None = None  # set by `keep_prefixes`
+        self.prefix_cache: PrefixCache | None = None  # set by `keep_prefixes`
         self._model = loaded.model
         # All models that read the same tokens, whose prefixes are cached together.
         self._models: list[TransformersModel] = [loaded.model]
@@ -100,7 +100,7 @@ class PackedRewardModel(RewardModel):
         The default is half of a GPU's free memory, as forward passes need some too, and 1 GiB elsewhere.
         Scores change by rounding only: in fp32 by less than 5e-5 of max(1, their size).
         """
-        self.kept = PrefixCache(self._models, cache_bytes(self._model) if budget is None else budget)
+        self.prefix_cache = PrefixCache(self._models, cache_bytes(self._model) if budget is None else budget)
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
         """Reads all queries; neighbors with the same context share its encoding."""
@@ -131,7 +131,7 @@ class PackedRewardModel(RewardModel):
     def _items(self, query: Query) -> Sequence[Encoded]:
         return self._given(query) if isinstance(query, TokenQuery) else self._encode(query)
 
-    def open(self, query: Query, cut: Policy | None = None, salt: str = "") -> OpenedQuery | Judgment:
+    def open(self, query: Query, cut: TruncationSide | None = None, salt: str = "") -> OpenedQuery | Judgment:
         """Tokenizes a query and cuts it if needed; returns a judgment if it cannot be read.
 
         `cut` replaces the setting `judge.cut`. Cached prefixes are shared only between queries with the same `salt`.
@@ -156,7 +156,7 @@ class PackedRewardModel(RewardModel):
                         check_embedded(ids, model)
         except DataError as error:
             return Judgment(Outcome.ERROR, detail=str(error))
-        if self.kept is None:
+        if self.prefix_cache is None:
             return opened
         items = [replace(item, salt=salt) for item in opened.items]
         return replace(opened, items=items, keys=[block_keys(item.prompt, salt) for item in items])
@@ -175,7 +175,7 @@ class PackedRewardModel(RewardModel):
         for index, one in enumerate(waiting):
             size, waits, first_keys = 0, False, []
             for item, keys in zip(one.items, one.keys or [()] * len(one.items), strict=True):
-                cached = 0 if self.kept is None else self.kept.usable(item.prompt, keys)
+                cached = 0 if self.prefix_cache is None else self.prefix_cache.usable(item.prompt, keys)
                 first_keys.append(keys[cached] if cached < len(keys) else b"")
                 same = begun.get(first_keys[-1])
                 waits = waits or (same is not None and same != item.prompt)
@@ -254,13 +254,13 @@ class PackedRewardModel(RewardModel):
         rows: Sequence[Row | None] = [None] * branches
         cached = [0] * branches
         try:
-            packed = pack(trees) if self.kept is None else self.kept.pack(trees)
+            packed = pack(trees) if self.prefix_cache is None else self.prefix_cache.pack(trees)
             cached = [shape.cached for shape in packed.layout.trees for _ in shape.branches]
             values = self._read(packed.to(self._model.device), items)
             rows = [tuple(row) for row in values.tolist()]
             # NaN must not reach the cache, where it would spread to later queries.
-            if self.kept is not None and bool(values.isfinite().all()):
-                self.kept.keep(packed)
+            if self.prefix_cache is not None and bool(values.isfinite().all()):
+                self.prefix_cache.keep(packed)
         except (MemoryError, RuntimeError) as error:
             if not concerns_one_query(error, self._model):
                 raise
@@ -361,7 +361,7 @@ class LikelihoodRewardModel(PackedRewardModel):
 
     def _encode(self, query: Query) -> Sequence[Encoded]:
         def encoded(tokenizer: Tokenizer) -> Encoded:
-            return encode(tokenizer, query.prompt, query.responses, query.tools, written=True)
+            return encode(tokenizer, query.prompt, query.responses, query.tools, completion_tokens=True)
 
         item = encoded(self.tokenizer)
         if self._reference is not None and encoded(self._reference_tokenizer) != item:
@@ -380,7 +380,7 @@ class LikelihoodRewardModel(PackedRewardModel):
         return super()._given(query)
 
     def _read(self, packed: Packed, items: Sequence[Encoded]) -> Float[Tensor, "branches 1"]:
-        written = [own for item in items for own in item.written]
+        written = [own for item in items for own in item.completion_tokens]
         reduce = torch.mean if self._mean else torch.sum
 
         def likelihoods(model: TransformersModel) -> Float[Tensor, " branches"]:

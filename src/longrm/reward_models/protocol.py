@@ -9,7 +9,7 @@ from typing import Any
 
 from longrm.errors import DataError
 from longrm.reading import short
-from longrm.reward_models.trials import latin_square, points, together, trial_of
+from longrm.reward_models.trials import aggregate_trials, latin_square, to_scores, trial_of
 from longrm.types import Judgment, Message, Outcome, Query, Scale, Tool, Trial, as_messages
 
 Chat = str | Sequence[Message]
@@ -60,7 +60,9 @@ class RewardModel(ABC):
                 presented.append(replace(query, responses=responses, trial=trial))
         # One call for all orders of all queries, so that a model may batch them.
         judgments = iter(self.judge(presented))
-        return [together([trial_of(next(judgments), order) for order in orders]) for orders in orders_of]
+        return [
+            aggregate_trials([trial_of(next(judgments), order) for order in orders]) for orders in orders_of
+        ]
 
     def score(self, prompt: Any, responses: Any, *, tools: Sequence[Tool] = ()) -> Any:
         """Scores the responses to one prompt, or to each of several prompts.
@@ -91,7 +93,7 @@ class RewardModel(ABC):
             if trial.outcome is not Outcome.ANSWERED:
                 where = f" for prompt {query.id}" if several else ""
                 raise DataError(f"{self.name} gave no scores{where} ({trial.outcome}): {trial.detail}")
-            scored.append(list(points(trial)))
+            scored.append(list(to_scores(trial)))
         return scored if several else scored[0]
 
     def rank(self, prompt: Any, responses: Any, *, tools: Sequence[Tool] = ()) -> Any:

@@ -20,7 +20,7 @@ from longrm.judging.answers import answer_of
 from longrm.reading import is_number, is_text, reading, short, short_name
 from longrm.reward_models.kinds import load
 from longrm.reward_models.protocol import RewardModel, answer_to, messages_of_chat
-from longrm.reward_models.trials import as_share, points
+from longrm.reward_models.trials import as_share, to_scores
 from longrm.types import (
     Criterion,
     Message,
@@ -227,7 +227,7 @@ class RewardFunction:
         ]
         alone = []
         for (name, group), trial in zip(groups, self.model.judge_in_all_orders(queries), strict=True):
-            scores: Sequence[float | None] = points(trial)
+            scores: Sequence[float | None] = to_scores(trial)
             if scores and self._checklist:
                 scores = _checklist_terms(trial, group[0].rubrics, self.model.scale)
             rated = not self.model.sees_order and are_ratings(self.model.scale)

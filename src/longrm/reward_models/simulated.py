@@ -11,7 +11,7 @@ from longrm.data.fields import length_and_depth
 from longrm.errors import ConfigError, nearest
 from longrm.judging import load_format
 from longrm.reward_models.protocol import RewardModel
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.types import Comparison, Judgment, Outcome, Query, Response, text_of
 
 _SHORT = 1024  # tokens; beyond them the error grows with the length
@@ -139,9 +139,9 @@ class SimulatedRewardModel(RewardModel):
     def _write(self, query: Query) -> str:
         order = self._verdict(query)
         if order and self._draws(query, "disagreement", query.trial).fraction() < self._rates.disagreement:
-            draws, before = self._draws(query, "other verdict", query.trial), list(order)
+            rng, before = self._draws(query, "other verdict", query.trial), list(order)
             while order == before:
-                draws.shuffle(order)
+                rng.shuffle(order)
         letters = [LETTERS[position] for position in order]
         text, verdict = "By the criterion neither is better.", "C"
         if letters:
@@ -167,18 +167,18 @@ class SimulatedRewardModel(RewardModel):
         order.sort(key=lambda position: ranks[position])  # stable: the coin still orders ties
         error = self._rates.error_at(key.length, len(names))
         if len({*ranks}) > 1 and self._draws(query, "error").fraction() < error:
-            draws = self._draws(query, "wrong verdict")
+            rng = self._draws(query, "wrong verdict")
             while [ranks[position] for position in order] == sorted(ranks):
-                draws.shuffle(order)
+                rng.shuffle(order)
         return order
 
-    def _draws(self, query: Query, *purpose: object) -> Draws:
+    def _draws(self, query: Query, *purpose: object) -> Rng:
         criterion = (query.criterion,) if query.criterion else ()
         key = self._keys.get(query.id, _UNKNOWN)
         part: list[str] = []
         if len(query.responses) < key.responses:  # each pair of a group has errors of its own
             part = sorted(map(_digest, query.responses))
-        return Draws("simulated judge", self._seed, query.id, *criterion, *part, *purpose)
+        return Rng("simulated judge", self._seed, query.id, *criterion, *part, *purpose)
 
 
 def _ranks_by_text(comparison: Comparison, ranks: Sequence[int]) -> dict[str, int]:

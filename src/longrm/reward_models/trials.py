@@ -62,7 +62,7 @@ def presented(trial: Trial) -> Judgment:
     )
 
 
-def points(judgment: Judgment) -> tuple[float, ...]:
+def to_scores(judgment: Judgment) -> tuple[float, ...]:
     """One number per response, higher is better: the scores, or 1 for the first of a ranking down to 0 for the last.
 
     Empty if not answered.
@@ -78,7 +78,7 @@ def points(judgment: Judgment) -> tuple[float, ...]:
 
 def best(trial: Judgment) -> frozenset[int]:
     """The responses judged best, several if they tie; empty if not answered."""
-    values = points(trial)
+    values = to_scores(trial)
     return frozenset(index for index, value in enumerate(values) if value == max(values))
 
 
@@ -90,7 +90,7 @@ def by_order(trials: Sequence[Trial]) -> list[list[Trial]]:
     return list(groups.values())
 
 
-def together(trials: Sequence[Trial]) -> Trial:
+def aggregate_trials(trials: Sequence[Trial]) -> Trial:
     """Combines trials into one: scores are averaged over the answered votes of each order, then over orders.
 
     If an order has no answer the result has none either, because its position bias would not be cancelled. If any trial
@@ -99,7 +99,7 @@ def together(trials: Sequence[Trial]) -> Trial:
     if len(trials) == 1:
         return trials[0]
     orders = by_order(trials)
-    answered = [[trial for trial in votes if points(trial)] for votes in orders]
+    answered = [[trial for trial in votes if to_scores(trial)] for votes in orders]
     errors = [trial for trial in trials if trial.outcome is Outcome.ERROR]
     unanswered = [votes[0] for votes, answers in zip(orders, answered, strict=True) if not answers]
     for failed in errors + unanswered:
@@ -107,14 +107,14 @@ def together(trials: Sequence[Trial]) -> Trial:
     # For each order, average the points (and each criterion's contribution to them) over its votes. Votes are averaged
     # before orders, so that an order with fewer answered votes does not weigh less.
     by_row = [
-        [_mean(rows) for rows in zip(*([points(trial), *trial.criteria] for trial in votes), strict=True)]
+        [_mean(rows) for rows in zip(*([to_scores(trial), *trial.criteria] for trial in votes), strict=True)]
         for votes in answered
     ]
     scores, *criteria = [mean_scores(rows) for rows in zip(*by_row, strict=True)]
     return Trial(order=trials[0].order, outcome=Outcome.ANSWERED, scores=scores, criteria=tuple(criteria))
 
 
-def combined(judgments: Sequence[Judgment], explanation: str) -> Judgment:
+def merge_judgments(judgments: Sequence[Judgment], explanation: str) -> Judgment:
     """The answered judgment that several questions about one query lead to, still without scores."""
     tokens = [one.prompt_tokens for one in judgments if one.prompt_tokens is not None]
     return Judgment(

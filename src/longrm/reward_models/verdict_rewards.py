@@ -12,7 +12,7 @@ from longrm.judging import JUDGING_FORMATS, JudgingFormat, ParsedVerdict
 from longrm.judging.answers import answer_of
 from longrm.judging.judge_prompts import committed_answer, stated_confidence, verdict_text
 from longrm.reading import FieldError, is_number, reading, short
-from longrm.reward_models.trials import points
+from longrm.reward_models.trials import to_scores
 from longrm.types import Judgment, Message, Outcome, Query, as_messages, text_of
 
 _COLUMNS = ("gold", "order", "id", "format")
@@ -333,7 +333,7 @@ def _gold(format: JudgingFormat, gold: str, responses: int) -> tuple[float, ...]
 
 
 def _points(verdict: ParsedVerdict) -> tuple[float, ...]:
-    return points(Judgment(Outcome.ANSWERED, verdict.values, verdict.ranking))
+    return to_scores(Judgment(Outcome.ANSWERED, verdict.values, verdict.ranking))
 
 
 def summary(scores: Sequence[VerdictScore], names: Sequence[str] | Mapping[str, float]) -> dict[str, float]:

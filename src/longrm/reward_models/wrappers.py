@@ -14,7 +14,7 @@ from longrm.errors import ConfigError, DataError
 from longrm.reading import file_digest
 from longrm.reward_models.lexical import index
 from longrm.reward_models.protocol import RewardModel
-from longrm.reward_models.trials import combined, mean_scores, points
+from longrm.reward_models.trials import mean_scores, merge_judgments, to_scores
 from longrm.types import Criterion, Cut, Judgment, Outcome, Query, Scale, Span, message_text, text_of
 
 _logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class EnsembleRewardModel(RewardModel):
         for trials in zip(*by_member, strict=True):
             failed = _first_unanswered(trials)
             if failed is None:
-                shares = [self._combine(points(trial)) for trial in trials]
+                shares = [self._combine(to_scores(trial)) for trial in trials]
                 judgments.append(Judgment(Outcome.ANSWERED, mean_scores(shares)))
             else:
                 detail = f"{self._members[failed].name}: {trials[failed].detail}"
@@ -139,11 +139,11 @@ def _weighted(criteria: Sequence[Criterion], judgments: Sequence[Judgment]) -> J
         )
     explanations = []
     for criterion, judgment in zip(criteria, judgments, strict=True):
-        scores = ", ".join(f"{value:.4g}" for value in points(judgment))
+        scores = ", ".join(f"{value:.4g}" for value in to_scores(judgment))
         result = scores or judgment.outcome.replace("_", " ")
         heading = f"{criterion.text} (weight {criterion.weight:g}): {result}"
         explanations.append(f"{heading}\n{judgment.explanation}".rstrip())
-    whole = combined(judgments, "\n\n".join(explanations))
+    whole = merge_judgments(judgments, "\n\n".join(explanations))
     failed = _first_unanswered(judgments)
     if failed is not None:
         detail = f"criterion {failed + 1} of {len(criteria)}: {judgments[failed].detail}"
@@ -151,7 +151,7 @@ def _weighted(criteria: Sequence[Criterion], judgments: Sequence[Judgment]) -> J
     total = sum(abs(criterion.weight) for criterion in criteria)
     rows = tuple(
         # + 0.0 turns the -0.0 of a negative weight into 0.0.
-        tuple(criterion.weight / total * value + 0.0 for value in points(judgment))
+        tuple(criterion.weight / total * value + 0.0 for value in to_scores(judgment))
         for criterion, judgment in zip(criteria, judgments, strict=True)
     )
     return replace(whole, scores=tuple(map(sum, zip(*rows, strict=True))), criteria=rows)

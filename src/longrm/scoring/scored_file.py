@@ -23,7 +23,7 @@ from longrm.data.readers import SCORES, ScoredRow, written_columns
 from longrm.errors import ConfigError, DataError
 from longrm.reading import STDIN_COPY, short
 from longrm.reward_models import Compress, JudgeSettings, RewardModel
-from longrm.reward_models.trials import points
+from longrm.reward_models.trials import to_scores
 from longrm.runs.folder import CACHE, RunFolder, claimed_once
 from longrm.runs.logs import Log, join_parts, part_of
 from longrm.runs.progress import Progress, no_progress
@@ -236,7 +236,7 @@ def score(batch: ScoreBatch, model: RewardModel) -> list[ScoreRecord]:
     """Scores every row, in several orders where the model sees the order."""
     numbers, queries = zip(*batch, strict=True)
     return [
-        ScoreRecord(number, trial.outcome, points(trial), trial.detail, trial.standard_errors)
+        ScoreRecord(number, trial.outcome, to_scores(trial), trial.detail, trial.standard_errors)
         for number, trial in zip(numbers, model.judge_in_all_orders(queries), strict=True)
     ]
 

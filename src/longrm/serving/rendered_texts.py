@@ -93,7 +93,10 @@ class QueryMaker:
         encoded = encode_texts(self._tokenizer, str(request.prompt), texts)
         prompt = self._with_bos(list(encoded.prompt), request.add_bos)
         return TokenQuery(
-            "request", (), ((),) * len(texts), encoded=Encoded(prompt, encoded.responses, encoded.seams)
+            "request",
+            (),
+            ((),) * len(texts),
+            encoded=Encoded(prompt, encoded.responses, encoded.prompt_overlap),
         )
 
     def _closed(self, text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from longrm.errors import DataError, LongRMError
 from longrm.reward_models.protocol import RewardModel
-from longrm.reward_models.trials import latin_square, points, together, trial_of
+from longrm.reward_models.trials import aggregate_trials, latin_square, to_scores, trial_of
 from longrm.runs.workers import interrupt
 from longrm.serving.rendered_texts import QueryMaker
 from longrm.serving.wire import Failure, ScoreRequest, ScoreResult
@@ -221,7 +221,7 @@ class Worker:
                 scores = tuple(score if math.isfinite(score) else None for score in judgments[0].scores)
             else:
                 trials = [trial_of(one, order) for one, order in zip(judgments, job.orders, strict=True)]
-                scores = points(together(trials)) or scores
+                scores = to_scores(aggregate_trials(trials)) or scores
             failure = Failure("unscored", "a score is not a finite number") if None in scores else None
         first, now = judgments[0], time.monotonic()
         result = ScoreResult(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from longrm.data.chunking import chunk_spans, words_of
 from longrm.data.tokenizing import Tokenizer
 from longrm.reward_models.lexical import rarity
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.synthesis.documents import Document
 
 BETWEEN = "\n\n"
@@ -214,7 +214,7 @@ class DistractorPool:
         for document in documents:
             seen += 1
             group = document.group
-            entry = (-Draws(seed, "pool", group).fraction(), group)
+            entry = (-Rng(seed, "pool", group).fraction(), group)
             if group in kept or (len(drawn) == POOL_DOCUMENTS and entry <= drawn[0]):
                 continue
             if len(drawn) < POOL_DOCUMENTS:
@@ -224,7 +224,7 @@ class DistractorPool:
             both = []
             for name, size in {"large": chunk_size, "small": _SMALL}.items():
                 chunks = list(cut_chunks(document.text, size))
-                Draws(seed, name, group).shuffle(chunks)
+                Rng(seed, name, group).shuffle(chunks)
                 title = document.title
                 both.append([chunk.counted(document, tokenizer, title) for chunk in chunks[:POOL_CHUNKS]])
             kept[group] = both[0], both[1]
@@ -255,7 +255,7 @@ class DistractorPool:
         return shares
 
     def draw(
-        self, group: str, unfit: NDArray[np.bool_], banned: Iterable[str], draws: Draws
+        self, group: str, unfit: NDArray[np.bool_], banned: Iterable[str], rng: Rng
     ) -> tuple[Iterator[DocumentChunk], list[DocumentChunk]]:
         """Distractors for one context: large chunks in a drawn order, and some small ones.
 
@@ -269,12 +269,12 @@ class DistractorPool:
             return not unfit[number] and chunk.group != group and chunk.text not in excluded
 
         small = []
-        for number in Draws(draws.fraction(), "small").order([*range(self.large, len(self.chunks))]):
+        for number in Rng(rng.fraction(), "small").order([*range(self.large, len(self.chunks))]):
             if fits(number):
                 small.append(self.chunks[number])
             if len(small) == _MAX_SMALL:
                 break
-        large = Draws(draws.fraction(), "large").order(range(self.large))
+        large = Rng(rng.fraction(), "large").order(range(self.large))
         return (self.chunks[number] for number in large if fits(number)), small
 
 

@@ -19,7 +19,7 @@ from longrm.data.files import find_files, is_row_file, raw_rows
 from longrm.data.formats import recognize
 from longrm.errors import ConfigError, DataError, nearest
 from longrm.reading import FieldError, is_number, read_text, reading, short
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.types import Comparison, Message, Span, as_messages, message_text, text_of
 
 GOLD_MODEL = "gold"
@@ -362,7 +362,7 @@ def synthetic_candidates(document: Document, others: Sequence[str], seed: int) -
     """
     if not document.answer.strip():
         return []
-    draws = Draws("degraded", seed, document.id)
+    rng = Rng("degraded", seed, document.id)
     candidates = [Candidate(document.id, GOLD_MODEL, document.answer.strip())]
     own = sentences(document.answer)
     foreign = sorted({text for other in others for text in sentences(other)} - {*own})
@@ -370,8 +370,8 @@ def synthetic_candidates(document: Document, others: Sequence[str], seed: int) -
         kept = round(share * len(own))
         if 0 < kept < len(own) and len(foreign) >= len(own) - kept:
             places, mixed = list(range(len(own))), list(own)
-            draws.shuffle(places)
-            for place, text in zip(places[: len(own) - kept], draws.order(foreign), strict=False):
+            rng.shuffle(places)
+            for place, text in zip(places[: len(own) - kept], rng.order(foreign), strict=False):
                 mixed[place] = text
             counts = {"kept_sentences": kept, "of_sentences": len(own)}
             candidates.append(
@@ -379,7 +379,7 @@ def synthetic_candidates(document: Document, others: Sequence[str], seed: int) -
             )
     wrong = sorted({other.strip() for other in others if other.strip()} - {document.answer.strip()})
     if wrong:
-        candidates.append(Candidate(document.id, GOLD_MODEL, draws.choice(wrong), "answer_another_question"))
+        candidates.append(Candidate(document.id, GOLD_MODEL, rng.choice(wrong), "answer_another_question"))
     return candidates
 
 

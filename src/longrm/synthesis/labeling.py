@@ -15,7 +15,7 @@ from longrm.data.formats import to_native_row
 from longrm.data.tokenizing import Tokenizer
 from longrm.judging.answers import answer_of
 from longrm.judging.pointwise import Pointwise
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.synthesis.chunks import DistractorPool
 from longrm.synthesis.documents import Candidate, Document, plain_content
 from longrm.synthesis.domains import (
@@ -148,7 +148,7 @@ class Labeling(ABC):
                 tag=prompt.tag,
                 max_tokens=recipe.max_tokens,
                 temperature=recipe.temperature,
-                seed=Draws(recipe.seed, document.id, number, "judging").below(2**31),  # servers take 31 bits
+                seed=Rng(recipe.seed, document.id, number, "judging").below(2**31),  # servers take 31 bits
             )
             answers.append(Answer(candidate, number, prompt, request))
         # Counted in the order of the answers: which one is labeled first may differ between runs.
@@ -200,7 +200,7 @@ class Labeling(ABC):
         if self._domain.layout in ("document", "segment"):
             texts = [candidate.text for candidate in candidates]
             distractors = (chunk.text for chunk in self._pool.chunks)
-            tag = draw_tag([document.text, document.question, *texts, *distractors], Draws(*key, "tag"))
+            tag = draw_tag([document.text, document.question, *texts, *distractors], Rng(*key, "tag"))
 
         def render(context: str) -> tuple[Message, ...]:
             if number is None:
@@ -272,7 +272,7 @@ class Labeling(ABC):
     def _pair(self, document: Document, better: Answer, worse: Answer, prompt: PaddedPrompt) -> Comparison:
         """A pair over the long context of its document, in a drawn order."""
         numbers = sorted((better.number, worse.number))
-        listed = [*Draws(self.recipe.seed, document.id, *numbers, "listing").order((better, worse))]
+        listed = [*Rng(self.recipe.seed, document.id, *numbers, "listing").order((better, worse))]
         scores = [answer.score or 0.0 for answer in listed]
         columns = self.columns(document, better, prompt)
         del columns["evidence"]  # a comparison has a field for it

@@ -14,7 +14,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.judging.answers import answer_of
 from longrm.reward_models.lexical import index
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.synthesis.chunks import (
     BETWEEN,
     COVERAGE,
@@ -275,7 +275,7 @@ async def pad(
     mixed = any(chunk.group != document.group for chunk in pool.chunks)
     title = document.title if mixed else ""
     critical = [chunk.text for chunk in evidence.critical]
-    alone = lay_out(layout, critical, (), (), prompt.tag, Draws(*key, "place"), title)
+    alone = lay_out(layout, critical, (), (), prompt.tag, Rng(*key, "place"), title)
     base = len(tokenizer.prompt_ids(prompt.render(alone.text)))
     banned: list[str] = []
 
@@ -286,7 +286,7 @@ async def pad(
         # Other chunks of the document in a drawn order, a little more than may be used.
         own_chunks: list[DocumentChunk] = []
         refused = held = 0
-        for chunk in Draws(*key, "own").order(evidence.discarded):
+        for chunk in Rng(*key, "own").order(evidence.discarded):
             if held > int(room * recipe.in_document_share):
                 break
             if chunk.text in banned or (matcher and matcher.may_answer(chunk.text)):
@@ -299,9 +299,9 @@ async def pad(
         # and differs only in the room, so that the row depends on nothing but its key.
         for _ in range(_TRIES):
             own = fill_room(int(room * recipe.in_document_share), iter(own_chunks), ())
-            large, small = pool.draw(document.group, evidence.unfit, banned, Draws(*key, "foreign"))
+            large, small = pool.draw(document.group, evidence.unfit, banned, Rng(*key, "foreign"))
             foreign = fill_room(room - sum(chunk.tokens for chunk in own), large, small)
-            context = lay_out(layout, critical, own, foreign, prompt.tag, Draws(*key, "place"), title)
+            context = lay_out(layout, critical, own, foreign, prompt.tag, Rng(*key, "place"), title)
             messages = prompt.render(context.text)
             tokens = len(tokenizer.prompt_ids(messages))
             if length - recipe.tolerance <= tokens <= length:
@@ -316,7 +316,7 @@ async def pad(
 
     for _ in range(_ROUNDS):
         padded: PaddedPrompt | str = "too_long"
-        for length in Draws(*key, "length").order(recipe.lengths):
+        for length in Rng(*key, "length").order(recipe.lengths):
             padded = pad_to(length)
             # Another length is tried only if the evidence does not fit; one that cannot be filled is dropped, so that
             # long rows do not silently become short ones.
@@ -345,7 +345,7 @@ def lay_out(
     own: Sequence[DocumentChunk],
     foreign: Sequence[DocumentChunk],
     tag: str,
-    draws: Draws,
+    rng: Rng,
     title: str = "",
 ) -> LaidOutContext:
     """Puts the critical chunks at drawn depths of the padding, in the order of their document.
@@ -356,11 +356,11 @@ def lay_out(
     below = len(titled(title, ""))
     if layout == "scattered":
         padding = [*foreign, *own]
-        draws.shuffle(padding)
+        rng.shuffle(padding)
         before = [0, *accumulate(chunk.tokens for chunk in padding)]  # tokens before each chunk
         # Depths are uniform over tokens, not over chunks, and sorted: critical chunks keep their document's order. A
         # chunk then goes to the nearest border between chunks of the padding.
-        depths = sorted(draws.fraction() for _ in critical)
+        depths = sorted(rng.fraction() for _ in critical)
         slots = [_nearest(before, depth * before[-1]) for depth in depths]
         texts = [chunk.shown for chunk in padding]
         places = [slot + earlier for earlier, slot in enumerate(slots)]  # among all texts
@@ -375,8 +375,8 @@ def lay_out(
     assert layout in ("document", "segment"), layout
     inner = sorted(own, key=lambda chunk: chunk.start) if layout == "document" else []
     around = [*foreign] if layout == "document" else [*foreign, *own]
-    draws.shuffle(around)
-    depth = draws.fraction()
+    rng.shuffle(around)
+    depth = rng.fraction()
     # The evidence is as deep within the tags as in the whole, so that neither side has to be longer than there is
     # padding for it.
     total = sum(chunk.tokens for chunk in (*inner, *around))

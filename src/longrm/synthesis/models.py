@@ -15,12 +15,12 @@ from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import Field
 
-from longrm.clients import Completion, Request, Writer
+from longrm.clients import Completion, Request, TextGenerator
 from longrm.clients.remote_settings import ModelName, Remote, ServerUrl
 from longrm.config import OPERATIONAL, Config, IdentifiedBy
 from longrm.errors import RunError
 from longrm.reward_models.protocol import RewardModel
-from longrm.reward_models.trials import points
+from longrm.reward_models.trials import to_scores
 from longrm.runs.logs import Log
 from longrm.runs.workers import interrupt
 from longrm.types import Outcome, Query, Trial
@@ -263,7 +263,7 @@ def batched_scores(reward_model: RewardModel) -> Callable[[Query], Awaitable[tup
     async def score(query: Query) -> tuple[float, ...]:
         trials = await calls([query])
         check_answered(reward_model.name, trials)
-        return points(trials[0])
+        return to_scores(trials[0])
 
     return score
 
@@ -271,7 +271,7 @@ def batched_scores(reward_model: RewardModel) -> Callable[[Query], Awaitable[tup
 class ServedModel:
     """A model behind one or several blocking writers, each of which is called in its own thread."""
 
-    def __init__(self, name: str, writers: Sequence[Writer]) -> None:
+    def __init__(self, name: str, writers: Sequence[TextGenerator]) -> None:
         self.name = name
         self._writers = writers
         self._batched = BatchedCalls(self._write)
@@ -287,7 +287,7 @@ class ServedModel:
         for key, request in zip(keys, requests, strict=True):
             shares.setdefault(int.from_bytes(key, "big") % len(self._writers), {})[key] = request
         answers = await asyncio.gather(
-            *(in_thread(partial(self._writers[at].write, [*own.values()])) for at, own in shares.items())
+            *(in_thread(partial(self._writers[at].generate, [*own.values()])) for at, own in shares.items())
         )
         found: dict[bytes, Completion] = {}
         for own, own_answers in zip(shares.values(), answers, strict=True):

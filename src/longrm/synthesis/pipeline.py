@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from longrm.clients import Writer
+from longrm.clients import TextGenerator
 from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import Remote, split_address
 from longrm.data.files import RUN_ROWS, raw_rows
@@ -276,7 +276,7 @@ def open_models(
             if kind == "simulated":
                 opened.append(SimulatedModel(ErrorRates.parse(address), model.label, seed, answers))
                 continue
-            writers: list[Writer]
+            writers: list[TextGenerator]
             if kind == "openai":
                 (url, name), remote = split_address(address), model.remote.cached_in(folder / CACHE)
                 pay = partial(spending.pay, model.label)
@@ -287,9 +287,9 @@ def open_models(
                 ]
             elif split_kind(model.model)[0] is None:
                 # Here, because it imports torch, which nothing else here needs.
-                from longrm.modeling.local_writer import LocalWriter
+                from longrm.modeling.local_generator import LocalTextGenerator
 
-                writers = [LocalWriter.load(model.model)]
+                writers = [LocalTextGenerator.load(model.model)]
             else:
                 raise ConfigError(
                     f"'{model.model}' cannot write: use openai:URL#NAME (an endpoint), or the folder or Hub id of a "

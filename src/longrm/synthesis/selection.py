@@ -17,7 +17,7 @@ from longrm.benchmarks import long_rewardbench
 from longrm.benchmarks.answer_metrics import answer_metric, share_of_gold
 from longrm.benchmarks.benchmark import bucket
 from longrm.errors import ConfigError
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.synthesis.documents import ASKING, CLOSING, GOLD_MODEL, OPENING, Candidate, Document
 from longrm.synthesis.models import ModelSettings
 from longrm.synthesis.pipeline import KEPT, Steps
@@ -243,7 +243,7 @@ def rankings_of(document: Document, seed: int) -> Iterator[RankedComparison]:
     """
     candidates = document.candidates
     scores = [candidate.score or 0.0 for candidate in candidates]
-    draws = Draws("rankings", seed, document.id)
+    rng = Rng("rankings", seed, document.id)
     by_tier: dict[int, list[int]] = {}
     for position in distinct(candidates):
         tier = tier_of(scores[position])
@@ -252,10 +252,10 @@ def rankings_of(document: Document, seed: int) -> Iterator[RankedComparison]:
     base = []
     for tier in sorted(by_tier):
         written = [at for at in by_tier[tier] if candidates[at].model != GOLD_MODEL]
-        base.append(draws.choice(written or by_tier[tier]))
+        base.append(rng.choice(written or by_tier[tier]))
     for size, kind in enumerate(RANKINGS, start=2):
         if size <= len(base):
-            drawn = draws.choice(list(combinations(base, size)))
+            drawn = rng.choice(list(combinations(base, size)))
             yield RankedComparison(document.id, kind, drawn, tuple(scores[at] for at in drawn))
 
 
@@ -318,8 +318,8 @@ def in_turns(groups: Mapping[str, Sequence[Item]], *key: object) -> list[Item]:
     queues = []
     for name in sorted(groups):
         queue = list(groups[name])
-        Draws(*key, name).shuffle(queue)
+        Rng(*key, name).shuffle(queue)
         queues.append(queue)
-    Draws(*key).shuffle(queues)
+    Rng(*key).shuffle(queues)
     longest = max(map(len, queues), default=0)
     return [queue[turn] for turn in range(longest) for queue in queues if turn < len(queue)]

@@ -15,7 +15,7 @@ from longrm.clients import Completion, Request
 from longrm.data.chunking import approximate_tokens, words_of
 from longrm.errors import DataError
 from longrm.reward_models.simulated import ErrorRates
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.synthesis.chunks import gold_words
 from longrm.synthesis.documents import Document
 from longrm.synthesis.domains import Language
@@ -115,14 +115,14 @@ class SimulatedModel:
         size = approximate_tokens(text)
         digest = hashlib.sha256(text.strip().encode(errors="surrogatepass")).hexdigest()[:16]
         seed = request.seed if request.temperature else ""
-        draws = Draws("simulated model", self.name, self._seed, digest, seed)
-        written = self._write(request.task, request.parts, size, draws)
+        rng = Rng("simulated model", self.name, self._seed, digest, seed)
+        written = self._write(request.task, request.parts, size, rng)
         if written is None:
             return Completion(Outcome.ERROR, detail="a simulated model does not know this document")
         tokens = approximate_tokens(written)
         return Completion(Outcome.ANSWERED, written, prompt_tokens=size, completion_tokens=tokens)
 
-    def _write(self, task: str, parts: Mapping[str, Any], size: int, draws: Draws) -> str | None:
+    def _write(self, task: str, parts: Mapping[str, Any], size: int, rng: Rng) -> str | None:
         rates, error = self._rates, self._rates.error_at(size, 2)
         match task:
             case "sufficiency":
@@ -136,39 +136,39 @@ class SimulatedModel:
                 ]
                 return f"[[{', '.join(found) or 'none'}]]"
             case "question":
-                wrong, readable = draws.fraction() < error, draws.fraction() >= rates.misformat
-                return write_question(parts["passage"], draws, wrong_evidence=wrong, readable=readable)
+                wrong, readable = rng.fraction() < error, rng.fraction() >= rates.misformat
+                return write_question(parts["passage"], rng, wrong_evidence=wrong, readable=readable)
             case "criteria":
-                readable = draws.fraction() >= rates.misformat
+                readable = rng.fraction() >= rates.misformat
                 return write_criteria(
-                    parts["better"], parts["worse"], parts["most"], draws, error=error, readable=readable
+                    parts["better"], parts["worse"], parts["most"], rng, error=error, readable=readable
                 )
             case "compare":
                 return compare_by(parts["criterion"], parts["first"], parts["second"])
             case "checklist":
-                return write_checklist(parts["prompt"], parts["most"], draws, error, rates)
+                return write_checklist(parts["prompt"], parts["most"], rng, error, rates)
             case "rationale":
-                return write_rationale(parts["first"], parts["second"], parts["letter"], draws, error, rates)
+                return write_rationale(parts["first"], parts["second"], parts["letter"], rng, error, rates)
             case "verify":
                 return verify(parts["analysis"], parts["first"], parts["second"])
             case "judge":
-                return self._judgment(parts, error, draws)
+                return self._judgment(parts, error, rng)
             case "answer":
-                return self._response(parts, error, draws)
+                return self._response(parts, error, rng)
             case _:
                 raise AssertionError(f"unknown task {task}")
 
-    def _judgment(self, parts: Mapping[str, Any], error: float, draws: Draws) -> str | None:
+    def _judgment(self, parts: Mapping[str, Any], error: float, rng: Rng) -> str | None:
         document = self._answers.get(parts["document"])
         if document is None:
             return None
         score = _true_score(document, parts["response"])
         # Always four draws, so that one rate does not change where another strikes.
-        errs, disagrees, misformats, direction = (draws.fraction() for _ in range(4))
+        errs, disagrees, misformats, direction = (rng.fraction() for _ in range(4))
         if score is None:
-            score = draws.below(11)
+            score = rng.below(11)
         elif errs < error:
-            score = draws.choice([other for other in range(11) if abs(other - score) >= _MIN_ERROR])
+            score = rng.choice([other for other in range(11) if abs(other - score) >= _MIN_ERROR])
         elif disagrees < self._rates.disagreement:
             score += 1 if score == 0 or (score < 10 and direction < 0.5) else -1
         lead, good, fair, poor = _ANALYSES[parts["language"]]
@@ -177,18 +177,18 @@ class SimulatedModel:
         analysis = " ".join(filter(None, [lead.format(quote=quote) if quote else "", opinion]))
         return analysis if misformats < self._rates.misformat else f"{analysis}\n\n[[{score}]]"
 
-    def _response(self, parts: Mapping[str, Any], error: float, draws: Draws) -> str | None:
+    def _response(self, parts: Mapping[str, Any], error: float, rng: Rng) -> str | None:
         document, shown = self._answers.get(parts.get("document", "")), parts["shown"]
         if document is None:
             return fill_gap(parts["question"], shown)
         held = _coverage(document.question, document.answer, shown) >= _COVERAGE
-        if held and draws.fraction() >= error:
+        if held and rng.fraction() >= error:
             return document.answer
         others = self._answers.before(document)
-        return draws.choice(others) if others else "The passages do not tell."
+        return rng.choice(others) if others else "The passages do not tell."
 
 
-def write_question(passage: str, draws: Draws, *, wrong_evidence: bool, readable: bool) -> str:
+def write_question(passage: str, rng: Rng, *, wrong_evidence: bool, readable: bool) -> str:
     """Asks for the last word of a drawn sentence of the passage, with the sentence as evidence.
 
     Wrong evidence is a sentence that is not in the passage; an unreadable reply lacks the label of the evidence.
@@ -196,7 +196,7 @@ def write_question(passage: str, draws: Draws, *, wrong_evidence: bool, readable
     found = [part for part in _SENTENCE.findall(passage) if len(words_of(part)) >= _MIN_SENTENCE]
     if not found:
         return "There is nothing to ask about."
-    sentence = draws.choice(found)
+    sentence = rng.choice(found)
     last = _LAST_WORD.search(sentence)
     assert last is not None, "a sentence has words"
     beginning = " ".join(sentence[: last.start()].split())
@@ -215,7 +215,7 @@ def fill_gap(question: str, shown: str) -> str | None:
     return found[1] if found else "unknown"
 
 
-def write_criteria(better: str, worse: str, most: int, draws: Draws, *, error: float, readable: bool) -> str:
+def write_criteria(better: str, worse: str, most: int, rng: Rng, *, error: float, readable: bool) -> str:
     """Asks for drawn words that only the better response contains; if it has none, for the absence of the worse one's.
 
     With probability `error` a criterion is faulty: it asks for a word of the worse response, so that the worse one or
@@ -224,10 +224,9 @@ def write_criteria(better: str, worse: str, most: int, draws: Draws, *, error: f
     good, bad = dict.fromkeys(words_of(better)), dict.fromkeys(words_of(worse))
     sound = [_SAYS.format(word) for word in good if word not in bad]
     sound = sound or [_OMITS.format(word) for word in bad if word not in good]
-    from_sound, from_faulty = draws.order(sound), draws.order([_SAYS.format(word) for word in bad])
+    from_sound, from_faulty = rng.order(sound), rng.order([_SAYS.format(word) for word in bad])
     drawn = [
-        next(from_faulty if draws.fraction() < error else from_sound, "")
-        for _ in range(min(most, len(sound)))
+        next(from_faulty if rng.fraction() < error else from_sound, "") for _ in range(min(most, len(sound)))
     ]
     label = "Criterion: " if readable else ""
     return "\n".join(f"{label}{criterion}" for criterion in drawn if criterion) or "Nothing tells them apart."
@@ -243,22 +242,20 @@ def compare_by(criterion: str, first: str, second: str) -> str | None:
     return f"The word was looked up in both.\n\n[[{letter}]]"
 
 
-def write_checklist(prompt: str, most: int, draws: Draws, error: float, rates: ErrorRates) -> str:
+def write_checklist(prompt: str, most: int, rng: Rng, error: float, rates: ErrorRates) -> str:
     """Demands that a response says drawn words of the prompt, in 20 times as many words as the prompt has.
 
     With probability `error` a criterion is faulty: no word of the prompt. An unreadable reply lacks its labels.
     """
     words = sorted({*words_of(prompt)})
-    drawn = [word if draws.fraction() >= error else f"not{word}" for word in draws.order(words)][:most]
-    readable = draws.fraction() >= rates.misformat
+    drawn = [word if rng.fraction() >= error else f"not{word}" for word in rng.order(words)][:most]
+    readable = rng.fraction() >= rates.misformat
     label = "Criterion: " if readable else ""
     length = [f"Words: {20 * len(words_of(prompt))}"] if readable else []
     return "\n".join([*length, *(f"{label}{_SAYS.format(word)}" for word in drawn)])
 
 
-def write_rationale(
-    first: str, second: str, letter: str, draws: Draws, error: float, rates: ErrorRates
-) -> str:
+def write_rationale(first: str, second: str, letter: str, rng: Rng, error: float, rates: ErrorRates) -> str:
     """Names a drawn word that the response with this letter has and the other lacks.
 
     With probability `error` the claim is false: the word is one that only the other response has. At the misformat rate
@@ -266,11 +263,11 @@ def write_rationale(
     """
     own, other = ({*words_of(text)} for text in ((first, second) if letter == "A" else (second, first)))
     sound, faulty = sorted(own - other), sorted(other - own)
-    wrong, readable = draws.fraction() < error, draws.fraction() >= rates.misformat
+    wrong, readable = rng.fraction() < error, rng.fraction() >= rates.misformat
     drawn = (faulty if wrong else sound) or sound or faulty
     if not drawn:
         return "Nothing tells them apart."
-    claim = _CLAIM.format(letter, draws.choice(drawn), "BA"["AB".index(letter)])
+    claim = _CLAIM.format(letter, rng.choice(drawn), "BA"["AB".index(letter)])
     return f"{claim}\n\n[[{letter}]]" if readable else claim
 
 

@@ -64,7 +64,7 @@ class MicroBatch:
         A branch may begin with the rest of a prompt, whose tokens are not part of the response; neither are tool
         results and user turns within it.
         """
-        return [own for example in self.examples for own in example.tokens.written]
+        return [own for example in self.examples for own in example.tokens.completion_tokens]
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,7 @@ def out_of_memory(where: str, examples: Sequence[Example]) -> TrainingError:
             f"; the longest example is '{longest.id}' ({longest.size:,} tokens with {responses} responses)"
         )
     return TrainingError(
-        f"out of memory {where}{which}. Try, in this order: a smaller memory.tokens_per_forward, "
+        f"out of memory {where}{which}. Try, in this order: a smaller memory.max_tokens_per_microbatch, "
         "memory.gradient_checkpointing, memory.tiled_mlp, memory.activation_offloading, "
         'model.lora, model.precision = "bfloat16"; longrm plan computes what each saves'
     )

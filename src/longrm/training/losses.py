@@ -294,7 +294,7 @@ def hardest(
     return _best_against(rival, grid, gold, margins, probabilities)
 
 
-def mean_inside(
+def mean_rejected(
     scores: Float[Tensor, " S"],
     ranks: Sequence[Sequence[int]],
     *,
@@ -496,9 +496,9 @@ LOSSES: dict[str, Loss] = {
         _RANKING,
         chance=math.log(2.0),
     ),
-    "mean_inside": Loss(
+    "mean_rejected": Loss(
         "bradley_terry",
-        mean_inside,
+        mean_rejected,
         "mean inside",
         "the best response against the mean score of the worse ones, as the release of LongRM does",
         _RANKING,

@@ -83,7 +83,7 @@ class SFT(Objective):
 
     def weight(self, example: "Example") -> float:
         """Every token of a completion has the same weight, whatever its document."""
-        return float(sum(map(len, example.tokens.written)))
+        return float(sum(map(len, example.tokens.completion_tokens)))
 
     def loss(self, model: Any, micro: "MicroBatch") -> "tuple[Tensor, dict[str, float]]":
         """The loss of a micro-batch."""

@@ -33,8 +33,8 @@ OTHER_NAMES = {
     "train_batch_size": "data.per_step",
     "per_device_train_batch_size": "data.per_step",
     "gradient_accumulation_steps": "data.per_step",
-    "micro_batch_size": "memory.tokens_per_forward",
-    "auto_find_batch_size": "memory.tokens_per_forward",
+    "micro_batch_size": "memory.max_tokens_per_microbatch",
+    "auto_find_batch_size": "memory.max_tokens_per_microbatch",
     # The optimizer
     "lr": "optimizer.learning_rate",
     "lr_scheduler_type": "optimizer.schedule",

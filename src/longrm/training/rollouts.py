@@ -17,7 +17,7 @@ from longrm.errors import DataError, TrainingError
 from longrm.modeling.adapters import without_adapter
 from longrm.modeling.group_sampling import GroupSampler, Sample
 from longrm.modeling.loading import LanguageModel
-from longrm.modeling.local_writer import end_tokens, written_text
+from longrm.modeling.local_generator import end_tokens, written_text
 from longrm.modeling.shapes import build_trees, within_budget
 from longrm.modeling.shared_prefix import TransformersModel, check_embedded, pack
 from longrm.reward_models.verdict_rewards import VerdictReward
@@ -226,7 +226,7 @@ class RolloutSource:
     def _logprobs(self, model: TransformersModel, examples: Sequence[Example]) -> list[Logprobs]:
         """The log-probabilities of every judgment's tokens, by example."""
         found: list[Logprobs] = []
-        for batch in within_budget(examples, self.settings.memory.tokens_per_forward):
+        for batch in within_budget(examples, self.settings.memory.max_tokens_per_microbatch):
             packed = pack(build_trees([example.tokens for example in batch]))
             values = MicroBatch(packed, batch, 1.0).response_logprobs(model, self._rollouts.temperature)
             remaining = iter(values)

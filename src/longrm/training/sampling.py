@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TypeVar
 
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.training.settings import CurriculumSettings
 
 Row = TypeVar("Row")
@@ -53,10 +53,10 @@ class Mixture:
             first = start - passes.start * size
             for row in series[first : first + quota]:
                 strata.setdefault((source, lengths[row].bit_length()), []).append((source, row))
-        draws = Draws("epoch", self._seed, number)
+        rng = Rng("epoch", self._seed, number)
         size = self._group_size
         if size == 1:
-            return _interleave(strata, draws)
+            return _interleave(strata, rng)
         groups: dict[tuple[int, int], list[list[tuple[int, int]]]] = {}
         rest: list[tuple[int, int]] = []
         for stratum, rows in sorted(strata.items()):
@@ -68,25 +68,25 @@ class Mixture:
                 own += [window[at : at + size] for at in range(0, full, size)]
                 rest += window[full:]
             if own:
-                draws.shuffle(own)
+                rng.shuffle(own)
                 groups[stratum] = own
-        return [row for group in _interleave(groups, draws) for row in group] + rest
+        return [row for group in _interleave(groups, rng) for row in group] + rest
 
     def _pass(self, source: int, number: int) -> list[int]:
         """All rows of a source in the order of one pass."""
         strata: dict[int, list[int]] = {}
         for row, length in enumerate(self._lengths[source]):
             strata.setdefault(length.bit_length(), []).append(row)
-        draws = Draws("pass", self._seed, source, number)
+        rng = Rng("pass", self._seed, source, number)
         for stratum in sorted(strata):
-            draws.shuffle(strata[stratum])
-        return _interleave(strata, draws)
+            rng.shuffle(strata[stratum])
+        return _interleave(strata, rng)
 
 
-def _interleave(strata: Mapping[Key, Sequence[Row]], draws: Draws) -> list[Row]:
+def _interleave(strata: Mapping[Key, Sequence[Row]], rng: Rng) -> list[Row]:
     """The rows of all strata, spread evenly; a random order of the strata breaks ties."""
     keys = sorted(strata)
-    draws.shuffle(keys)
+    rng.shuffle(keys)
     rows = [iter(strata[key]) for key in keys]
     return [next(rows[stratum]) for stratum in spread([len(strata[key]) for key in keys])]
 
@@ -130,5 +130,5 @@ class Curriculum:
         """The context length of a step, counted from 0."""
         lengths = self.settings.lengths
         reached = int(step / (self.settings.ramp * self.steps) * (len(lengths) - 1))
-        back = Draws("curriculum", self.seed, step).fraction() < self.settings.short_share
+        back = Rng("curriculum", self.seed, step).fraction() < self.settings.short_share
         return lengths[0] if back else lengths[min(reached, len(lengths) - 1)]

@@ -346,8 +346,8 @@ class MemorySettings(Config):
     """Ways to save memory. `longrm plan` computes what a recipe needs.
 
     Attributes:
-        tokens_per_forward: Tokens per micro-batch; a longer row is one alone. Questions about one context share it only
-            if they fit into one micro-batch.
+        max_tokens_per_microbatch: Tokens per micro-batch; a longer row is one alone. Questions about one context share
+            it only if they fit into one micro-batch.
         gradient_checkpointing: Keep only the input of every layer, and recompute the layer in the backward pass. By
             default this is on where the training does not fit without it.
         activation_offloading: Move the layers' inputs, which gradient checkpointing keeps, to CPU memory. This and
@@ -357,7 +357,7 @@ class MemorySettings(Config):
         check: Stop before the first step if it needs more CPU memory than is available.
     """
 
-    tokens_per_forward: int = Field(16_384, ge=1)
+    max_tokens_per_microbatch: int = Field(16_384, ge=1)
     gradient_checkpointing: bool | None = None
     activation_offloading: bool = False
     keep_attention: bool = False

@@ -18,7 +18,7 @@ from longrm.data.training_rows import RowKind, context_digest
 from longrm.errors import ConfigError, DataError
 from longrm.judging import load_format
 from longrm.judging.judge_prompts import judge_prompt_rows
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.runs.progress import Progress, no_progress
 from longrm.training.batches import Example
 from longrm.training.sampling import Mixture
@@ -65,7 +65,7 @@ class GeneratedSource:
             choices = [n for n in world.responses if n == 2 or length >= _MIN_BEST_OF_N_LENGTH] or [2]
             responses = choices[(step + index) % len(choices)]
             plan = WorldPlan(
-                world=Draws("world", world.seed, step, index).choice(world.names),
+                world=Rng("world", world.seed, step, index).choice(world.names),
                 length=length,
                 responses=responses,
                 depth="uniform",
@@ -86,7 +86,7 @@ class GeneratedSource:
 
     def _judge_prompts(self, row: Comparison) -> list[Example]:
         """The judging prompts of a comparison, in every order, in a format that is drawn from its id."""
-        format = self._formats[Draws("written", row.id).choice(list(self._formats))]
+        format = self._formats[Rng("written", row.id).choice(list(self._formats))]
         return [
             Example(
                 f"{row.id}#{'-'.join(map(str, judge['order']))}",

@@ -123,7 +123,7 @@ def train(
             folder.extend(step=done)
 
         # The objective; the reference is the model before training.
-        budget = settings.memory.tokens_per_forward
+        budget = settings.memory.max_tokens_per_microbatch
         graded = bool(source.counts.get("margin") or source.counts.get("probability"))
         objective = make_objective(settings.loss, graded=graded)
         if settings.loss.loss.needs_reference:

@@ -12,7 +12,7 @@ from longrm.data.joining import Encoded, encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
 from longrm.judging import JudgingFormat, load_format
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.training.settings import CompletionForm
 from longrm.types import Comparison, Message, message_text, query_of, text_of
 
@@ -58,12 +58,12 @@ class JudgmentWriter:
 
     def demonstration(self, row: Comparison) -> Encoded:
         """The prompt, and the right completion."""
-        draws = Draws("written", row.id)
-        form = draws.choice(self._forms)
+        rng = Rng("written", row.id)
+        form = rng.choice(self._forms)
         if form == "fact":
             fact = _record(row, row.best_first()[0])
             return encode(self._tokenizer, row.prompt, [({"role": "assistant", "content": fact},)])
-        prompt, right, _ = self._query(row, form, draws)
+        prompt, right, _ = self._query(row, form, rng)
         return self._encoded(prompt, [right])
 
     def preference(self, row: Comparison) -> Encoded | None:
@@ -72,11 +72,11 @@ class JudgmentWriter:
         Judgments with the same verdict form a cluster. The chosen judgment is the most frequent one of the largest
         cluster; the rejected ones are the most frequent of the others.
         """
-        draws = Draws("written", row.id)
-        prompt, right, misread = self._query(row, draws.choice(self._forms), draws)
+        rng = Rng("written", row.id)
+        prompt, right, misread = self._query(row, rng.choice(self._forms), rng)
         votes, verdicts = Counter[_Judgment](), Counter[str]()
         for _ in range(self._judges):
-            drawn, vote = draws.fraction(), right
+            drawn, vote = rng.fraction(), right
             if drawn < self._error / 2:
                 vote = misread
             elif drawn < self._error:
@@ -90,12 +90,12 @@ class JudgmentWriter:
         return self._encoded(prompt, [chosen, *rejected]) if rejected else None
 
     def _query(
-        self, row: Comparison, form: CompletionForm, draws: Draws
+        self, row: Comparison, form: CompletionForm, rng: Rng
     ) -> tuple[tuple[Message, ...], _Judgment, _Judgment]:
         """A prompt, the right judgment, and that of a judge who misreads the value of the record."""
         best, other = row.best_first()
         order = [best, other]
-        draws.shuffle(order)
+        rng.shuffle(order)
         if form == "pairwise":
             shown, right, wrong = order, "AB"[order.index(best)], "AB"[order.index(other)]
         else:

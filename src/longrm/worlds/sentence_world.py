@@ -12,7 +12,7 @@ from itertools import accumulate, cycle, pairwise
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, ContextLengthError
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.types import Comparison
 from longrm.worlds.generator import WorldPlan, ending_of, world_comparison
 from longrm.worlds.vocabulary import (
@@ -80,8 +80,8 @@ class SentenceWorld:
         similar_to: Similar benchmarks, likewise.
     """
 
-    unit: Callable[[tuple[Holder, ...], Draws], Unit]
-    claim: Callable[[Unit, Draws], Claim]
+    unit: Callable[[tuple[Holder, ...], Rng], Unit]
+    claim: Callable[[Unit, Rng], Claim]
     forms: tuple[str, ...]
     sentences: int = 1
     entities: int = 1
@@ -138,42 +138,42 @@ class SentenceWorld:
 # The two worlds
 
 
-def record_unit(holders: tuple[Holder, ...], draws: Draws) -> Unit:
+def record_unit(holders: tuple[Holder, ...], rng: Rng) -> Unit:
     """`records`: one fact answers, such as "The access code of Alora is anchor."."""
-    return Unit((_record(holders[0], draws),), holders)
+    return Unit((_record(holders[0], rng),), holders)
 
 
-def record_claim(unit: Unit, draws: Draws) -> Claim:
+def record_claim(unit: Unit, rng: Rng) -> Claim:
     """Asks for the value of the entity."""
-    del draws  # there is no choice
+    del rng  # there is no choice
     return Claim(unit.holders[0].entity, unit.holders[0].value, (0,))
 
 
 PARTNER = "the partner of {}"
 
 
-def couple_unit(holders: tuple[Holder, ...], draws: Draws) -> Unit:
+def couple_unit(holders: tuple[Holder, ...], rng: Rng) -> Unit:
     """`chain`: two facts must be joined, who is the partner of an entity and what is the partner's value.
 
     Both partners have a record, so the record of the question's entity states a value that no response names. The wrong
     value belongs to someone else's partner, so neither fact alone reveals the right one.
     """
     first, second = (holder.entity for holder in holders)
-    if draws.below(2):
+    if rng.below(2):
         first, second = second, first
     link = LINK.format(entity=first, partner=second)
-    return Unit((*(_record(holder, draws) for holder in holders), link), holders)
+    return Unit((*(_record(holder, rng) for holder in holders), link), holders)
 
 
-def partner_claim(unit: Unit, draws: Draws) -> Claim:
+def partner_claim(unit: Unit, rng: Rng) -> Claim:
     """Asks for the value of the partner of either of the two."""
-    entity = draws.below(2)
+    entity = rng.below(2)
     partner = 1 - entity
     return Claim(PARTNER.format(unit.holders[entity].entity), unit.holders[partner].value, (partner, 2))
 
 
-def _record(holder: Holder, draws: Draws) -> str:
-    return draws.choice(RECORDS).format(entity=holder.entity, value=holder.value)
+def _record(holder: Holder, rng: Rng) -> str:
+    return rng.choice(RECORDS).format(entity=holder.entity, value=holder.value)
 
 
 # Questions
@@ -205,7 +205,7 @@ def _question_text(subject: str, responses: int) -> str:
 
 
 def _ask(
-    world: SentenceWorld, units: Sequence[Unit], chosen: Sequence[int], responses: int, draws: Draws
+    world: SentenceWorld, units: Sequence[Unit], chosen: Sequence[int], responses: int, rng: Rng
 ) -> _Question:
     """Asks about the `claims_needed(responses)` chosen units.
 
@@ -218,7 +218,7 @@ def _ask(
     rank r makes N - r right claims at random positions; the entities of wrong claims trade their values along a random
     ring, so that each gets the value of another entity of the context. Only the context reveals the ranks.
     """
-    claims = [_claim_about(world, units[number], draws) for number in chosen]
+    claims = [_claim_about(world, units[number], rng) for number in chosen]
     # Facts are numbered by the sentences of all units in order.
     facts = [
         [unit * world.sentences + sentence for sentence in claim.evidence]
@@ -227,7 +227,7 @@ def _ask(
     if responses == 2:
         right, other = claims
         ranked = [(1, right.value), (2, other.value)]
-        draws.shuffle(ranked)
+        rng.shuffle(ranked)
         return _Question(
             _question_text(right.subject, 2),
             tuple(ANSWER.format(subject=right.subject, value=value) for _, value in ranked),
@@ -236,19 +236,19 @@ def _ask(
             right.value,
         )
     order = list(range(len(claims)))
-    draws.shuffle(order)
+    rng.shuffle(order)
     answers: list[tuple[int, list[int]]] = []
     wrong: list[int] = []
     for rank in range(1, responses + 1):
         claimed = [order.pop() for _ in range(responses - 1)]
         wrong += claimed[: rank - 1]
-        draws.shuffle(claimed)
+        rng.shuffle(claimed)
         answers.append((rank, claimed))
-    draws.shuffle(wrong)
+    rng.shuffle(wrong)
     values = [claim.value for claim in claims]
     for index, other_index in zip(wrong, wrong[1:] + wrong[:1], strict=True):
         values[index] = claims[other_index].value
-    draws.shuffle(answers)
+    rng.shuffle(answers)
     texts = []
     for _, claimed in answers:
         *first, last = (CLAIM.format(subject=claims[at].subject, value=values[at]) for at in claimed)
@@ -262,8 +262,8 @@ def _ask(
     )
 
 
-def _claim_about(world: SentenceWorld, unit: Unit, draws: Draws) -> Claim:
-    claim = world.claim(unit, draws)
+def _claim_about(world: SentenceWorld, unit: Unit, rng: Rng) -> Claim:
+    claim = world.claim(unit, rng)
     assert claim.subject in {world.subject.format(holder.entity) for holder in unit.holders}, (
         f"a claim about {claim.subject!r}, but the world has subject={world.subject!r}"
     )
@@ -303,9 +303,9 @@ class _Draft:
         self._block_units = 1 if self._single else claims
         self._least = claims * world.sentences  # sentences that a context needs to be asked about at all
         self._units: list[Unit] = []
-        self._offset = Draws(*self._key, "offset").below(2**30)
-        self._facts = _Stream(self._fact_sentences(Draws(*self._key, "facts")), tokenizer)
-        self._fillers = _Stream(_filler_sentences(Draws(*self._key, "fillers")), tokenizer)
+        self._offset = Rng(*self._key, "offset").below(2**30)
+        self._facts = _Stream(self._fact_sentences(Rng(*self._key, "facts")), tokenizer)
+        self._fillers = _Stream(_filler_sentences(Rng(*self._key, "fillers")), tokenizer)
         self._questions: dict[tuple[int, int], list[_Question]] = {}
 
     def fit(self, questions: Callable[[int], list[_Question]]) -> tuple[int, _Context]:
@@ -353,32 +353,32 @@ class _Draft:
         self._tokens(sentences)  # draws the units
         blocks, known = self._block_count(sentences), self._known(sentences)
         if (blocks, known) not in self._questions:
-            draws = Draws(*self._key, "questions")
-            turns = [draws.below(known - 1) for _ in range(blocks)] if self._single else []
+            rng = Rng(*self._key, "questions")
+            turns = [rng.below(known - 1) for _ in range(blocks)] if self._single else []
             found = []
             for number in range(self._plan.per_group):
                 block = number % blocks
                 chosen = list(self._members(block, sentences))
-                draws.shuffle(chosen)
+                rng.shuffle(chosen)
                 if self._single:
                     other = (turns[block] + number // blocks) % (known - 1)
                     chosen.append(other + (other >= chosen[0]))  # any but the block's own unit
-                question = _ask(self._world, self._units, chosen, self._plan.responses, draws)
+                question = _ask(self._world, self._units, chosen, self._plan.responses, rng)
                 for text in question.responses:
                     _text_tokens(self._tokenizer, text)  # refuses a word that the tokenizer does not know
                 found.append(question)
             self._questions[blocks, known] = found
         return self._questions[blocks, known]
 
-    def _fact_sentences(self, draws: Draws) -> Iterator[str]:
+    def _fact_sentences(self, rng: Rng) -> Iterator[str]:
         """Yields the sentences of units until the entities run out, each entity once.
 
         Values repeat in one random order, so that any 64 entities in a row have distinct values.
         """
         world = self._world
-        holders = map(Holder, draws.order(ENTITIES), cycle(draws.order(VALUES)))
+        holders = map(Holder, rng.order(ENTITIES), cycle(rng.order(VALUES)))
         for members in zip(*[holders] * world.entities, strict=True):
-            unit = world.unit(members, draws)
+            unit = world.unit(members, rng)
             assert len(unit.sentences) == world.sentences, (
                 f"a unit of {len(unit.sentences)} sentences, but the world has sentences={world.sentences}"
             )
@@ -427,13 +427,13 @@ class _Draft:
 
     def _context(self, sentences: int) -> _Context:
         """Puts the blocks where the depth says, and everything else anywhere."""
-        draws = Draws(*self._key, "layout")
+        rng = Rng(*self._key, "layout")
         size = self._block_units * self._world.sentences
         if self._uniform:
             count = self._block_count(sentences)
             edges = [index * sentences // count for index in range(count + 1)]
-            starts = [low + draws.below(high - low - size + 1) for low, high in pairwise(edges)]
-            draws.shuffle(starts)  # else the first question of a group would always be about the first block
+            starts = [low + rng.below(high - low - size + 1) for low, high in pairwise(edges)]
+            rng.shuffle(starts)  # else the first question of a group would always be about the first block
         else:
             starts = [round(float(self._plan.depth) * (sentences - size))]
         taken = bytearray(sentences)
@@ -441,11 +441,11 @@ class _Draft:
         for block, start in enumerate(starts):
             run = list(range(start, start + size))
             taken[start : start + size] = b"\1" * size
-            draws.shuffle(run)
+            rng.shuffle(run)
             first = self._members(block, sentences).start * self._world.sentences
             held.update(zip(range(first, first + size), run, strict=True))
         free = [position for position in range(sentences) if not taken[position]]
-        draws.shuffle(free)
+        rng.shuffle(free)
         positions = [held[item] if item in held else free.pop() for item in range(sentences)]
         facts = self._fact_count(sentences)
         ordered = [""] * sentences
@@ -482,9 +482,9 @@ class _Stream:
         return self._sentences[:count]
 
 
-def _filler_sentences(draws: Draws) -> Iterator[str]:
+def _filler_sentences(rng: Rng) -> Iterator[str]:
     while True:
-        yield draws.choice(FILLERS).format(**{slot: draws.choice(words) for slot, words in SLOTS.items()})
+        yield rng.choice(FILLERS).format(**{slot: rng.choice(words) for slot, words in SLOTS.items()})
 
 
 def _text_tokens(tokenizer: Tokenizer, text: str) -> int:

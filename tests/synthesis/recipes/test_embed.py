@@ -10,7 +10,7 @@ from longrm.data import read, write
 from longrm.data.chunking import approximate_tokens
 from longrm.errors import ConfigError, DataError
 from longrm.reward_models.baselines import BASELINES, Baseline
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.synthesis.recipes import embed
 from longrm.synthesis.recipes.embed import INSTRUCTION, RECIPE, senders, synthesize
 from longrm.types import Comparison, margin, message_text, query_of, text_of
@@ -40,8 +40,8 @@ def message(role, text):
 
 def comparison(number, pair=0):
     """A conversation of 8 to 40 words, some of several turns, with a pair whose chosen response is longer."""
-    draws = Draws("conversation", number)
-    text = f"Question {number}: " + " ".join(draws.choice(WORDS) for _ in range(8 + draws.below(32))) + "?"
+    rng = Rng("conversation", number)
+    text = f"Question {number}: " + " ".join(rng.choice(WORDS) for _ in range(8 + rng.below(32))) + "?"
     prompt = (message("user", text),)
     if number % 4 == 0:
         prompt = (message("user", "First."), message("assistant", f"Reply {number}."), *prompt)
@@ -299,7 +299,7 @@ def test_a_killed_run_ends_with_the_same_bytes(pairs, tmp_path):
 
 
 def test_senders_never_repeat():
-    names = senders(Draws(1))
+    names = senders(Rng(1))
     drawn = [next(names) for _ in range(30_000)]
     assert len({*drawn}) == len(drawn)
     assert len({name.split()[0] for name in drawn[:60]}) == 60

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from longrm.clients import Completion
 from longrm.data.chunking import approximate_tokens
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.synthesis.documents import Document, candidate_from
 from longrm.synthesis.pipeline import nested
 from longrm.synthesis.recipes import responses
@@ -37,7 +37,7 @@ FOREIGN = tuple(f"Foreign {number} goes on and on here." for number in range(50)
 
 def perturb(name, seed=0, **settings):
     check_perturbation(name, settings)
-    return PERTURBATIONS[name](SHOWN, Draws(seed), FOREIGN, **settings)
+    return PERTURBATIONS[name](SHOWN, Rng(seed), FOREIGN, **settings)
 
 
 def texts(shown):

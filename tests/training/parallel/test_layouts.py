@@ -54,7 +54,7 @@ WAYS = {
     "bradley_terry": ("bradley_terry", {}),
     "centered": ("bradley_terry", {"loss__centering": 0.1}),
     "hardest": ("bradley_terry", {"loss__kind": "hardest"}),
-    "mean_inside": ("bradley_terry", {"loss__kind": "mean_inside"}),
+    "mean_rejected": ("bradley_terry", {"loss__kind": "mean_rejected"}),
     "plackett_luce": ("bradley_terry", {"loss__kind": "plackett_luce"}),
     "mlp head": ("bradley_terry", {"model__head": "mlp"}),
     "lora": ("bradley_terry", {"model__lora": LORA}),

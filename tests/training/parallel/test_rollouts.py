@@ -17,7 +17,11 @@ pytestmark = [pytest.mark.distributed, pytest.mark.full, pytest.mark.timeout(600
 TOLERANCE = 1e-5  # of weights, relative; of losses, norms of gradients and metrics ten times as much
 WAYS = {
     "grpo": {"loss.kl": 0.1},
-    "dapo, iterations": {"loss.kind": "dapo", "rollouts.num_iterations": 2, "memory.tokens_per_forward": 100},
+    "dapo, iterations": {
+        "loss.kind": "dapo",
+        "rollouts.num_iterations": 2,
+        "memory.max_tokens_per_microbatch": 100,
+    },
     "most groups constant": {"rollouts.rewards": {"correct": 1.0}, "rollouts.max_tokens": 2},
 }
 

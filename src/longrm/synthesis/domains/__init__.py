@@ -9,7 +9,7 @@ from typing import Literal
 
 from longrm.data.chunking import words_of
 from longrm.errors import ConfigError
-from longrm.rng import Draws
+from longrm.rng import Rng
 
 Language = Literal["en", "zh"]
 LANGUAGES: dict[Language, str] = {"en": "English", "zh": "Chinese"}
@@ -131,10 +131,10 @@ def tag_hint(language: Language, tag: str) -> str:
     return _TAGGED[language].format(tag=tag)
 
 
-def draw_tag(texts: Sequence[str], draws: Draws) -> str:
+def draw_tag(texts: Sequence[str], rng: Rng) -> str:
     """Draws the name of a tag pair that occurs in none of these texts (paper, section 3)."""
     while True:
-        name = "".join(draws.choice(_TAG_LETTERS) for _ in range(5))
+        name = "".join(rng.choice(_TAG_LETTERS) for _ in range(5))
         if not any(name in text for text in texts):
             return name
 

@@ -18,7 +18,7 @@ from longrm.benchmarks import Leval, OwnTokenizer, Probe
 from longrm.data.formats import to_native_row
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
-from longrm.rng import Draws, hash_fraction
+from longrm.rng import Rng, hash_fraction
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.chunks import BETWEEN, DOCUMENT, DistractorPool, DocumentChunk, fill_room
 from longrm.synthesis.long_context import lay_out
@@ -238,9 +238,9 @@ class Inboxes:
             metadata = {**comparison.metadata, **_columns(question, inbox, 0, "preference")}
             rows.append(replace(row, metadata={**metadata, "subtype": subtype} if subtype else metadata))
         if len(inbox.requests) == 2:
-            draws, best = Draws(recipe.seed, question.id, "responses"), best_response(comparison)
-            other = draws.choice([one for one in inbox.requests[1].conversation.answers if one != best])
-            listed = [*draws.order((0, 1))]
+            rng, best = Rng(recipe.seed, question.id, "responses"), best_response(comparison)
+            other = rng.choice([one for one in inbox.requests[1].conversation.answers if one != best])
+            listed = [*rng.order((0, 1))]
             # Both rows list the same responses, and each is chosen once: a reader of responses alone gets exactly half.
             rows += [
                 Comparison(
@@ -267,25 +267,25 @@ class Inboxes:
         recipe, own, key = self._recipe, question.conversation, (self._recipe.seed, question.id)
         most, fewest = question.length, math.ceil(FILLED * question.length)
         best = best_response(question.comparison)
-        name = next(senders(Draws(*key, "senders")))
+        name = next(senders(Rng(*key, "senders")))
         base = len(self._tokenizer.prompt_ids(asking(item(SENDER.format(name), own.text), name)))
         room = most - base
         if room < 0:
             return "too_long"
         for attempt in range(_TRIES):
-            draws = Draws(*key, attempt)
-            passages = draws.order(self._passages)
+            rng = Rng(*key, attempt)
+            passages = rng.order(self._passages)
             padding = fill_room(int(room * recipe.document_share), passages, ())
             left = room - sum(passage.tokens for passage in padding)
-            names = senders(Draws(*key, "senders"))
+            names = senders(Rng(*key, "senders"))
             asked, sender = [(own, next(names))], next(names)
             wants_second = self._wants_relevance(question)
-            for other in draws.order([*self._conversations.values()]):
+            for other in rng.order([*self._conversations.values()]):
                 if other is own or other.group == own.group:
                     continue
                 is_second = wants_second and any(answer != best for answer in other.answers)
                 text, tokens = other.text, other.tokens
-                if not is_second and draws.fraction() < recipe.answered:
+                if not is_second and rng.fraction() < recipe.answered:
                     text, tokens = self._answered(other)
                 tokens += self._header(sender)
                 if tokens > left:
@@ -303,9 +303,9 @@ class Inboxes:
             if left > most - fewest:
                 continue
 
-            draws.shuffle(asked)  # because the layout keeps the order of the texts that it places
+            rng.shuffle(asked)  # because the layout keeps the order of the texts that it places
             texts = [item(SENDER.format(name), conversation.text) for conversation, name in asked]
-            context = lay_out("scattered", texts, (), padding, "", draws)
+            context = lay_out("scattered", texts, (), padding, "", rng)
             found = []
             for (conversation, name), (start, end) in zip(asked, context.evidence, strict=True):
                 prompt = asking(context.text, name)
@@ -344,9 +344,9 @@ def asking(context: str, sender: str) -> tuple[Message, ...]:
     return as_messages(context + BETWEEN + INSTRUCTION.format(sender), "user")
 
 
-def senders(draws: Draws) -> Iterator[str]:
+def senders(rng: Rng) -> Iterator[str]:
     """Names in a drawn order, without repetition."""
-    first, last = [*draws.order(FIRST_NAMES)], [*draws.order(SURNAMES)]
+    first, last = [*rng.order(FIRST_NAMES)], [*rng.order(SURNAMES)]
     different = math.lcm(len(first), len(last))  # pairs before the first one comes again
     for number in count():
         name = f"{first[number % len(first)]} {last[number % len(last)]}"

@@ -20,7 +20,7 @@ from longrm.benchmarks.answer_metrics import answer_metric
 from longrm.clients import Completion
 from longrm.data.chunking import words_of
 from longrm.judging.answers import answer_of
-from longrm.rng import Draws, seed_of
+from longrm.rng import Rng, seed_of
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.chunks import DocumentChunk, cut_chunks
 from longrm.synthesis.documents import Document
@@ -180,9 +180,9 @@ def _passages(recipe: QuestionsRecipe, source: Document, steps: Steps) -> list[D
     steps["passages", KEPT] += count
     if count < wanted:
         steps["passages", "text_too_short"] += wanted - count
-    draws = Draws("passages", recipe.seed, source.id)
+    rng = Rng("passages", recipe.seed, source.id)
     bounds = [part * available // count for part in range(count + 1)]
-    return [passages[low + draws.below(high - low)] for low, high in pairwise(bounds)]
+    return [passages[low + rng.below(high - low)] for low, high in pairwise(bounds)]
 
 
 async def _check(

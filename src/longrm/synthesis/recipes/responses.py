@@ -29,7 +29,7 @@ from longrm.errors import ConfigError, nearest
 from longrm.reading import is_number
 from longrm.reward_models import RewardModel
 from longrm.reward_models.lexical import index
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.bandit import BanditSettings, ChunkBandit, check_rates_answers, reward_of
 from longrm.synthesis.documents import Candidate, Document, policy_prompt
@@ -92,13 +92,13 @@ class View:
         return hashlib.sha256(prompt.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def drop_clues(view: View, draws: Draws, foreign: Sequence[str], *, p: float = 0.5) -> View:
+def drop_clues(view: View, rng: Rng, foreign: Sequence[str], *, p: float = 0.5) -> View:
     """Drops every passage that contains the answer with probability p."""
-    kept = tuple(part for part in view.passages if not part.clue or draws.fraction() >= p)
+    kept = tuple(part for part in view.passages if not part.clue or rng.fraction() >= p)
     return _done(view, "drop_clues", {"p": p, "dropped": len(view.passages) - len(kept)}, passages=kept)
 
 
-def cut_source(view: View, draws: Draws, foreign: Sequence[str], *, share: float) -> View:
+def cut_source(view: View, rng: Rng, foreign: Sequence[str], *, share: float) -> View:
     """Cuts at most this share of the context's tokens off its end, in whole passages."""
     sizes = [approximate_tokens(part.text) for part in view.passages]
     kept, left = len(sizes), share * sum(sizes)
@@ -109,9 +109,9 @@ def cut_source(view: View, draws: Draws, foreign: Sequence[str], *, share: float
     return _done(view, "cut_source", parameters, passages=view.passages[:kept])
 
 
-def truncate(view: View, draws: Draws, foreign: Sequence[str], *, low: int = 4096, high: int = 32768) -> View:
+def truncate(view: View, rng: Rng, foreign: Sequence[str], *, low: int = 4096, high: int = 32768) -> View:
     """Keeps the beginning of the context: whole passages within a drawn number of `low` to `high` tokens."""
-    room = left = int(low) + draws.below(int(high - low) + 1)
+    room = left = int(low) + rng.below(int(high - low) + 1)
     kept = 0
     for part in view.passages:
         left -= approximate_tokens(part.text)
@@ -123,37 +123,37 @@ def truncate(view: View, draws: Draws, foreign: Sequence[str], *, low: int = 409
 
 
 def inject_distractors(
-    view: View, draws: Draws, foreign: Sequence[str], *, low: int = 4096, high: int = 8192
+    view: View, rng: Rng, foreign: Sequence[str], *, low: int = 4096, high: int = 8192
 ) -> View:
     """Inserts passages of other documents, of `low` to `high` drawn tokens together, at drawn places.
 
     Passages are never cut, so up to one passage less is inserted, or all if there are too few.
     """
-    aim = int(low) + draws.below(int(high - low) + 1)
+    aim = int(low) + rng.below(int(high - low) + 1)
     passages, injected = list(view.passages), 0
     label = max((part.label for part in passages), default=0)
-    for text in draws.order(foreign):
+    for text in rng.order(foreign):
         tokens = approximate_tokens(text)
         if injected + tokens > aim:
             continue
         injected += tokens
         label += 1
-        passages.insert(draws.below(len(passages) + 1), Passage(text, label))
+        passages.insert(rng.below(len(passages) + 1), Passage(text, label))
     parameters = {"aim_tokens": aim, "injected_tokens": injected}
     return _done(view, "inject_distractors", parameters, passages=tuple(passages))
 
 
-def remove_exemplars(view: View, draws: Draws, foreign: Sequence[str], *, keep: int = 0) -> View:
+def remove_exemplars(view: View, rng: Rng, foreign: Sequence[str], *, keep: int = 0) -> View:
     """Removes all exemplars but the first `keep`."""
     kept = view.exemplars[: int(keep)]
     return _done(view, "remove_exemplars", {"removed": len(view.exemplars) - len(kept)}, exemplars=kept)
 
 
-def noisy_citations(view: View, draws: Draws, foreign: Sequence[str], *, share: float = 0.5) -> View:
+def noisy_citations(view: View, rng: Rng, foreign: Sequence[str], *, share: float = 0.5) -> View:
     """Swaps the numbers of this share of the passages, at least two; exemplars cite the wrong ones too."""
     count = len(view.passages)
     hit = list(range(count))
-    draws.shuffle(hit)
+    rng.shuffle(hit)
     hit = sorted(hit[: max(2, round(share * count))]) if count > 1 and share > 0 else []
     # Rotated by one, so that none keeps its own number.
     labels = {at: view.passages[other].label for at, other in zip(hit, [*hit[1:], *hit[:1]], strict=True)}
@@ -166,18 +166,16 @@ def noisy_citations(view: View, draws: Draws, foreign: Sequence[str], *, share: 
     return _done(view, "noisy_citations", parameters, passages=passages, exemplars=exemplars)
 
 
-def corrupt_steps(view: View, draws: Draws, foreign: Sequence[str], *, share: float = 0.5) -> View:
+def corrupt_steps(view: View, rng: Rng, foreign: Sequence[str], *, share: float = 0.5) -> View:
     """Shows the steps with a wrong result in this share, at least one, of those that contain a number."""
     numbered = [at for at, step in enumerate(view.steps) if _NUMBER.search(step)]
-    draws.shuffle(numbered)
+    rng.shuffle(numbered)
     hit = {*numbered[: max(1, round(share * len(numbered)))]} if share > 0 else set()
-    hints = tuple(
-        _with_wrong_number(step, draws) if at in hit else step for at, step in enumerate(view.steps)
-    )
+    hints = tuple(_with_wrong_number(step, rng) if at in hit else step for at, step in enumerate(view.steps))
     return _done(view, "corrupt_steps", {"share": share, "corrupted": len(hit)}, hints=hints)
 
 
-def expose_steps(view: View, draws: Draws, foreign: Sequence[str]) -> View:
+def expose_steps(view: View, rng: Rng, foreign: Sequence[str]) -> View:
     """Shows the steps as they are."""
     return _done(view, "expose_steps", {"steps": len(view.steps)}, hints=view.steps)
 
@@ -334,9 +332,9 @@ async def make_rows(
     whole = view_of(document, passages_of(document.text, document.answer))
     views = []
     for number, plan in enumerate(recipe.plans):
-        draws, view = Draws("perturbation", recipe.seed, document.id, number), whole
+        rng, view = Rng("perturbation", recipe.seed, document.id, number), whole
         for name, settings in map(_name_and_settings, plan.perturbations):
-            view = PERTURBATIONS[name](view, draws, foreign, **settings)
+            view = PERTURBATIONS[name](view, rng, foreign, **settings)
         views.append(view)
 
     def request(model: str, number: int) -> TaskRequest:
@@ -487,9 +485,9 @@ def best_and_worst_answer(candidates: Sequence[Candidate], seed: int) -> tuple[C
     scores = [one.score or 0.0 for one in candidates]
     if not scores or max(scores) == min(scores):
         return None
-    draws = Draws("pair", seed, candidates[0].document)
+    rng = Rng("pair", seed, candidates[0].document)
     best, worst = (
-        draws.choice([one for one, score in zip(candidates, scores, strict=True) if score == end])
+        rng.choice([one for one, score in zip(candidates, scores, strict=True) if score == end])
         for end in (max(scores), min(scores))
     )
     return best, worst
@@ -515,12 +513,12 @@ def _done(view: View, name: str, parameters: Mapping[str, Any], **changes: Any) 
     return replace(view, done=(*view.done, {"name": name, **parameters}), **changes)
 
 
-def _with_wrong_number(step: str, draws: Draws) -> str:
+def _with_wrong_number(step: str, rng: Rng) -> str:
     """Changes the last number of a step, which is its result."""
     *_, number = _NUMBER.finditer(step)
     whole, point, rest = number[0].partition(".")
-    off = 1 + draws.below(9)
-    other = int(whole) - off if int(whole) > off and draws.fraction() < 0.5 else int(whole) + off
+    off = 1 + rng.below(9)
+    other = int(whole) - off if int(whole) > off and rng.fraction() < 0.5 else int(whole) + off
     return f"{step[: number.start()]}{other}{point}{rest}{step[number.end() :]}"
 
 
@@ -530,4 +528,4 @@ def _name_and_settings(perturbation: Mapping[str, Any]) -> tuple[str, dict[str, 
 
 
 def _seed(*key: object) -> int:
-    return Draws("candidate", *key).below(_SEEDS)
+    return Rng("candidate", *key).below(_SEEDS)

@@ -295,7 +295,10 @@ def suggest(
         changed_group = getattr(settings, group).model_copy(update={name: value})
         changed = settings.model_copy(update={group: changed_group})
         read = workload
-        if len(workload.largest.trees) > 1 and workload.largest.tokens > changed.memory.tokens_per_forward:
+        if (
+            len(workload.largest.trees) > 1
+            and workload.largest.tokens > changed.memory.max_tokens_per_microbatch
+        ):
             # Under a smaller budget the largest micro-batch is the longest row alone.
             read = replace(workload, largest=PackedLayout((workload.longest_row,)), several=True)
         less = peak_memory(changed, sizes, read, device.type, devices).total
@@ -332,7 +335,7 @@ def _smaller_batches(
     """Smaller micro-batches, if they make gradient checkpointing unnecessary."""
     memory = settings.memory.model_copy(update={"gradient_checkpointing": False})
     switches = suggest(settings.model_copy(update={"memory": memory}), sizes, workload, device, devices)
-    if len(switches) != 1 or not switches[0].setting.startswith("memory.tokens_per_forward"):
+    if len(switches) != 1 or not switches[0].setting.startswith("memory.max_tokens_per_microbatch"):
         return None
     return (
         replace(switches[0], price="no gradient checkpointing")
@@ -345,9 +348,9 @@ def _savings(
     settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: Device, devices: int
 ) -> list[tuple[str, str, Any, str]]:
     """Ways to save memory that are possible here, the cheapest first: group, setting, value and price."""
-    budget = min(workload.longest_row.tokens, settings.memory.tokens_per_forward)
+    budget = min(workload.longest_row.tokens, settings.memory.max_tokens_per_microbatch)
     savings: list[tuple[str, str, Any, str]] = [
-        ("memory", "tokens_per_forward", budget, "hardly any time"),
+        ("memory", "max_tokens_per_microbatch", budget, "hardly any time"),
         ("memory", "gradient_checkpointing", True, "a third more time"),
         ("memory", "tiled_mlp", True, "feed-forward layers are computed once more"),
     ]

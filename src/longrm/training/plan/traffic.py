@@ -37,7 +37,7 @@ def busy_share(settings: TrainingSettings, trained: TrainedPart, workload: Workl
     mixture = Mixture(
         [[shape.longest for shape in shapes]], [1.0], settings.seed, settings.data.group_by_length
     )
-    aligned, budget = settings.parallel.shard, settings.memory.tokens_per_forward
+    aligned, budget = settings.parallel.shard, settings.memory.max_tokens_per_microbatch
     dealer = partial(deal, parts=groups, budget=budget, pair_cost=pair_cost, aligned=aligned)
     order = [shapes[row] for _, row in mixture.epoch(0)]
     return simulate(order, per_step, dealer, pair_cost, aligned=aligned)
@@ -82,7 +82,9 @@ def traffic_seconds(
         passes = 2 + bool(settings.memory.gradient_checkpointing)
         share = (parallel.sequence - 1) / parallel.sequence
         added += passes * sizes.layers * tokens * element * width * share / device.to_neighbor
-    micro_batches = max(workload.steps, workload.tokens / grid.groups / settings.memory.tokens_per_forward)
+    micro_batches = max(
+        workload.steps, workload.tokens / grid.groups / settings.memory.max_tokens_per_microbatch
+    )
     gathers = 1 + parallel.reshard_after_forward
     if devices > 1:
         link = device.to_neighbor if devices <= PER_MACHINE else device.to_machines

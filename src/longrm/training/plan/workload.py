@@ -226,7 +226,7 @@ def workload_of(
         if not stated:
             raise
         tokenizer = None
-    per_step, budget = settings.data.per_step, settings.memory.tokens_per_forward
+    per_step, budget = settings.data.per_step, settings.memory.max_tokens_per_microbatch
     trees: Counter[TreeShape] = Counter()
     weighted: dict[TreeShape, float] = {}  # how often an epoch reads them
     counts: Mapping[str, int] = {}
@@ -344,7 +344,7 @@ def _generated(settings: TrainingSettings, tokenizer: Tokenizer, limit: int) -> 
     batches = Batches(
         source if rollouts is None else _AssumedRollouts(source, rollouts),
         objective(settings.loss),
-        budget=settings.memory.tokens_per_forward,
+        budget=settings.memory.max_tokens_per_microbatch,
         limit=limit,
         curriculum=curriculum,
     )

@@ -29,16 +29,16 @@ def exchange(names: Names, size: int) -> Case:
 
     The twin of a question asks what the other side gave.
     """
-    draws = names.draws
-    noun, pool = draws.choice([(noun, pool) for noun, pool in _TRADERS if len(pool) >= 2 * size])
-    give, gave, got = draws.choice(_TRADES)
+    rng = names.rng
+    noun, pool = rng.choice([(noun, pool) for noun, pool in _TRADERS if len(pool) >= 2 * size])
+    give, gave, got = rng.choice(_TRADES)
     values = iter(names.values(pool, 2 * size))
     points = []
     for _ in range(size):
         sides = [(f"the {names.surname()} {noun}", next(values)) for _ in range(2)]
         (one, a), (other, b) = sides
-        fact = names.stated(draws.choice(_TRADED).format(one=one, other=other, a=a, b=b, gave=gave, got=got))
-        draws.shuffle(sides)
+        fact = names.stated(rng.choice(_TRADED).format(one=one, other=other, a=a, b=b, gave=gave, got=got))
+        rng.shuffle(sides)
         both = [
             Point(
                 (fact,),
@@ -59,8 +59,8 @@ def joined_facts(names: Names, size: int) -> Case:
     The same is said of what another person looks after, with the wrong value, and the four facts are in any order.
     The twin of a question asks about that person. Similar to BABILong's second task (Kuratov et al. 2024).
     """
-    draws, family = names.draws, names.family(2 * size)
-    states, asks = draws.choice(family.sayings)
+    rng, family = names.rng, names.family(2 * size)
+    states, asks = rng.choice(family.sayings)
     values = iter(names.values(family.values, 2 * size))
     points = []
     for _ in range(size):
@@ -101,17 +101,17 @@ def dated_update(names: Names, size: int) -> Case:
     Another thing moved to the same cities in the opposite order, so that each city occurs twice. The twin of a question
     asks about that thing. Similar to knowledge updates in LongMemEval (Wu et al. 2024), with dates.
     """
-    draws, thing = names.draws, names.draws.choice(MOVED_THINGS)
+    rng, thing = names.rng, names.rng.choice(MOVED_THINGS)
     values = iter(names.values(CITIES, 2 * size))
     points = []
     for _ in range(size):
         before, after = next(values), next(values)
         moved = []
         for order in ((before, after), (after, before)):
-            name, first = f"{names.surname()} {thing}", 1950 + draws.below(30)
-            years = first, first + 1 + draws.below(20)
+            name, first = f"{names.surname()} {thing}", 1950 + rng.below(30)
+            years = first, first + 1 + rng.below(20)
             facts = tuple(
-                ProseFact(capital(draws.choice(_DATED_MOVES).format(name, city, year)))
+                ProseFact(capital(rng.choice(_DATED_MOVES).format(name, city, year)))
                 for city, year in zip(order, years, strict=True)
             )
             moved.append((name, order, facts))

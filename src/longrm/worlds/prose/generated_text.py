@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 
-from longrm.rng import Draws
+from longrm.rng import Rng
 
 _CHOICE = re.compile(r"\[([^\[\]]*\|[^\[\]]*)\]")
 _WORD = re.compile(r"\w+")
@@ -65,28 +65,28 @@ class GeneratedText:
         """Identifies all that it can write, in random keys: its name."""
         return self.title
 
-    def passages(self, draws: Draws) -> Iterator[TextEntry]:
+    def passages(self, rng: Rng) -> Iterator[TextEntry]:
         """Yields passages without end, no two alike: a few sentences of a theme. Two in a row differ in theme."""
         seen: set[tuple[str, ...]] = set()
         titles = list(self.themes)
-        title, day = draws.choice(titles), draws.below(365)
+        title, day = rng.choice(titles), rng.below(365)
         while True:
-            title = draws.choice([other for other in titles if other != title])
+            title = rng.choice([other for other in titles if other != title])
             forms = self.themes[title]
-            first = draws.below(2)
-            others = list(draws.order(range(first + 1, len(forms))))
-            chosen = [first, *sorted(others[: 1 + draws.below(self.most - 1)])]
-            words = self._words(draws)
-            sentences = tuple(self._worded(forms[index], words, draws) for index in chosen)
+            first = rng.below(2)
+            others = list(rng.order(range(first + 1, len(forms))))
+            chosen = [first, *sorted(others[: 1 + rng.below(self.most - 1)])]
+            words = self._words(rng)
+            sentences = tuple(self._worded(forms[index], words, rng) for index in chosen)
             if sentences not in seen:
                 seen.add(sentences)
-                day += draws.below(4)
-                head = _say(self.head, {**words, "title": title, "date": _date(day)}, draws)
+                day += rng.below(4)
+                head = _say(self.head, {**words, "title": title, "date": _date(day)}, rng)
                 yield TextEntry(head, sentences)
 
-    def line(self, sentence: str, draws: Draws) -> str:
+    def line(self, sentence: str, rng: Rng) -> str:
         """Words a sentence as the kind does, such as with its author; the sentence itself stays as it is."""
-        return (self.remark or self.sentence).format(**self._words(draws), sentence=sentence)
+        return (self.remark or self.sentence).format(**self._words(rng), sentence=sentence)
 
     def occurs(self, word: str) -> bool:
         """Whether the text can contain a word, in upper or lower case."""
@@ -100,28 +100,28 @@ class GeneratedText:
         for choices in self.slots.values():
             yield from choices
 
-    def _worded(self, form: str, words: Mapping[str, str], draws: Draws) -> str:
+    def _worded(self, form: str, words: Mapping[str, str], rng: Rng) -> str:
         kept = {slot: word for slot, word in words.items() if slot not in self.changing}
-        drawn = {slot: _other(self.slots[slot], kept, draws) for slot in self.changing}
-        return self.sentence.format(**{**words, **drawn}, sentence=_say(form, words, draws))
+        drawn = {slot: _other(self.slots[slot], kept, rng) for slot in self.changing}
+        return self.sentence.format(**{**words, **drawn}, sentence=_say(form, words, rng))
 
-    def _words(self, draws: Draws) -> dict[str, str]:
+    def _words(self, rng: Rng) -> dict[str, str]:
         words: dict[str, str] = {}
         for slot, choices in self.slots.items():
-            words[slot] = _other(choices, words, draws)
+            words[slot] = _other(choices, words, rng)
         return words
 
 
-def _other(choices: Sequence[str], words: Mapping[str, str], draws: Draws) -> str:
+def _other(choices: Sequence[str], words: Mapping[str, str], rng: Rng) -> str:
     """Draws one of the choices that is not among the words."""
-    while (word := draws.choice(choices)) in words.values():
+    while (word := rng.choice(choices)) in words.values():
         pass
     return word
 
 
-def _say(form: str, slots: Mapping[str, str], draws: Draws) -> str:
+def _say(form: str, slots: Mapping[str, str], rng: Rng) -> str:
     """Writes a sentence of a form: one of the alternatives of each `[a|b]`, and the slots' words."""
-    parts = (part[0] if len(part) == 1 else draws.choice(part) for part in _parts(form))
+    parts = (part[0] if len(part) == 1 else rng.choice(part) for part in _parts(form))
     text = "".join(parts).format_map(slots)
     return text[0].upper() + text[1:] if form.startswith("{") else text
 

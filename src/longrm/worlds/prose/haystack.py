@@ -12,7 +12,7 @@ from longrm.data.chunking import chunk_spans, words_of
 from longrm.data.files import raw_rows
 from longrm.errors import ConfigError, DataError
 from longrm.reading import read_text, reading, short
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.worlds.prose.generated_text import TextEntry
 
 _PLAIN, _ROWS, _TABLES = (".txt", ".md"), (".jsonl", ".jsonl.gz"), (".csv", ".csv.gz")
@@ -42,7 +42,7 @@ class Haystack:
     closings: tuple[str, ...] = ()
     apart: bool = True
 
-    def passages(self, draws: Draws) -> Iterator[TextEntry]:
+    def passages(self, rng: Rng) -> Iterator[TextEntry]:
         """Yields the paragraphs of all documents in random order of the documents, from a random place in the first.
 
         The paragraphs before that place come last.
@@ -50,8 +50,8 @@ class Haystack:
         Raises:
             ConfigError: No paragraph is left.
         """
-        document, *others = draws.order(self.documents)
-        first = draws.below(len(document))
+        document, *others = rng.order(self.documents)
+        first = rng.below(len(document))
         for text in chain(document[first:], chain.from_iterable(others), document[:first]):
             yield TextEntry("", (text,))
         count = sum(map(len, self.documents))
@@ -60,9 +60,9 @@ class Haystack:
             "repeated: add documents, or reduce the length"
         )
 
-    def line(self, sentence: str, draws: Draws) -> str:
+    def line(self, sentence: str, rng: Rng) -> str:
         """The sentence as it is."""
-        del draws
+        del rng
         return sentence
 
     def occurs(self, word: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ContextLengthError
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.worlds.prose.generated_text import TextEntry
 from longrm.worlds.prose.tasks import ProseFact, reference
 from longrm.worlds.prose.texts import TextKind
@@ -40,13 +40,11 @@ class ProseDraft:
     The text around the facts is a stream that does not depend on the length: a longer context repeats it and adds more.
     """
 
-    def __init__(
-        self, kind: TextKind, facts: Sequence[PlacedFact], draws: Draws, tokenizer: Tokenizer
-    ) -> None:
-        self._kind, self._facts, self._draws, self._tokenizer = kind, facts, draws, tokenizer
-        self._lines = [kind.line(placed.fact.text, draws) for placed in facts]
+    def __init__(self, kind: TextKind, facts: Sequence[PlacedFact], rng: Rng, tokenizer: Tokenizer) -> None:
+        self._kind, self._facts, self._draws, self._tokenizer = kind, facts, rng, tokenizer
+        self._lines = [kind.line(placed.fact.text, rng) for placed in facts]
         self._taken = {placed.fact.reference for placed in facts} - {""}
-        self._stream = self._sentences(kind.passages(draws))
+        self._stream = self._sentences(kind.passages(rng))
         self._units: list[tuple[str | None, str]] = []
         self._totals = [0]
 

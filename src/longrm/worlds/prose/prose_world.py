@@ -6,7 +6,7 @@ from typing import Any
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.types import Comparison, Criterion
 from longrm.worlds.generator import WorldPlan, ending_of, world_comparison
 from longrm.worlds.prose.prose_context import PlacedFact, ProseDraft
@@ -111,14 +111,14 @@ class _Scene:
         key: tuple[object, ...] = ("longrm prose worlds", PROSE_VERSION, *plan.key, index, *digests)
         self._plan, self._parts, self._mixed = plan, world.parts, world.mixed
         self._depth = None if plan.depth == "uniform" else float(plan.depth)  # None for any
-        self.kind = Draws(*key, "kind").choice(kinds)
+        self.kind = Rng(*key, "kind").choice(kinds)
         if not reads_prose(tokenizer):
             raise ConfigError(
                 f"the world '{plan.world}' is plain prose, which this tokenizer does not know (words knows records and "
                 "chain only): name your model's, such as --tokenizer MODEL, or probe.tokenizer"
             )
         self._cases = self._draw_cases(
-            world, Names(Draws(*key, "names"), tokenizer, self.kind.occurs), tokenizer
+            world, Names(Rng(*key, "names"), tokenizer, self.kind.occurs), tokenizer
         )
         self._points = [point for case in self._cases for point in case.points]
         # What pairs ask about: every point, then every twin, each with the number of the point that states its facts.
@@ -126,18 +126,18 @@ class _Scene:
         self._asked = [*enumerate(self._points), *twins]
         if self._depth is not None and not world.mixed:
             del self._asked[1:]  # only the first point is at the depth
-        self._ends = self._draw_ends(Draws(*key, "depths"))
-        draws = Draws(*key, "places")
+        self._ends = self._draw_ends(Rng(*key, "depths"))
+        rng = Rng(*key, "places")
         places = _mixed if world.mixed else _rising
         placed = [
             PlacedFact(fact, place)
             for point, end in zip(self._points, self._ends, strict=True)
-            for fact, place in zip(point.stated, places(len(point.stated), end, draws), strict=True)
+            for fact, place in zip(point.stated, places(len(point.stated), end, rng), strict=True)
         ]
-        self.draft = ProseDraft(self.kind, placed, Draws(*key, "text"), tokenizer)
+        self.draft = ProseDraft(self.kind, placed, Rng(*key, "text"), tokenizer)
         ask = self._graded if plan.responses > 2 else self._checklist if world.parts > 1 else self._pair
-        draws = Draws(*key, "questions")
-        self.questions = [ask(number, draws) for number in range(plan.per_group)]
+        rng = Rng(*key, "questions")
+        self.questions = [ask(number, rng) for number in range(plan.per_group)]
 
     def _draw_cases(self, world: ProseWorld, names: Names, tokenizer: Tokenizer) -> list[Case]:
         """Draws the cases of the context.
@@ -162,19 +162,19 @@ class _Scene:
             held, most = held + tokens, max(most, tokens)
         return cases
 
-    def _draw_ends(self, draws: Draws) -> list[float]:
+    def _draw_ends(self, rng: Rng) -> list[float]:
         """Draws the depth of every point: the given one if it is asked about, else any."""
         count = len(self._points)
         if self._plan.responses > 2:
-            depth = draws.fraction() if self._depth is None else self._depth
-            asked = [depth, *(depth * draws.fraction() for _ in range(self._graded_points - 1))]
-            return [*asked, *(draws.fraction() for _ in range(count - len(asked)))]
-        ends = [(stratum + draws.fraction()) / count for stratum in draws.order(range(count))]
+            depth = rng.fraction() if self._depth is None else self._depth
+            asked = [depth, *(depth * rng.fraction() for _ in range(self._graded_points - 1))]
+            return [*asked, *(rng.fraction() for _ in range(count - len(asked)))]
+        ends = [(stratum + rng.fraction()) / count for stratum in rng.order(range(count))]
         if self._depth is None:
             return ends
         return [self._depth] * count if self._mixed else [self._depth, *ends[1:]]
 
-    def _pair(self, number: int, draws: Draws) -> _ProseQuestion:
+    def _pair(self, number: int, rng: Rng) -> _ProseQuestion:
         """Asks about one point after another; at a given depth only about those there."""
         turn, place = divmod(number, len(self._asked))
         (asked, point), size = self._asked[place], len(self._cases[0].points)
@@ -184,7 +184,7 @@ class _Scene:
         others = [value for value in others if value != point.value]
         wrong = point.wrong or others[turn % len(others)]
         ranked = [(1, point.value), (2, wrong)]
-        draws.shuffle(ranked)
+        rng.shuffle(ranked)
         gold = {"answer": [point.value, point.also] if point.also else point.value}
         return _ProseQuestion(
             f"Question: {point.question}",
@@ -195,7 +195,7 @@ class _Scene:
             metadata={"subtype": point.error} if point.error else gold,
         )
 
-    def _checklist(self, number: int, draws: Draws) -> _ProseQuestion:
+    def _checklist(self, number: int, rng: Rng) -> _ProseQuestion:
         """Asks for several points at once; the worse response is wrong about the one that `_pair` would ask about.
 
         The wrong value is the right one of a point that is not asked for, and its place in the response is random.
@@ -203,13 +203,13 @@ class _Scene:
         turn, asked = divmod(number, len(self._points) if self._depth is None else 1)
         size = len(self._cases[0].points)
         ring = [self._points[(asked // size) * size + (asked + step) % size] for step in range(size)]
-        points, place = ring[1 : self._parts], draws.below(self._parts)
+        points, place = ring[1 : self._parts], rng.below(self._parts)
         points.insert(place, ring[0])
         wrong = ring[self._parts + turn % (size - self._parts)].value
         said = [[point.value for point in points] for _ in range(2)]
         said[1][place] = wrong
         ranked = [(1, said[0]), (2, said[1])]
-        draws.shuffle(ranked)
+        rng.shuffle(ranked)
         ranks = tuple(rank for rank, _ in ranked)
         texts = [
             [point.answer.format(one) for point, one in zip(points, of, strict=True)] for _, of in ranked
@@ -225,7 +225,7 @@ class _Scene:
             {"criterion_ranks": [list(ranks) if at == place else [1, 1] for at in range(self._parts)]},
         )
 
-    def _graded(self, number: int, draws: Draws) -> _ProseQuestion:
+    def _graded(self, number: int, rng: Rng) -> _ProseQuestion:
         """Asks for N - 1 points of the case; every response is about its own points.
 
         The response of rank r makes r - 1 wrong claims at random places among its N - 1. Wrong values that are right
@@ -236,17 +236,17 @@ class _Scene:
         responses = self._plan.responses
         points = self._points[: self._graded_points]
         order = list(range(len(points)))
-        draws.shuffle(order)
+        rng.shuffle(order)
         claimed = [order[rank * (responses - 1) : (rank + 1) * (responses - 1)] for rank in range(responses)]
         wrong = [index for rank, own in enumerate(claimed) for index in own[:rank]]
-        draws.shuffle(wrong)
+        rng.shuffle(wrong)
         values = {index: point.value for index, point in enumerate(points)}
         for index, other in zip(wrong, wrong[1:] + wrong[:1], strict=True):
             values[index] = points[index].wrong or points[other].value
         ranked = list(enumerate(claimed, 1))
-        draws.shuffle(ranked)
+        rng.shuffle(ranked)
         for _, own in ranked:
-            draws.shuffle(own)
+            rng.shuffle(own)
         return _ProseQuestion(
             f"Question: {self._cases[0].question_many.format(number=_NUMBERS[responses - 1])}",
             tuple(" ".join(points[index].answer.format(values[index]) for index in own) for _, own in ranked),
@@ -272,21 +272,21 @@ def reads_prose(tokenizer: Tokenizer) -> bool:
     return tokenizer.unk_id is None or tokenizer.unk_id not in tokenizer.encode("Plain prose, such as this.")
 
 
-def _rising(count: int, end: float, draws: Draws) -> list[float]:
+def _rising(count: int, end: float, rng: Rng) -> list[float]:
     """Draws the places of a point's facts: the last one at `end`, the others anywhere before it."""
-    return [*sorted(end * draws.fraction() for _ in range(count - 1)), end]
+    return [*sorted(end * rng.fraction() for _ in range(count - 1)), end]
 
 
-def _mixed(count: int, depth: float, draws: Draws) -> list[float]:
+def _mixed(count: int, depth: float, rng: Rng) -> list[float]:
     """Draws the places of a point's facts in any order in a stretch of the text.
 
     The stretch has up to half of the text. At depth 0 it begins where the text does; at depth 1 they end together.
     """
     if count == 1:
         return [depth]
-    stretch = 0.5 * draws.fraction()
-    within = [0.0, 1.0, *(draws.fraction() for _ in range(count - 2))]
-    draws.shuffle(within)
+    stretch = 0.5 * rng.fraction()
+    within = [0.0, 1.0, *(rng.fraction() for _ in range(count - 2))]
+    rng.shuffle(within)
     return [depth * (1 - stretch) + stretch * place for place in within]
 
 

@@ -13,7 +13,7 @@ from itertools import chain, cycle, islice
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
-from longrm.rng import Draws
+from longrm.rng import Rng
 from longrm.worlds.prose.word_lists import (
     ANIMALS,
     CITIES,
@@ -83,21 +83,21 @@ class Names:
     """Draws the names and values of one context: no family name twice, and none that occurs in the surrounding text.
 
     Attributes:
-        draws: The random numbers.
+        rng: The random numbers.
         left: How many family names are left.
 
     Args:
-        draws: The random numbers.
+        rng: The random numbers.
         tokenizer: Values of a case have equally many of its tokens, if possible.
         occurs: Whether a word occurs in the surrounding text.
     """
 
-    def __init__(self, draws: Draws, tokenizer: Tokenizer, occurs: Callable[[str], bool]) -> None:
-        self.draws = draws
+    def __init__(self, rng: Rng, tokenizer: Tokenizer, occurs: Callable[[str], bool]) -> None:
+        self.rng = rng
         self._tokenizer, self._occurs = tokenizer, occurs
         alike = equally_long(SURNAMES, tokenizer)
         usual, others = (
-            draws.order([name for name in SURNAMES if (name in alike) is first and not occurs(name)])
+            rng.order([name for name in SURNAMES if (name in alike) is first and not occurs(name)])
             for first in (True, False)
         )
         self._surnames = chain(usual, others)
@@ -121,7 +121,7 @@ class Names:
 
     def person(self) -> str:
         """A first name and a family name that no other fact of the context has."""
-        return f"{self.draws.choice(self._first_names)} {self.surname()}"
+        return f"{self.rng.choice(self._first_names)} {self.surname()}"
 
     def values(self, pool: Sequence[str], count: int) -> list[str]:
         """Different values, with equally many tokens if the pool has enough of them.
@@ -137,20 +137,20 @@ class Names:
                 f"the haystack contains all but {len(free)} of the {len(pool)} words that answers are drawn from, such "
                 f"as '{pool[0]}', and {count} are needed: reduce responses, or choose another haystack or world"
             )
-        return list(islice(self.draws.order(free), count))
+        return list(islice(self.rng.order(free), count))
 
     def family(self, size: int) -> Family:
         """A family with values for so many points."""
-        return self.draws.choice([family for family in FAMILIES if len(family.values) >= size])
+        return self.rng.choice([family for family in FAMILIES if len(family.values) >= size])
 
     def sayings(self, family: Family, count: int) -> list[tuple[str, str]]:
         """So many things to say, each once before any repeats."""
-        order = list(self.draws.order(family.sayings))
+        order = list(self.rng.order(family.sayings))
         return [order[index % len(order)] for index in range(count)]
 
     def stated(self, clause: str) -> ProseFact:
         """A clause such as "the Larkin farm sells barley" as a sentence."""
-        return ProseFact(capital(f"{self.draws.choice(_OPENINGS)}{clause}."))
+        return ProseFact(capital(f"{self.rng.choice(_OPENINGS)}{clause}."))
 
 
 @lru_cache(maxsize=256)
@@ -161,9 +161,9 @@ def equally_long(pool: tuple[str, ...], tokenizer: Tokenizer) -> tuple[str, ...]
     return tuple(value for value in pool if counts[value] == most[0][0])
 
 
-def reference(draws: Draws) -> str:
+def reference(rng: Rng) -> str:
     """The number of an entry, such as K417, which reveals nothing of the entry's place."""
-    return f"{draws.choice('ABCDEFGHJKLMNPQRSTUVWXYZ')}{100 + draws.below(900)}"
+    return f"{rng.choice('ABCDEFGHJKLMNPQRSTUVWXYZ')}{100 + rng.below(900)}"
 
 
 def capital(text: str) -> str:
@@ -226,13 +226,13 @@ def two_hops(names: Names, size: int) -> Case:
     RULER.
     """
     family = names.family(size)
-    states, asks = names.draws.choice(family.sayings)
+    states, asks = names.rng.choice(family.sayings)
     points = []
     for value in names.values(family.values, size):
         person, subject = names.person(), f"the {names.surname()} {family.noun}"
         facts = [names.stated(f"{person} looks after {subject}")]
         facts.append(names.stated(f"{subject} {states.format(value)}"))
-        names.draws.shuffle(facts)
+        names.rng.shuffle(facts)
         asked = f"the {family.noun} that {person} looks after"
         points.append(Point(tuple(facts), capital(asks.format(asked)), capital(f"{asked} {states}."), value))
     many = f"Name {{number}} people, and say what is told of the {family.noun} that each looks after."
@@ -265,12 +265,12 @@ def latest_update(names: Names, size: int) -> Case:
     Similar to knowledge updates in LongMemEval (Wu et al. 2024) and to the order of turns in MRCR. The question says
     that the order is that of the text: comments of code, or documents of a haystack, have no order in time.
     """
-    draws, thing, order = names.draws, names.draws.choice(MOVED_THINGS), "going by the order of the text"
+    rng, thing, order = names.rng, names.rng.choice(MOVED_THINGS), "going by the order of the text"
     points = []
     for _ in range(size):
         name = names.surname()
-        values = names.values(CITIES, 2 + draws.below(2))
-        facts = tuple(ProseFact(capital(draws.choice(_MOVES).format(name, thing, value))) for value in values)
+        values = names.values(CITIES, 2 + rng.below(2))
+        facts = tuple(ProseFact(capital(rng.choice(_MOVES).format(name, thing, value))) for value in values)
         *before, value = values
         points.append(
             Point(
@@ -278,7 +278,7 @@ def latest_update(names: Names, size: int) -> Case:
                 f"{capital(order)}, to which city was the {name} {thing} moved last?",
                 f"The {name} {thing} was moved last to {{}}.",
                 value,
-                draws.choice(before),
+                rng.choice(before),
             )
         )
     many = (
@@ -334,11 +334,11 @@ def counting(names: Names, size: int) -> Case:
 
     Similar to aggregation in RULER, with small counts.
     """
-    noun, states, counts, asks, pool = names.draws.choice(_COUNTED)
+    noun, states, counts, asks, pool = names.rng.choice(_COUNTED)
     points = []
     for _ in range(size):
         subject = f"the {names.surname()} {noun}"
-        order = names.draws.order(tuple(_COUNTS))
+        order = names.rng.order(tuple(_COUNTS))
         count, wrong = next(order), next(order)
         facts = [names.stated(f"{subject} {states.format(value)}") for value in names.values(pool, count)]
         points.append(
@@ -376,9 +376,9 @@ _OPINIONS = (
 
 def who_said_it(names: Names, size: int) -> Case:
     """Who made a quoted remark; the wrong speaker made another remark."""
-    things, points = names.draws.order(_DISCUSSED), []
+    things, points = names.rng.order(_DISCUSSED), []
     for thing in islice(things, size):
-        remark = f"The {thing} {names.draws.choice(_OPINIONS)}"
+        remark = f"The {thing} {names.rng.choice(_OPINIONS)}"
         answer = f'"{remark}," said {{}}.'
         speaker = names.person()
         points.append(Point((ProseFact(answer.format(speaker)),), f'Who said, "{remark}"?', answer, speaker))
@@ -404,9 +404,9 @@ def contradiction(names: Names, size: int) -> Case:
     Either word is equally likely to be right, and both occur in the context. Similar to the detection of unfaithful
     claims.
     """
-    draws = names.draws
-    noun, claims = draws.choice(_CLAIMANTS), list(draws.order(_CLAIMS))
-    turns = [draws.below(2) for _ in range(size)]
+    rng = names.rng
+    noun, claims = rng.choice(_CLAIMANTS), list(rng.order(_CLAIMS))
+    turns = [rng.below(2) for _ in range(size)]
     # Of four names, two share a claim, one with each opposite. More points are drawn independently: if half of them
     # were known to be right, some would reveal others.
     if size <= 4:
@@ -424,7 +424,7 @@ def contradiction(names: Names, size: int) -> Case:
                 wrong,
             )
         )
-    draws.shuffle(points)
+    rng.shuffle(points)
     return Case(tuple(points), f"Report {{number}} claims of the text, each about another {noun}.")
 
 
@@ -444,8 +444,8 @@ def instruction(names: Names, size: int) -> Case:
 
     Similar to instruction following at a distance (RealInstruct and IFEval, with the instruction in the context).
     """
-    noun = names.draws.choice(_RULED)
-    order = list(names.draws.order(_RULES))
+    noun = names.rng.choice(_RULED)
+    order = list(names.rng.order(_RULES))
     points = []
     for number, word in enumerate(names.values(CODEWORDS, size)):
         subject, (rule, obeys) = f"the {names.surname()} {noun}", order[number % len(order)]
@@ -469,7 +469,7 @@ def citation(names: Names, size: int) -> Case:
     Similar to citing the supporting passage in ALCE (Gao et al. 2023) and LongCite.
     """
     family = names.family(size)
-    numbers = dict.fromkeys(reference(names.draws) for _ in range(4 * size))
+    numbers = dict.fromkeys(reference(names.rng) for _ in range(4 * size))
     values, sayings = names.values(family.values, size), names.sayings(family, size)
     points = []
     for number, value, (states, _) in zip(numbers, values, sayings, strict=False):

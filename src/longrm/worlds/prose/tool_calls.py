@@ -39,15 +39,15 @@ def tool_call(names: Names, size: int) -> Case:
 
 
 def _point(names: Names, cities: list[str], words: list[str]) -> Point:
-    draws = names.draws
+    rng = names.rng
     tools = [f"{word}_desk" for word in words]
-    owner = f"the {names.surname()} {draws.choice(_OWNERS)}"
-    asked, other = draws.order(tuple(_JOBS))
-    crates, error = list(draws.order(range(2, 10))), draws.choice(ERRORS)
+    owner = f"the {names.surname()} {rng.choice(_OWNERS)}"
+    asked, other = rng.order(tuple(_JOBS))
+    crates, error = list(rng.order(range(2, 10))), rng.choice(ERRORS)
     # The type of the argument `crates`, or none if the tools do not take it.
     kinds = _TYPES if error in (TYPE, MISSING) else ("",) if error == UNEXPECTED else ("", *_TYPES)
-    kind = draws.choice(kinds)
-    both = error == NUMBER and bool(draws.below(2))  # whether both jobs are asked for
+    kind = rng.choice(kinds)
+    both = error == NUMBER and bool(rng.below(2))  # whether both jobs are asked for
 
     def call(job: int, kind: str, *, tool: int = 0, city: int | None = None) -> dict[str, Any]:
         arguments: dict[str, Any] = {"city": cities[job if city is None else city]}
@@ -56,14 +56,14 @@ def _point(names: Names, cities: list[str], words: list[str]) -> Point:
         return {"name": tools[tool], "arguments": arguments}
 
     right, one_more = [call(0, kind)], [call(0, kind), call(1, kind)]
-    draws.shuffle(one_more)
+    rng.shuffle(one_more)
     wrong = {
         FUNCTION: [call(0, kind, tool=1)],
         NUMBER: one_more,
         VALUE: [call(0, kind, city=1)],
         TYPE: [call(0, _TYPES[kind == "integer"])],
         MISSING: [call(0, "")],
-        UNEXPECTED: [call(0, draws.choice(_TYPES))],
+        UNEXPECTED: [call(0, rng.choice(_TYPES))],
     }[error]
     if both:
         right, wrong = wrong, right
@@ -72,7 +72,7 @@ def _point(names: Names, cities: list[str], words: list[str]) -> Point:
     facts = [names.stated(f"{owner} books {books}, both called with {_TAKES[kind]}")]
     for at, job in enumerate((asked, asked if both else other)):
         facts.append(names.stated(f"{owner} has a {job} of {crates[at]} crates in {cities[at]}"))
-    draws.shuffle(facts)
+    rng.shuffle(facts)
     return Point(
         tuple(facts),
         f"Book all {_JOBS[asked]} of {owner}, with one tool call for each.",

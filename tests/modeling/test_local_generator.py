@@ -19,9 +19,9 @@ from transformers import (
 from longrm.clients import Completion, Request
 from longrm.data.tokenizing import Tokenizer
 from longrm.judging.answers import answer_of
-from longrm.modeling import group_sampling, local_writer
+from longrm.modeling import group_sampling, local_generator
 from longrm.modeling.group_sampling import Sample
-from longrm.modeling.local_writer import LocalWriter
+from longrm.modeling.local_generator import LocalTextGenerator
 from longrm.types import Outcome
 
 from .conftest import FAMILIES, SIZES, VOCABULARY, write_model
@@ -98,7 +98,7 @@ def written(completions: list[Completion]) -> list[tuple[str, int | None]]:
 
 
 @contextmanager
-def counted(writer: LocalWriter) -> Iterator[list[int]]:
+def counted(writer: LocalTextGenerator) -> Iterator[list[int]]:
     """The number of tokens of every forward within a `with` block."""
     sizes: list[int] = []
     hook = writer._model.register_forward_pre_hook(
@@ -113,7 +113,7 @@ def test_greedy_text_is_that_of_transformers_together_and_alone(family: str, fol
     folder, prompts = folders(family), family_of_prompts()
     expected = truth(folder, prompts)
     assert len(set(expected)) >= 8, "the prompts must be answered differently for this to mean anything"
-    writer = LocalWriter.load(str(folder))
+    writer = LocalTextGenerator.load(str(folder))
     requests = [asking(prompt) for prompt in prompts]
     with counted(writer) as sizes:
         assert written(writer.write(requests)) == expected
@@ -121,7 +121,7 @@ def test_greedy_text_is_that_of_transformers_together_and_alone(family: str, fol
     steps = [sum(count > step for _, count in expected) for step in range(1, most)]
     assert sizes[-len(steps) :] == steps, "a step reads a token of all that have not ended"
     assert written(writer.write(requests[::-1])) == expected[::-1]  # over what the first call left behind
-    alone = [LocalWriter.load(str(folder)).write([request])[0] for request in requests]
+    alone = [LocalTextGenerator.load(str(folder)).write([request])[0] for request in requests]
     assert written(alone) == expected
     # Answers that end at different times.
     limits = [1 + 7 * at % NEW for at in range(len(prompts))]
@@ -140,10 +140,10 @@ def test_batches_have_room_for_their_keys(
 ):
     folder, prompts = folders(family), family_of_prompts()
     requests = [asking(prompt) for prompt in prompts]
-    writer = LocalWriter.load(str(folder))
+    writer = LocalTextGenerator.load(str(folder))
     expected = written(writer.write(requests))
     assert writer._sampler is not None
-    monkeypatch.setattr(local_writer, "cache_bytes", lambda model: 200 * writer._sampler.token_bytes())
+    monkeypatch.setattr(local_generator, "cache_bytes", lambda model: 200 * writer._sampler.token_bytes())
     writer._room, most, steps = 0, 0, []
     sampler_write = writer._sampler.write
 
@@ -173,14 +173,14 @@ def test_wrong_keys_would_be_seen(what: str, llama: Path, monkeypatch: pytest.Mo
     else:  # every continuation sees what its neighbor sees
         plan = group_sampling.plan_ranges
         monkeypatch.setattr(group_sampling, "plan_ranges", lambda seen, on: plan([*seen[1:], seen[0]], on))
-    found = written(LocalWriter.load(str(llama)).write([asking(prompt) for prompt in prompts]))
+    found = written(LocalTextGenerator.load(str(llama)).write([asking(prompt) for prompt in prompts]))
     assert found != truth(llama, prompts)
 
 
 def test_a_document_is_read_once_in_whatever_order_it_is_asked_about(llama: Path):
     documents = [words(seed, 5 * BLOCK) for seed in (1, 2)]
     prompts = [f"{documents[n % 2]} {words(20 + n, 9)}" for n in range(8)]  # documents take turns
-    writer = LocalWriter.load(str(llama))
+    writer = LocalTextGenerator.load(str(llama))
     writer.write([asking("w1", max_tokens=1)])  # measures the keys of a token
     with counted(writer) as sizes:
         writer.write([asking(prompt, max_tokens=1) for prompt in prompts])
@@ -198,7 +198,7 @@ def test_a_document_is_read_once_in_whatever_order_it_is_asked_about(llama: Path
 @pytest.mark.parametrize("family", WHOLE)
 def test_other_architectures_read_every_prompt_whole(family: str, folders: Callable[[str], Path]):
     folder, prompts = folders(family), family_of_prompts()
-    writer = LocalWriter.load(str(folder))
+    writer = LocalTextGenerator.load(str(folder))
     with counted(writer) as sizes:
         completions = writer.write([asking(prompt) for prompt in prompts])
     assert written(completions) == truth(folder, prompts)
@@ -207,7 +207,7 @@ def test_other_architectures_read_every_prompt_whole(family: str, folders: Calla
 
 def test_writing_ends_at_every_end_token(llama: Path, tokenizer: Tokenizer, tmp_path: Path):
     prompt = words(1, 61)
-    (free,) = LocalWriter.load(str(llama)).write([asking(prompt)])
+    (free,) = LocalTextGenerator.load(str(llama)).write([asking(prompt)])
     assert free.outcome is Outcome.TRUNCATED
     assert str(NEW) in free.detail
     listed = free.text.split()
@@ -217,14 +217,14 @@ def test_writing_ends_at_every_end_token(llama: Path, tokenizer: Tokenizer, tmp_
     model.generation_config.eos_token_id = [2, tokenizer.encode(third)[0]]
     model.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
-    (ended,) = LocalWriter.load(str(tmp_path)).write([asking(prompt)])
+    (ended,) = LocalTextGenerator.load(str(tmp_path)).write([asking(prompt)])
     assert ended == Completion(
         Outcome.ANSWERED, " ".join(before), prompt_tokens=61, completion_tokens=len(before) + 1
     )
 
 
 def test_what_does_not_fit_is_too_long_and_what_cannot_be_rendered_an_error(llama: Path, tmp_path: Path):
-    writer = LocalWriter.load(str(llama))
+    writer = LocalTextGenerator.load(str(llama))
     assert writer.limit == SIZES["max_position_embeddings"]
     fits, long = asking(words(1, 4088), max_tokens=8), asking(words(1, 4089), max_tokens=8)
     done = writer.write([long, fits, asking("")])
@@ -237,8 +237,8 @@ def test_what_does_not_fit_is_too_long_and_what_cannot_be_rendered_an_error(llam
 def test_a_seed_alone_decides_what_is_drawn(llama: Path):
     prompts = family_of_prompts()
     requests = [asking(prompt, temperature=1.0, seed=seed) for seed in (3, 4) for prompt in prompts]
-    together = LocalWriter.load(str(llama)).write(requests)
-    writer = LocalWriter.load(str(llama))
+    together = LocalTextGenerator.load(str(llama)).write(requests)
+    writer = LocalTextGenerator.load(str(llama))
     assert writer.write(requests[::-1])[::-1] == together
     assert [writer.write([request])[0] for request in requests] == together
     assert together[: len(prompts)] != together[len(prompts) :]
@@ -253,7 +253,7 @@ def test_texts_are_drawn_at_the_temperature_of_the_request(llama: Path):
         asking(prompt, 6, temperature=temperature, seed=5)
         for prompt, temperature in zip(prompts, (0.5, 0.0, 1.0, 2.0), strict=True)
     ]
-    writer = LocalWriter.load(str(llama))
+    writer = LocalTextGenerator.load(str(llama))
     for request, completion in zip(requests, writer.write(requests), strict=True):
         ids, drawn = writer.tokenizer.generation_ids(request.messages), []
         generator = torch.Generator().manual_seed(5)
@@ -268,7 +268,7 @@ def test_texts_are_drawn_at_the_temperature_of_the_request(llama: Path):
 def test_an_interrupted_reading_leaves_nothing_behind(llama: Path):
     prompts = family_of_prompts()
     requests = [asking(prompt) for prompt in prompts]
-    writer = LocalWriter.load(str(llama))
+    writer = LocalTextGenerator.load(str(llama))
     writer.write(requests[:1])
 
     def interrupt(module: Any, given: Any, output: Any) -> None:
@@ -282,10 +282,10 @@ def test_an_interrupted_reading_leaves_nothing_behind(llama: Path):
 
 
 @pytest.fixture
-def speaker(llama: Path, tmp_path: Path) -> Callable[..., LocalWriter]:
+def speaker(llama: Path, tmp_path: Path) -> Callable[..., LocalTextGenerator]:
     """Makes writers with tags in their vocabulary, a chat template that may open a thought, and a text to write."""
 
-    def make(said: str, *, special: bool, opening: str = "") -> LocalWriter:
+    def make(said: str, *, special: bool, opening: str = "") -> LocalTextGenerator:
         tags = ["<think>", "</think>", "<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<eos>"]
         known = {word: index for index, word in enumerate(["<unk>", *tags, "analysis", "final", *"abc"])}
         backend = tokenizers.Tokenizer(models.WordLevel(known, unk_token="<unk>"))
@@ -296,7 +296,7 @@ def speaker(llama: Path, tmp_path: Path) -> Callable[..., LocalWriter]:
         folder = tmp_path / f"{special}{len(said)}{len(opening)}"
         AutoModelForCausalLM.from_pretrained(llama).save_pretrained(folder)
         Tokenizer.from_backend(backend, chat_template=template, eos="<eos>").save(folder)
-        writer = LocalWriter.load(str(folder))
+        writer = LocalTextGenerator.load(str(folder))
         tokens = tuple(known[word] for word in said.split())
         sample = Sample(tokens, tokens[-1] == known["<eos>"], 0.0)
         writer._write = lambda wanted, on_step: [sample]  # type: ignore[method-assign]
@@ -319,7 +319,7 @@ HARMONY = "<|channel|> analysis <|message|> a <|end|> <|start|> <|channel|> fina
     ],
 )
 def test_thinking_is_marked_in_the_text(
-    speaker: Callable[..., LocalWriter], special: bool, said: str, opening: str, answer: str
+    speaker: Callable[..., LocalTextGenerator], special: bool, said: str, opening: str, answer: str
 ):
     (completion,) = speaker(said, special=special, opening=opening).write([asking("a")])
     assert completion.text == opening + said.removesuffix("<eos>").replace(" ", "")
@@ -327,11 +327,11 @@ def test_thinking_is_marked_in_the_text(
 
 
 @pytest.fixture
-def failing(llama: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], LocalWriter]:
+def failing(llama: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], LocalTextGenerator]:
     """Makes a writer that fails at every text with a certain word."""
 
-    def make(fail: Any) -> LocalWriter:
-        writer = LocalWriter.load(str(llama))
+    def make(fail: Any) -> LocalTextGenerator:
+        writer = LocalTextGenerator.load(str(llama))
         assert writer._sampler is not None
         real, marked = writer._sampler._forward, writer.tokenizer.encode("w90")[0]
 
@@ -361,7 +361,7 @@ def fails_with(error: Exception) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def test_memory_that_runs_out_over_one_prompt_is_its_own_error(llama: Path, failing: Any):
     requests = prompts_of_which_some_fail()
-    truth = LocalWriter.load(str(llama)).write(requests)
+    truth = LocalTextGenerator.load(str(llama)).write(requests)
     for error in (torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: out of memory")):
         found = failing(fails_with(error)).write(requests)
         assert [one.outcome is Outcome.ERROR for one in found] == [False, True, False, False, True]

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import DynamicCache
 
-from longrm.clients import Completion, Request, Writer
+from longrm.clients import Completion, Request, TextGenerator
 from longrm.data.joining import common_prefix
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
@@ -34,7 +34,7 @@ _TOGETHER = 64
 """Requests that are answered at once: more gain little, and all wait for the longest answer."""
 
 
-class LocalWriter(Writer):
+class LocalTextGenerator(TextGenerator):
     """A transformers language model in this process, which answers several requests at once.
 
     Temperature 0 takes the most likely token; else tokens are drawn from softmax(logits / temperature) with the
@@ -69,7 +69,7 @@ class LocalWriter(Writer):
         """Returns the number of tokens of a prompt, including the assistant's header."""
         return len(self.tokenizer.generation_ids(messages))
 
-    def write(self, requests: Sequence[Request]) -> list[Completion]:
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Answers requests in batches, sorted by prompt so that those which begin alike follow each other.
 
         A request is `TOO_LONG` if its prompt and `max_tokens` together exceed the limit, an `ERROR` if the chat

@@ -116,18 +116,18 @@ def test_greedy_text_is_that_of_transformers_together_and_alone(family: str, fol
     writer = LocalTextGenerator.load(str(folder))
     requests = [asking(prompt) for prompt in prompts]
     with counted(writer) as sizes:
-        assert written(writer.write(requests)) == expected
+        assert written(writer.generate(requests)) == expected
     most = max(count for _, count in expected)
     steps = [sum(count > step for _, count in expected) for step in range(1, most)]
     assert sizes[-len(steps) :] == steps, "a step reads a token of all that have not ended"
-    assert written(writer.write(requests[::-1])) == expected[::-1]  # over what the first call left behind
-    alone = [LocalTextGenerator.load(str(folder)).write([request])[0] for request in requests]
+    assert written(writer.generate(requests[::-1])) == expected[::-1]  # over what the first call left behind
+    alone = [LocalTextGenerator.load(str(folder)).generate([request])[0] for request in requests]
     assert written(alone) == expected
     # Answers that end at different times.
     limits = [1 + 7 * at % NEW for at in range(len(prompts))]
     mixed = [asking(prompt, limit) for prompt, limit in zip(prompts, limits, strict=True)]
     writer.on_progress = (shares := []).append
-    for (text, count), completion, limit in zip(expected, writer.write(mixed), limits, strict=True):
+    for (text, count), completion, limit in zip(expected, writer.generate(mixed), limits, strict=True):
         assert text.startswith(completion.text)
         assert completion.completion_tokens == min(limit, count)
     assert shares == sorted(shares)
@@ -141,7 +141,7 @@ def test_batches_have_room_for_their_keys(
     folder, prompts = folders(family), family_of_prompts()
     requests = [asking(prompt) for prompt in prompts]
     writer = LocalTextGenerator.load(str(folder))
-    expected = written(writer.write(requests))
+    expected = written(writer.generate(requests))
     assert writer._sampler is not None
     monkeypatch.setattr(local_generator, "cache_bytes", lambda model: 200 * writer._sampler.token_bytes())
     writer._room, most, steps = 0, 0, []
@@ -155,7 +155,7 @@ def test_batches_have_room_for_their_keys(
         return samples
 
     monkeypatch.setattr(writer._sampler, "write", write)
-    assert written(writer.write(requests)) == expected
+    assert written(writer.generate(requests)) == expected
     assert 100 < most <= 200
     assert 2 < len(steps) < len(prompts)
 
@@ -173,7 +173,7 @@ def test_wrong_keys_would_be_seen(what: str, llama: Path, monkeypatch: pytest.Mo
     else:  # every continuation sees what its neighbor sees
         plan = group_sampling.plan_ranges
         monkeypatch.setattr(group_sampling, "plan_ranges", lambda seen, on: plan([*seen[1:], seen[0]], on))
-    found = written(LocalTextGenerator.load(str(llama)).write([asking(prompt) for prompt in prompts]))
+    found = written(LocalTextGenerator.load(str(llama)).generate([asking(prompt) for prompt in prompts]))
     assert found != truth(llama, prompts)
 
 
@@ -181,17 +181,17 @@ def test_a_document_is_read_once_in_whatever_order_it_is_asked_about(llama: Path
     documents = [words(seed, 5 * BLOCK) for seed in (1, 2)]
     prompts = [f"{documents[n % 2]} {words(20 + n, 9)}" for n in range(8)]  # documents take turns
     writer = LocalTextGenerator.load(str(llama))
-    writer.write([asking("w1", max_tokens=1)])  # measures the keys of a token
+    writer.generate([asking("w1", max_tokens=1)])  # measures the keys of a token
     with counted(writer) as sizes:
-        writer.write([asking(prompt, max_tokens=1) for prompt in prompts])
+        writer.generate([asking(prompt, max_tokens=1) for prompt in prompts])
     assert sum(sizes) == 2 * 5 * BLOCK + 8 * 9
     assert max(sizes) <= BLOCK
     with counted(writer) as sizes:  # what was read before is extended, as reminders do
-        writer.write([asking(f"{prompt} {words(3, 4)}", max_tokens=1) for prompt in prompts])
+        writer.generate([asking(f"{prompt} {words(3, 4)}", max_tokens=1) for prompt in prompts])
     assert sum(sizes) == 8 * 4
     with counted(writer) as sizes:
-        writer.write([asking(words(9, 9), max_tokens=1)])
-        writer.write([asking(prompts[0], max_tokens=1)])  # nothing of it is kept any more
+        writer.generate([asking(words(9, 9), max_tokens=1)])
+        writer.generate([asking(prompts[0], max_tokens=1)])  # nothing of it is kept any more
     assert sum(sizes) == 9 + 5 * BLOCK + 9
 
 
@@ -200,14 +200,14 @@ def test_other_architectures_read_every_prompt_whole(family: str, folders: Calla
     folder, prompts = folders(family), family_of_prompts()
     writer = LocalTextGenerator.load(str(folder))
     with counted(writer) as sizes:
-        completions = writer.write([asking(prompt) for prompt in prompts])
+        completions = writer.generate([asking(prompt) for prompt in prompts])
     assert written(completions) == truth(folder, prompts)
     assert sum(size for size in sizes if size > 1) == sum(len(prompt.split()) for prompt in prompts)
 
 
 def test_writing_ends_at_every_end_token(llama: Path, tokenizer: Tokenizer, tmp_path: Path):
     prompt = words(1, 61)
-    (free,) = LocalTextGenerator.load(str(llama)).write([asking(prompt)])
+    (free,) = LocalTextGenerator.load(str(llama)).generate([asking(prompt)])
     assert free.outcome is Outcome.TRUNCATED
     assert str(NEW) in free.detail
     listed = free.text.split()
@@ -217,7 +217,7 @@ def test_writing_ends_at_every_end_token(llama: Path, tokenizer: Tokenizer, tmp_
     model.generation_config.eos_token_id = [2, tokenizer.encode(third)[0]]
     model.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
-    (ended,) = LocalTextGenerator.load(str(tmp_path)).write([asking(prompt)])
+    (ended,) = LocalTextGenerator.load(str(tmp_path)).generate([asking(prompt)])
     assert ended == Completion(
         Outcome.ANSWERED, " ".join(before), prompt_tokens=61, completion_tokens=len(before) + 1
     )
@@ -227,7 +227,7 @@ def test_what_does_not_fit_is_too_long_and_what_cannot_be_rendered_an_error(llam
     writer = LocalTextGenerator.load(str(llama))
     assert writer.limit == SIZES["max_position_embeddings"]
     fits, long = asking(words(1, 4088), max_tokens=8), asking(words(1, 4089), max_tokens=8)
-    done = writer.write([long, fits, asking("")])
+    done = writer.generate([long, fits, asking("")])
     assert [completion.outcome for completion in done] == [Outcome.TOO_LONG, Outcome.TRUNCATED, Outcome.ERROR]
     assert done[0].prompt_tokens == writer.tokens(long.messages) == 4089
     assert "4,089 of the prompt" in done[0].detail
@@ -237,13 +237,13 @@ def test_what_does_not_fit_is_too_long_and_what_cannot_be_rendered_an_error(llam
 def test_a_seed_alone_decides_what_is_drawn(llama: Path):
     prompts = family_of_prompts()
     requests = [asking(prompt, temperature=1.0, seed=seed) for seed in (3, 4) for prompt in prompts]
-    together = LocalTextGenerator.load(str(llama)).write(requests)
+    together = LocalTextGenerator.load(str(llama)).generate(requests)
     writer = LocalTextGenerator.load(str(llama))
-    assert writer.write(requests[::-1])[::-1] == together
-    assert [writer.write([request])[0] for request in requests] == together
+    assert writer.generate(requests[::-1])[::-1] == together
+    assert [writer.generate([request])[0] for request in requests] == together
     assert together[: len(prompts)] != together[len(prompts) :]
     before = torch.random.get_rng_state()
-    writer.write(requests[:1])
+    writer.generate(requests[:1])
     assert torch.equal(torch.random.get_rng_state(), before), "the caller's random state is left alone"
 
 
@@ -254,7 +254,7 @@ def test_texts_are_drawn_at_the_temperature_of_the_request(llama: Path):
         for prompt, temperature in zip(prompts, (0.5, 0.0, 1.0, 2.0), strict=True)
     ]
     writer = LocalTextGenerator.load(str(llama))
-    for request, completion in zip(requests, writer.write(requests), strict=True):
+    for request, completion in zip(requests, writer.generate(requests), strict=True):
         ids, drawn = writer.tokenizer.generation_ids(request.messages), []
         generator = torch.Generator().manual_seed(5)
         for _ in range(completion.completion_tokens or 0):
@@ -269,16 +269,16 @@ def test_an_interrupted_reading_leaves_nothing_behind(llama: Path):
     prompts = family_of_prompts()
     requests = [asking(prompt) for prompt in prompts]
     writer = LocalTextGenerator.load(str(llama))
-    writer.write(requests[:1])
+    writer.generate(requests[:1])
 
     def interrupt(module: Any, given: Any, output: Any) -> None:
         raise KeyboardInterrupt
 
     hook = writer._model.model.layers[1].register_forward_hook(interrupt)  # one layer has cached its keys
     with pytest.raises(KeyboardInterrupt):
-        writer.write(requests[1:2])
+        writer.generate(requests[1:2])
     hook.remove()
-    assert written(writer.write(requests)) == truth(llama, prompts)
+    assert written(writer.generate(requests)) == truth(llama, prompts)
 
 
 @pytest.fixture
@@ -321,7 +321,7 @@ HARMONY = "<|channel|> analysis <|message|> a <|end|> <|start|> <|channel|> fina
 def test_thinking_is_marked_in_the_text(
     speaker: Callable[..., LocalTextGenerator], special: bool, said: str, opening: str, answer: str
 ):
-    (completion,) = speaker(said, special=special, opening=opening).write([asking("a")])
+    (completion,) = speaker(said, special=special, opening=opening).generate([asking("a")])
     assert completion.text == opening + said.removesuffix("<eos>").replace(" ", "")
     assert answer_of(completion.text) == answer
 
@@ -361,9 +361,9 @@ def fails_with(error: Exception) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def test_memory_that_runs_out_over_one_prompt_is_its_own_error(llama: Path, failing: Any):
     requests = prompts_of_which_some_fail()
-    truth = LocalTextGenerator.load(str(llama)).write(requests)
+    truth = LocalTextGenerator.load(str(llama)).generate(requests)
     for error in (torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: out of memory")):
-        found = failing(fails_with(error)).write(requests)
+        found = failing(fails_with(error)).generate(requests)
         assert [one.outcome is Outcome.ERROR for one in found] == [False, True, False, False, True]
         assert f"out of memory with {truth[1].prompt_tokens} tokens" in found[1].detail
         kept = (0, 2, 3)
@@ -371,5 +371,5 @@ def test_memory_that_runs_out_over_one_prompt_is_its_own_error(llama: Path, fail
 
 
 def test_an_answer_from_nan_logits_is_unparsed(failing: Any):
-    found = failing(lambda logits: torch.full_like(logits, math.nan)).write(prompts_of_which_some_fail())
+    found = failing(lambda logits: torch.full_like(logits, math.nan)).generate(prompts_of_which_some_fail())
     assert [one.outcome is Outcome.UNPARSED for one in found] == [False, True, False, False, False]

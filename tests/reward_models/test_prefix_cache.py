@@ -51,7 +51,7 @@ def test_scores_are_those_without_a_cache_in_any_order(names, kind):
             )
             cached += judgment.cached_tokens
     assert cached > 500
-    assert caching.kept.table.blocks * caching.kept.block_bytes <= 2**19
+    assert caching.prefix_cache.table.blocks * caching.prefix_cache.block_bytes <= 2**19
 
 
 def test_the_same_prompt_is_read_once(names):

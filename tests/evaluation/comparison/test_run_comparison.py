@@ -32,7 +32,7 @@ def credits(folder):
 def brute_force(gain, group, rng, draws=4000):
     """Mean gains of resampled groups, each drawn and put together anew."""
     rows = [np.flatnonzero(group == name) for name in np.unique(group)]
-    drawn = (rng.integers(0, len(rows), len(rows)) for _ in range(rng))
+    drawn = (rng.integers(0, len(rows), len(rows)) for _ in range(draws))
     return np.array([gain[np.concatenate([rows[at] for at in picks])].mean() for picks in drawn])
 
 

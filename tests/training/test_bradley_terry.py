@@ -71,7 +71,7 @@ def test_the_log_has_every_step_and_its_contexts(on_a_world, steps_of):
 
 def test_cutting_a_step_into_parts_changes_nothing_but_rounding(tmp_path, on_a_world, steps_of):
     """Eight parts of one comparison or one part of eight: the same gradient."""
-    train(settings(memory__tokens_per_forward=1), tmp_path / "run")
+    train(settings(memory__max_tokens_per_microbatch=1), tmp_path / "run")
     train(settings(data__world__seed=1), tmp_path / "other")
     whole, parts, other = map(weights_of, (on_a_world[0], tmp_path / "run", tmp_path / "other"))
     # Adam scales a gradient near zero up to the learning rate (3e-3), and its rounding with it: single weights may

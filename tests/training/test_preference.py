@@ -41,7 +41,7 @@ def test_the_best_comes_first_and_worse_ones_keep_their_order():
 
 def test_cutting_a_step_into_parts_changes_nothing_but_rounding(tmp_path, recipe, steps_of):
     for name, budget in [("whole", 100_000), ("rows", 1)]:
-        train(recipe("preference", memory__tokens_per_forward=budget), tmp_path / name)
+        train(recipe("preference", memory__max_tokens_per_microbatch=budget), tmp_path / name)
     whole, rows = (load_file(tmp_path / name / "model/model.safetensors") for name in ("whole", "rows"))
     for name, weight in whole.items():
         # Adam scales a gradient near zero up to the learning rate (3e-3), and its rounding with it.

@@ -385,7 +385,7 @@ def test_a_step_of_equal_rewards_alone_moves_no_weight(finished, writer, steps_o
 
 def test_several_micro_batches_equal_one(finished):
     one = finished("file", loss__kind="dapo", **KL)
-    several = finished("file", loss__kind="dapo", memory__tokens_per_forward=70, **KL)
+    several = finished("file", loss__kind="dapo", memory__max_tokens_per_microbatch=70, **KL)
     assert [record.tokens for record in rollouts_of(one)] == [
         record.tokens for record in rollouts_of(several)
     ]

@@ -70,7 +70,11 @@ def test_the_first_loss_is_the_token_weighted_mean_of_plain_transformers(
     """Whatever the cut: all rows in one step, in one part or in many."""
     expected = nll(base, demonstrations)
     for name, budget in [("whole", 100_000), ("parts", 150), ("rows", 1)]:
-        changes = {"optimizer": {"steps": 1}, "data__per_step": 12, "memory__tokens_per_forward": budget}
+        changes = {
+            "optimizer": {"steps": 1},
+            "data__per_step": 12,
+            "memory__max_tokens_per_microbatch": budget,
+        }
         train(recipe("sft", model={"path": str(base)}, **changes), tmp_path / name)
         (step,) = steps_of(tmp_path / name)
         assert step.loss == pytest.approx(expected, rel=1e-5)

@@ -29,12 +29,12 @@ from longrm.training.trainer import check_plateau, learning_rates, make_optimize
 
 LORA = {"rank": 2, "alpha": 4.0}
 RECIPES = {
-    "accumulated": ("bradley_terry", {"memory__tokens_per_forward": 1}),
+    "accumulated": ("bradley_terry", {"memory__max_tokens_per_microbatch": 1}),
     "bfloat16": ("sft", {"model__precision": "bfloat16"}),
     "lora": ("bradley_terry", {"model__lora": LORA}),
     "lora, bfloat16, accumulated": (
         "preference",
-        {"model__lora": LORA, "model__precision": "bfloat16", "memory__tokens_per_forward": 1},
+        {"model__lora": LORA, "model__precision": "bfloat16", "memory__max_tokens_per_microbatch": 1},
     ),
     "frozen layers, bfloat16": ("sft", {"model__frozen_layers": 1, "model__precision": "bfloat16"}),
     "dpo, checkpointing": ("preference", {"loss__kind": "dpo", "memory__gradient_checkpointing": True}),
@@ -201,7 +201,7 @@ def test_a_checkpoint_that_is_written_while_training_goes_on_is_the_same(
 
 
 def test_memory_and_checkpoints_may_change_when_a_run_resumes(stopped, recipe):
-    other = {"memory__tokens_per_forward": 100, "checkpoint__every": 2}
+    other = {"memory__max_tokens_per_microbatch": 100, "checkpoint__every": 2}
     with pytest.raises(RunError, match=r"optimizer\.learning_rate"):
         train(recipe("bradley_terry", optimizer__learning_rate=0.1, **other), stopped)
     assert train(recipe("bradley_terry", **other), stopped)["steps"] == 8

@@ -81,7 +81,7 @@ def settings(recipe):
 
     def make(way, **changes):
         objective, own = WAYS[way]
-        told = {"optimizer__steps": 10, "data__per_step": 5, "memory__tokens_per_forward": 300}
+        told = {"optimizer__steps": 10, "data__per_step": 5, "memory__max_tokens_per_microbatch": 300}
         return recipe(objective, **told, **own, **changes)
 
     return make

@@ -47,7 +47,7 @@ def test_hours_are_those_of_the_kernels_share_of_the_peak(planned):
 
 def test_groups_that_wait_take_longer(planned):
     rows = [TreeShape(tokens, (20, 20)) for tokens in (100, 200, 3000)]
-    memory = {"memory__tokens_per_forward": 3100}
+    memory = {"memory__max_tokens_per_microbatch": 3100}
     apart, alike = (
         planned(devices=4, rows=rows, data={"group_by_length": group}, **memory) for group in (1, 4)
     )

@@ -16,7 +16,7 @@ from longrm.cli.commands import cli
 from longrm.cli.synthesize import command as synthesize
 from longrm.cli.train import SETTINGS_HEADING
 from longrm.config import Config, documented, groups_of, to_toml
-from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.evaluate import Evaluation
 from longrm.scoring.scored_file import ScoreSettings
 from longrm.serving.settings import ServeSettings
 from longrm.training.losses import LOSSES

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from longrm.evaluation.metrics import METRICS, EvaluationMetric
-from longrm.evaluation.summaries import summary_schema
+from longrm.evaluation.summary_schema import summary_schema
 from longrm.evaluation.table import ScoreTable
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome

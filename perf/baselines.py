@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.reward_models import BASELINES
 
 

@@ -25,11 +25,11 @@ import numpy.typing as npt
 import scipy
 from measuring import circumstances
 
-from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
 from longrm.evaluation.estimates import metrics_for, ratio
 from longrm.evaluation.judge_behavior import DIFFERENCE, POWER, comparisons_needed, recommended
 from longrm.evaluation.metrics import exact_order_credit, position_match_credit
 from longrm.evaluation.table import ScoreTable
+from longrm.evaluation.trials import JudgingSettings, TrialJudge
 from longrm.reward_models.simulated import ErrorRates, SimulatedRewardModel
 from longrm.runs.records import Estimate, JudgmentRecord
 from longrm.types import Comparison, Outcome

@@ -30,10 +30,10 @@ from longrm.data import write
 from longrm.data.chunking import approximate_tokens
 from longrm.data.formats import from_native_row
 from longrm.demo import RECIPES
-from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.estimates import paired_difference
-from longrm.evaluation.evaluation_run import Evaluation
-from longrm.evaluation.evaluation_run import run_evaluation as evaluate
+from longrm.evaluation.evaluate import Evaluation
+from longrm.evaluation.evaluate import run_evaluation as evaluate
+from longrm.evaluation.trials import JudgingSettings
 from longrm.rng import Rng
 from longrm.runs.logs import read_judgments
 from longrm.synthesis.chunks import DistractorPool

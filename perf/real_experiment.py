@@ -20,7 +20,7 @@ from longrm.benchmarks import Probe, ProbeCell
 from longrm.cli.terminal import progress
 from longrm.cli.train import evaluator_of
 from longrm.errors import LongRMError
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.reward_models import JudgeSettings
 from longrm.runs.progress import Progress
 from longrm.training.settings import TrainingSettings

@@ -16,7 +16,7 @@ from measuring import circumstances
 
 from longrm.benchmarks import Probe, ProbeCell
 from longrm.errors import LongRMError
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.judging import load_format
 from longrm.judging.judge_prompts import judge_prompt_rows
 from longrm.modeling.saving import merge

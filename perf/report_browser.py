@@ -23,8 +23,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from longrm.evaluation.evaluation_run import Evaluation
-from longrm.evaluation.runner import ExampleSample
+from longrm.evaluation.evaluate import Evaluation
+from longrm.evaluation.judge import ExampleSample
 from longrm.evaluation.summarize import summarize
 from longrm.reward_models.trials import aggregate_trials
 from longrm.runs.folder import RunFolder

@@ -21,7 +21,7 @@ from measuring import circumstances
 import longrm
 from longrm.benchmarks import LoadedBenchmark
 from longrm.evaluation.estimates import ratio
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.evaluation.table import codes_of
 from longrm.runs.logs import JUDGMENTS, Log
 from longrm.runs.records import JudgmentRecord

@@ -13,8 +13,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from longrm.evaluation.probe_plan import PROSE_TASKS
-from longrm.evaluation.summaries import depth_bin
+from longrm.evaluation.probe import PROSE_TASKS
+from longrm.evaluation.summary_schema import depth_bin
 from longrm.reward_models.baselines import BASELINES
 from longrm.types import query_of
 from longrm.worlds import WorldPlan, generate

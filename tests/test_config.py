@@ -5,7 +5,7 @@ from pydantic import Field, model_validator
 
 from longrm.config import OPERATIONAL, Config, IdentifiedBy, changed_settings, parse_assignments, to_toml
 from longrm.errors import ConfigError
-from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.evaluate import Evaluation
 
 
 class Inner(Config):

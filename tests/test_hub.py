@@ -19,8 +19,8 @@ from longrm.benchmarks import load as load_bench
 from longrm.data import write
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError, RunError
-from longrm.evaluation.evaluation_run import Evaluation
-from longrm.evaluation.evaluation_run import run_evaluation as evaluate
+from longrm.evaluation.evaluate import Evaluation
+from longrm.evaluation.evaluate import run_evaluation as evaluate
 from longrm.modeling.loading import load_scorer, new_language_model, new_scorer
 from longrm.modeling.saving import merge, save
 from longrm.modeling.shapes import ModelShape

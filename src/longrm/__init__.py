@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from longrm import modeling as modeling
     from longrm import types as types
     from longrm.auditing import audit
-    from longrm.evaluation.api import evaluate, probe
-    from longrm.evaluation.comparison import compare
-    from longrm.evaluation.run import read_run
+    from longrm.evaluation.compare import compare
+    from longrm.evaluation.evaluate import evaluate
+    from longrm.evaluation.probe import probe
+    from longrm.evaluation.read_run import read_run
     from longrm.reward_models import RewardModel, load, reward_function
     from longrm.reward_models.verdict_rewards import verdict_reward
 
@@ -34,11 +35,11 @@ __version__ = "0.2.0"
 _NAMES = {
     "RewardModel": "longrm.reward_models",
     "audit": "longrm.auditing",
-    "compare": "longrm.evaluation.comparison",
-    "evaluate": "longrm.evaluation.api",
+    "compare": "longrm.evaluation.compare",
+    "evaluate": "longrm.evaluation.evaluate",
     "load": "longrm.reward_models",
-    "probe": "longrm.evaluation.api",
-    "read_run": "longrm.evaluation.run",
+    "probe": "longrm.evaluation.probe",
+    "read_run": "longrm.evaluation.read_run",
     "reward_function": "longrm.reward_models",
     "verdict_reward": "longrm.reward_models.verdict_rewards",
 }

@@ -26,11 +26,11 @@ from longrm.benchmarks.probe import comparisons
 from longrm.config import Config
 from longrm.data.training_rows import context_digest
 from longrm.errors import require
-from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.estimates import paired_difference
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1
-from longrm.evaluation.summaries import read_summary
+from longrm.evaluation.summary_schema import read_summary
+from longrm.evaluation.trials import JudgingSettings
 from longrm.report.formatting import listed, percent, points
 from longrm.report.load import AT_CHANCE, STAGES, STEPS
 from longrm.reward_models import JudgeSettings

@@ -4,8 +4,8 @@ import importlib.util
 
 import pytest
 
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
-from longrm.evaluation.summaries import read_summary
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
+from longrm.evaluation.summary_schema import read_summary
 from longrm.report import build
 
 

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from longrm.evaluation.metrics import METRICS
-from longrm.evaluation.summaries import summary_schema
+from longrm.evaluation.summary_schema import summary_schema
 from longrm.training.settings import EvaluationSettings
 
 FILE = '''

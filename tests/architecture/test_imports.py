@@ -26,7 +26,7 @@ WITHOUT_TORCH = [
     "longrm.clients.openai",
     "longrm.data",
     "longrm.demo",
-    "longrm.evaluation.evaluation_run",
+    "longrm.evaluation.evaluate",
     "longrm.evaluation.metrics",
     "longrm.judging",
     "longrm.modeling.folders",

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from longrm.errors import ConfigError
-from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
 from longrm.evaluation.judge_behavior import calibration
 from longrm.evaluation.metrics import metric_of
+from longrm.evaluation.trials import JudgingSettings, TrialJudge
 from longrm.reward_models import load
 from longrm.synthesis import long_context
 from longrm.synthesis.chunks import DistractorPool

@@ -15,7 +15,7 @@ from longrm.benchmarks.probe import comparisons
 from longrm.data.chunking import approximate_tokens
 from longrm.data.files import find_files, raw_rows
 from longrm.errors import ConfigError, DataError
-from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.evaluate import Evaluation
 from longrm.types import Comparison
 from longrm.worlds.words_tokenizer import words_tokenizer
 

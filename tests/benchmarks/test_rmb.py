@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from longrm.errors import DataError
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.types import text_of
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "rmb"

@@ -7,7 +7,7 @@ import pytest
 
 from longrm.benchmarks import BenchmarkSource
 from longrm.errors import DataError
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.types import text_of
 from tests.benchmarks.conftest import REAL
 

@@ -8,8 +8,8 @@ import pytest
 from longrm import reward_models
 from longrm.cli.evaluate import print_evaluation
 from longrm.data import write
-from longrm.evaluation.summaries import parse_summary
 from longrm.evaluation.summarize import summarize
+from longrm.evaluation.summary_schema import parse_summary
 from longrm.reward_models import RewardModel
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Cut, Judgment, Outcome, Trial, message_text

@@ -21,8 +21,8 @@ from longrm.cli.push import merge as merge_command
 from longrm.cli.train import evaluator_of
 from longrm.data import write
 from longrm.errors import LongRMError
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
-from longrm.evaluation.summaries import read_summary
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
+from longrm.evaluation.summary_schema import read_summary
 from longrm.modeling.loading import new_language_model
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape

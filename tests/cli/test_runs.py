@@ -12,8 +12,8 @@ from longrm.cli.commands import cli
 from longrm.cli.runs import listed_runs
 from longrm.data import write
 from longrm.errors import ConfigError, RunError
-from longrm.evaluation.comparison_trials import JudgingSettings
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
+from longrm.evaluation.trials import JudgingSettings
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import ROLLOUTS, Log
 from longrm.runs.records import RolloutRecord

@@ -7,7 +7,7 @@ from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import Remote, endpoint_url, split_address
 from longrm.config import Config
 from longrm.errors import ConfigError
-from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.evaluate import Evaluation
 from longrm.scoring.scored_file import ScoreSettings
 from longrm.synthesis.models import ModelSettings
 

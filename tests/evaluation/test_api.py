@@ -6,7 +6,7 @@ from click.testing import CliRunner
 import longrm
 from longrm.cli.commands import cli
 from longrm.data import write
-from longrm.evaluation.run import Run
+from longrm.evaluation.read_run import Run
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 SETTINGS = {"probe.cells": [{"lengths": [64, 128], "groups": 4, "per_group": 2}], "judging.resamples": 100}

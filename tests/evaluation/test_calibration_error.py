@@ -6,7 +6,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 
 from longrm.evaluation.judge_behavior import calibration, fitted_temperature
-from longrm.evaluation.summaries import CalibratedError
+from longrm.evaluation.summary_schema import CalibratedError
 from longrm.evaluation.table import GoldPairs, ScoreTable
 from longrm.types import Outcome, Trial
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from longrm.errors import ConfigError
-from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge, context_check
+from longrm.evaluation.trials import JudgingSettings, TrialJudge, context_check
 from longrm.reward_models import RewardModel
 from longrm.types import Comparison, Judgment, Outcome, Span, Trial, message_text, text_of
 

@@ -7,7 +7,7 @@ import pytest
 
 from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import Remote
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.reward_models.kinds import JudgeSettings
 from longrm.runs.folder import CACHE

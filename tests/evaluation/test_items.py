@@ -10,9 +10,9 @@ import pytest
 
 import longrm
 from longrm.benchmarks import LoadedBenchmark
-from longrm.evaluation.comparison_trials import JudgingSettings
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.evaluation.items import ITEMS, ITEMS_CSV, SCHEMA
+from longrm.evaluation.trials import JudgingSettings
 from longrm.reward_models import RewardModel
 from longrm.runs.folder import RunFolder
 from longrm.types import Comparison, Judgment, Outcome

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from longrm.evaluation.runner import ExampleSample, verdict
+from longrm.evaluation.judge import ExampleSample, verdict
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
 

@@ -7,9 +7,9 @@ import pytest
 
 from longrm.benchmarks import BenchmarkSource, Probe, ProbeCell
 from longrm.errors import RunError
-from longrm.evaluation.comparison_trials import JudgingSettings
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.evaluation.merged_shards import merge_shards
+from longrm.evaluation.trials import JudgingSettings
 from tests.reward_models.tiny_models import make_scorer
 
 SAME = ("judgments.jsonl", "gold.jsonl", "examples.jsonl", "summary.json", "results.csv", "config.toml")

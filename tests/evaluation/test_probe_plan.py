@@ -7,9 +7,9 @@ import pytest
 from longrm.benchmarks import Probe, ProbeCell
 from longrm.benchmarks.probe import comparisons, probe_parts
 from longrm.clients.remote_settings import Remote
-from longrm.evaluation.evaluation_run import Evaluation, own_tokenizer
-from longrm.evaluation.probe_plan import contexts_of, default_lengths, probe_cells, token_progress
-from longrm.evaluation.runner import Shard
+from longrm.evaluation.evaluate import Evaluation, own_tokenizer
+from longrm.evaluation.judge import Shard
+from longrm.evaluation.probe import contexts_of, default_lengths, probe_cells, token_progress
 from longrm.reward_models import JudgeSettings
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from longrm.evaluation.results_csv import COLUMNS, write_results
-from longrm.evaluation.summaries import parse_summary
 from longrm.evaluation.summarize import summarize
+from longrm.evaluation.summary_schema import parse_summary
 
 
 @pytest.fixture

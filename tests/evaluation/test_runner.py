@@ -13,9 +13,9 @@ from longrm.benchmarks import (
 )
 from longrm.data import write
 from longrm.errors import ConfigError, DataError
-from longrm.evaluation.comparison_trials import JudgingSettings
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
-from longrm.evaluation.runner import verdict
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
+from longrm.evaluation.judge import verdict
+from longrm.evaluation.trials import JudgingSettings
 from longrm.reward_models import RewardModel
 from longrm.reward_models import load as load_model
 from longrm.runs.logs import Log, read_judgments

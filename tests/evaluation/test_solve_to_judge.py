@@ -13,11 +13,11 @@ from longrm.cli.evaluate import print_evaluation
 from longrm.cli.runs import command as runs
 from longrm.clients import Completion, TextGenerator
 from longrm.errors import ConfigError, DataError
-from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.estimates import ratio
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.evaluation.judge_behavior import solve_to_judge
 from longrm.evaluation.table import ScoreTable
+from longrm.evaluation.trials import JudgingSettings
 from longrm.report import build
 from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.reward_models.kinds import JudgeSettings

@@ -6,8 +6,8 @@ from importlib.resources import files
 import jsonschema
 import pytest
 
-from longrm.evaluation.summaries import read_summary, summary_schema
 from longrm.evaluation.summarize import summarize
+from longrm.evaluation.summary_schema import read_summary, summary_schema
 from longrm.runs.folder import SUMMARY, write_json
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome, Trial

@@ -3,8 +3,8 @@
 import pytest
 
 from longrm.evaluation.breakdown import empty_cells, missing_answers
-from longrm.evaluation.summaries import parse_summary
 from longrm.evaluation.summarize import summarize
+from longrm.evaluation.summary_schema import parse_summary
 from longrm.types import Outcome
 
 SAID = "31,333 > 4,096 tokens; prompt and longest response have more than the model reads; judge.cut names it"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from longrm.data import write
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.modeling.loading import new_language_model
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape

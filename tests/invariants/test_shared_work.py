@@ -9,7 +9,7 @@ import pytest
 from longrm import reward_models
 from longrm.data import write
 from longrm.errors import ConfigError, DataError
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.reward_models.baselines import Baseline
 from longrm.runs.logs import read_judgments
 from longrm.runs.workers import WorkerGroup

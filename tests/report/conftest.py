@@ -23,8 +23,8 @@ from longrm.attribution.records import (
 from longrm.attribution.run import summary_of
 from longrm.config import Config
 from longrm.evaluation.estimates import paired_difference
-from longrm.evaluation.summaries import AboveChanceReach, ContextBoundary, Crossing
 from longrm.evaluation.summarize import summarize
+from longrm.evaluation.summary_schema import AboveChanceReach, ContextBoundary, Crossing
 from longrm.reward_models.trials import aggregate_trials
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import Log

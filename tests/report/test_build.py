@@ -14,8 +14,8 @@ import lxml.html
 import pytest
 
 from longrm.errors import RunError
-from longrm.evaluation.comparison import compare
-from longrm.evaluation.summaries import parse_summary
+from longrm.evaluation.compare import compare
+from longrm.evaluation.summary_schema import parse_summary
 from longrm.report import build
 from longrm.report.formatting import boundary_estimate, boundary_interval, headline, points
 from longrm.runs.folder import RunFolder

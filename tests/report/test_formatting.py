@@ -5,8 +5,8 @@ from types import ModuleType
 
 import pytest
 
-from longrm.evaluation.summaries import MeasuredWith, parse_summary
 from longrm.evaluation.summarize import summarize
+from longrm.evaluation.summary_schema import MeasuredWith, parse_summary
 from longrm.report import formatting
 from longrm.runs.records import Estimate
 from longrm.types import Outcome

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from longrm.errors import RunError
-from longrm.evaluation.comparison import compare
+from longrm.evaluation.compare import compare
 from longrm.report.load import load_report
 
 

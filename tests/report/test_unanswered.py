@@ -11,8 +11,8 @@ import pytest
 
 from longrm.cli.evaluate import print_evaluation
 from longrm.evaluation.metrics import PAIR_ACCURACY
-from longrm.evaluation.summaries import EvaluationSummary, parse_summary
 from longrm.evaluation.summarize import summarize
+from longrm.evaluation.summary_schema import EvaluationSummary, parse_summary
 from longrm.report import _incomplete, charts, formatting
 from longrm.report.formatting import Style
 from longrm.report.load import Model

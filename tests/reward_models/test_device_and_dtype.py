@@ -6,7 +6,7 @@ import torch
 import longrm
 from longrm.data import read, write
 from longrm.errors import ConfigError
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.modeling.loading import new_language_model, new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape

@@ -13,8 +13,8 @@ from longrm.benchmarks import LoadedBenchmark
 from longrm.cli.score import command
 from longrm.data import write
 from longrm.errors import DataError, ModelError, RunError
-from longrm.evaluation.comparison_trials import JudgingSettings
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
+from longrm.evaluation.trials import JudgingSettings
 from longrm.modeling import attention, loading
 from longrm.modeling.attention_cuda import sees_of
 from longrm.modeling.loading import new_scorer

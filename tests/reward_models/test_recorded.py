@@ -6,8 +6,8 @@ import pytest
 
 from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
 from longrm.errors import DataError
-from longrm.evaluation.comparison_trials import JudgingSettings
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
+from longrm.evaluation.trials import JudgingSettings
 from longrm.reward_models.recorded import RecordedRewardModel
 from longrm.runs.logs import Log
 from longrm.runs.records import JudgmentRecord

@@ -8,8 +8,8 @@ import pytest
 import longrm
 from longrm.clients.remote_settings import Remote
 from longrm.errors import ConfigError, ModelError, RunError
-from longrm.evaluation.comparison_trials import JudgingSettings
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, run_evaluation
+from longrm.evaluation.trials import JudgingSettings
 from longrm.types import Outcome, Query, Span
 
 from ..clients import conftest as peer

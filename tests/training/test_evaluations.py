@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 
 from longrm.cli.train import evaluator_of
 from longrm.errors import ConfigError, DataError, TrainingError
-from longrm.evaluation.evaluation_run import Evaluation
-from longrm.evaluation.evaluation_run import run_evaluation as evaluate
+from longrm.evaluation.evaluate import Evaluation
+from longrm.evaluation.evaluate import run_evaluation as evaluate
 from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.loading import LanguageModel
 from longrm.reward_models import packed

@@ -10,7 +10,7 @@ import longrm
 from longrm.clients.remote_settings import Remote
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError
-from longrm.evaluation.evaluation_run import own_tokenizer
+from longrm.evaluation.evaluate import own_tokenizer
 from longrm.modeling.loading import load_scorer
 from longrm.runs.folder import FILES, MANIFEST
 from longrm.training.initial_model import initial_model

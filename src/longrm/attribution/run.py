@@ -28,9 +28,15 @@ from longrm.data.fields import length_and_depth
 from longrm.errors import ConfigError, DataError
 from longrm.evaluation.attention_table import AttentionTableRow, attention_table, write_attention_table
 from longrm.evaluation.estimates import RESAMPLES, ratio
-from longrm.evaluation.evaluation_run import JudgedBenchmark, load_benchmark, load_judge, own_tokenizer
-from longrm.evaluation.runner import example_of
-from longrm.evaluation.summaries import DEPTH_BINS, AttributionPart, AttributionSummary, DepthBin, depth_bin
+from longrm.evaluation.evaluate import JudgedBenchmark, load_benchmark, load_judge, own_tokenizer
+from longrm.evaluation.judge import example_of
+from longrm.evaluation.summary_schema import (
+    DEPTH_BINS,
+    AttributionPart,
+    AttributionSummary,
+    DepthBin,
+    depth_bin,
+)
 from longrm.modeling.attended_regions import AttendedComparison
 from longrm.reward_models import RewardModel
 from longrm.reward_models.trials import to_scores

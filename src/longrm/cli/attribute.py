@@ -15,7 +15,7 @@ from longrm.reading import cut, short
 
 if TYPE_CHECKING:
     from longrm.attribution.records import AttributionRecord
-    from longrm.evaluation.summaries import AttributionSummary
+    from longrm.evaluation.summary_schema import AttributionSummary
     from longrm.types import Comparison
 
 _LIMIT_HELP = "Explain a sample, spread over lengths and tasks."
@@ -100,7 +100,7 @@ def command(
 
 def _settings_of(run: Path) -> dict[str, Any]:
     """The settings of an evaluation that define its model and its comparisons."""
-    from longrm.evaluation.evaluation_run import Evaluation
+    from longrm.evaluation.evaluate import Evaluation
     from longrm.runs.folder import CONFIG, read_manifest
 
     kind = read_manifest(run)["kind"]

@@ -10,7 +10,7 @@ from longrm.cli.options import JSON, PATH
 from longrm.cli.terminal import echo, print_json, print_lines, print_next, print_table
 
 if TYPE_CHECKING:  # numpy is not loaded for the help
-    from longrm.evaluation.comparison import RunComparison
+    from longrm.evaluation.compare import RunComparison
 
 _IDS = 5  # printed of the comparisons that only one run judged right
 
@@ -29,7 +29,7 @@ def command(runs: tuple[Path, ...], metric: str | None, as_json: bool) -> None:
     It prints differences overall, by length, depth and task; every run is compared with the first one. Comparisons are
     matched by prompt and responses, also across benchmarks. Those that only one run has are left out and counted.
     """
-    from longrm.evaluation.comparison import compare
+    from longrm.evaluation.compare import compare
 
     found = compare(*runs, metric=metric)
     if as_json:
@@ -43,7 +43,7 @@ def command(runs: tuple[Path, ...], metric: str | None, as_json: bool) -> None:
 
 
 def _print(found: "RunComparison") -> None:
-    from longrm.evaluation.comparison import LEFT_OUT
+    from longrm.evaluation.compare import LEFT_OUT
     from longrm.evaluation.metrics import metric_of
     from longrm.reading import short_name
     from longrm.report.formatting import FEW_NOTE, difference_text, p_value, plural

@@ -12,7 +12,7 @@ from longrm.cli.options import JSON, OUT_FOLDER
 from longrm.cli.terminal import echo, print_facts, print_json, print_lines, print_next, print_table, progress
 
 if TYPE_CHECKING:  # pydantic takes its time to import
-    from longrm.evaluation.summaries import EvaluationSummary
+    from longrm.evaluation.summary_schema import EvaluationSummary
 
 _SEED_HELP = "Seed of data and models."
 
@@ -50,7 +50,7 @@ def command(out: Path, seed: int, generative: bool, as_json: bool) -> None:
 
 def _print(found: dict[str, Any], out: Path) -> None:
     from longrm.evaluation.metrics import metric_of
-    from longrm.evaluation.summaries import DemoSummary, parse_summary
+    from longrm.evaluation.summary_schema import DemoSummary, parse_summary
     from longrm.report.formatting import difference_text, points
     from longrm.report.load import STAGES
 

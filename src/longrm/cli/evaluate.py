@@ -22,7 +22,7 @@ from longrm.runs.logs import JUDGMENTS, read_judgments
 from longrm.types import Outcome
 
 if TYPE_CHECKING:  # numpy is not loaded for the help
-    from longrm.evaluation.summaries import EvaluationSummary, PartAnswers
+    from longrm.evaluation.summary_schema import EvaluationSummary, PartAnswers
     from longrm.runs.records import Estimate
 
 _MODEL_HELP = "Folder, Hub id, openai:URL#NAME or another kind."
@@ -82,7 +82,7 @@ def command(
 
     Processes started by torchrun share the comparisons. docs/cli.md lists every setting for --set.
     """
-    from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+    from longrm.evaluation.evaluate import Evaluation, run_evaluation
 
     settings = resolve(Evaluation, config_file, assignments, flags)
     with shared_work() as (group, report):

@@ -64,10 +64,10 @@ def command(
     by torchrun share the comparisons.
     """
     from longrm.benchmarks.probe import probe_parts
-    from longrm.evaluation.evaluation_run import Evaluation, load_benchmark, run_evaluation
-    from longrm.evaluation.probe_plan import COMPARISONS, probe_cells, token_progress
-    from longrm.evaluation.runner import Shard
-    from longrm.evaluation.summaries import MeasuredWith
+    from longrm.evaluation.evaluate import Evaluation, load_benchmark, run_evaluation
+    from longrm.evaluation.judge import Shard
+    from longrm.evaluation.probe import COMPARISONS, probe_cells, token_progress
+    from longrm.evaluation.summary_schema import MeasuredWith
     from longrm.report.formatting import listed, measured_with
     from longrm.reward_models.kinds import writes_verdicts
 

@@ -18,7 +18,7 @@ from longrm.errors import ConfigError, RunError
 from longrm.reading import short, short_name, visible
 
 if TYPE_CHECKING:  # pyarrow is slow to import
-    from longrm.evaluation.run import Run
+    from longrm.evaluation.read_run import Run
 
 
 class _DefaultToList(Group):
@@ -96,8 +96,8 @@ def listed_runs(top: Path, *, every: bool = False) -> list[dict[str, Any]]:
 
 
 def _row(folder: Path) -> dict[str, Any]:
-    from longrm.evaluation.run import Run
-    from longrm.evaluation.summaries import EvaluationSummary, TrainingSummary
+    from longrm.evaluation.read_run import Run
+    from longrm.evaluation.summary_schema import EvaluationSummary, TrainingSummary
     from longrm.report.formatting import STATUSES, boundary_estimate
     from longrm.runs.removal import is_running, size_of
 
@@ -219,7 +219,7 @@ def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
         for name in check_files(folder, digests=True):
             echo(f"{folder / name}: unchanged")
         return
-    from longrm.evaluation.run import Run
+    from longrm.evaluation.read_run import Run
     from longrm.reward_models.trials import best
     from longrm.types import text_of
 

@@ -133,7 +133,7 @@ def _own_tokenizer(settings: TrainingSettings) -> "OwnTokenizer | None":
     """The tokenizer of the model that training starts from."""
     from longrm.benchmarks import OwnTokenizer
     from longrm.clients.remote_settings import Remote
-    from longrm.evaluation.evaluation_run import own_tokenizer
+    from longrm.evaluation.evaluate import own_tokenizer
 
     if settings.model.new is not None:
         return OwnTokenizer(settings.model.new.tokenizer, settings.model.new.tokenizer)
@@ -154,7 +154,7 @@ def evaluator_of(
         own: Returns the tokenizer of the model that training starts from; a probe measures lengths in its tokens.
     """
     from longrm import benchmarks
-    from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+    from longrm.evaluation.evaluate import Evaluation, run_evaluation
     from longrm.evaluation.metrics import metric_of, reported
     from longrm.runs.logs import JUDGMENTS
     from longrm.types import Outcome

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Unpack
 
 import numpy as np
 
-from longrm.evaluation import summaries
+from longrm.evaluation import summary_schema as schema
 from longrm.evaluation.estimates import bootstrap_interval, metrics_for
 from longrm.evaluation.metrics import SHARE, TOP1
 from longrm.evaluation.table import (
@@ -29,9 +29,9 @@ Part = TypeVar("Part")
 
 PARTS: dict[str, Callable[[JudgmentRecord], Any]] = {
     "by_length": lambda r: r.length,
-    "by_depth": lambda r: None if r.depth is None else summaries.depth_bin(r.depth),
+    "by_depth": lambda r: None if r.depth is None else schema.depth_bin(r.depth),
     "by_length_and_depth": lambda r: (
-        None if r.length is None or r.depth is None else (r.length, summaries.depth_bin(r.depth))
+        None if r.length is None or r.depth is None else (r.length, schema.depth_bin(r.depth))
     ),
     "by_task": lambda r: r.task or None,
     "by_subtype": lambda r: r.subtype or None,
@@ -70,7 +70,7 @@ def by_parts(
 
 def breakdown(
     records: Sequence[JudgmentRecord], table: ScoreTable, **bootstrap: Unpack[Bootstrap]
-) -> summaries.MetricBreakdown:
+) -> schema.MetricBreakdown:
     """Metrics over everything and over every part that a record belongs to; the table is that of the records.
 
     Every part reports the metrics of the whole; they are undefined in a part without an answer. `pairs` has the parts
@@ -84,7 +84,7 @@ def breakdown(
     parts["by_task_and_length"] = {
         task: parts["by_task_and_length"].get(task, {}) for task in parts["by_task"]
     }
-    return summaries.MetricBreakdown(
+    return schema.MetricBreakdown(
         overall=metrics_for(table, **bootstrap),
         **parts,
         macro=_macro(table, np.ones(len(table.records), np.bool_), bootstrap),
@@ -92,7 +92,7 @@ def breakdown(
     )
 
 
-def _pairs(table: ScoreTable, bootstrap: Bootstrap) -> summaries.PairBreakdown | None:
+def _pairs(table: ScoreTable, bootstrap: Bootstrap) -> schema.PairBreakdown | None:
     is_pair = np.array(
         [len(r.ranks or ()) == 2 and r.subtype not in BEST_OF for r in table.records], np.bool_
     )
@@ -103,18 +103,18 @@ def _pairs(table: ScoreTable, bootstrap: Bootstrap) -> summaries.PairBreakdown |
         pairs = rows & is_pair
         return metrics_for(table, pairs, pairs_only=True, **bootstrap) if pairs.any() else None
 
-    return summaries.PairBreakdown(
+    return schema.PairBreakdown(
         overall=metrics_for(table, is_pair, pairs_only=True, **bootstrap),
         **by_parts(table.records, measure, ("by_task", "by_length")),
         macro=_macro(table, is_pair, bootstrap),
     )
 
 
-def _macro(table: ScoreTable, rows: Mask, bootstrap: Bootstrap) -> summaries.MacroMeans:
+def _macro(table: ScoreTable, rows: Mask, bootstrap: Bootstrap) -> schema.MacroMeans:
     """Unweighted means of main accuracy over tasks and over lengths; the overall value is a micro average."""
     task = codes_of(record.task for record in table.records)
     has_task = np.array([bool(record.task) for record in table.records], np.bool_)
-    return summaries.MacroMeans(
+    return schema.MacroMeans(
         by_task=_mean_of_parts(table, rows & has_task, task, bootstrap),
         by_length=_mean_of_parts(table, rows & (table.length > 0), table.length, bootstrap),
     )
@@ -161,19 +161,19 @@ def _correlation(columns: FloatArray, group: IntArray) -> FloatArray:
     return np.asarray(sums.T @ sums / np.outer(size, size))
 
 
-def missing_answers(records: Sequence[JudgmentRecord]) -> summaries.MissingAnswers:
+def missing_answers(records: Sequence[JudgmentRecord]) -> schema.MissingAnswers:
     """Every part in which some comparison was not answered, errors included, with the reasons.
 
     Without this, a part that has no answers would look like one that is all wrong.
     """
 
-    def describe(members: Mask) -> summaries.PartAnswers | None:
+    def describe(members: Mask) -> schema.PartAnswers | None:
         return _part_answers(list(compress(records, members)))
 
-    return summaries.MissingAnswers(overall=_part_answers(records), **by_parts(records, describe))
+    return schema.MissingAnswers(overall=_part_answers(records), **by_parts(records, describe))
 
 
-def _part_answers(records: Sequence[JudgmentRecord]) -> summaries.PartAnswers | None:
+def _part_answers(records: Sequence[JudgmentRecord]) -> schema.PartAnswers | None:
     """What is missing from some records; None if all are answered."""
     missing = [record for record in records if record.outcome is not Outcome.ANSWERED]
     if not missing:
@@ -186,7 +186,7 @@ def _part_answers(records: Sequence[JudgmentRecord]) -> summaries.PartAnswers | 
         why = shorten(first.detail.partition(";")[0], 120, placeholder=" ...")
         name = outcome.replace("_", " ")
         reasons.append(f"{count:,} of {len(records):,} {name}" + (f": {why}" if why else ""))
-    return summaries.PartAnswers(
+    return schema.PartAnswers(
         comparisons=len(records),
         answered=len(records) - len(missing),
         outcomes=dict(counts),
@@ -194,7 +194,7 @@ def _part_answers(records: Sequence[JudgmentRecord]) -> summaries.PartAnswers | 
     )
 
 
-def empty_cells(missing: summaries.MissingAnswers) -> dict[str, summaries.PartAnswers]:
+def empty_cells(missing: schema.MissingAnswers) -> dict[str, schema.PartAnswers]:
     """The lengths, cells of a length and a depth, and tasks without any answer, by a description.
 
     Cells of a length that is completely empty are not listed again; if everything is empty, only the whole run is.

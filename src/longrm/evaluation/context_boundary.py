@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import expit, ndtr, ndtri
 
-from longrm.evaluation import summaries
+from longrm.evaluation import summary_schema as schema
 from longrm.evaluation.estimates import Z, estimate_metric, expanded_reach
 from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1
 from longrm.evaluation.table import (
@@ -53,7 +53,7 @@ class _Bucket:
 
 def boundary_of(
     table: ScoreTable, *, threshold: float | None, **drawn: Unpack[Bootstrap]
-) -> summaries.ContextBoundary | None:
+) -> schema.ContextBoundary | None:
     """Finds the context boundary; None if no answered comparison has a length.
 
     Lengths without any answer are ignored: it is not known how well the model judges there. The threshold is
@@ -124,7 +124,7 @@ def boundary_of(
         change, error = fitted
         slope = Estimate(change, change - Z * error, change + Z * error, sample.n, int(group.max()) + 1)
     above_chance = [bucket.length for bucket in takewhile(lambda one: one.low > one.chance, buckets)]
-    return summaries.ContextBoundary(
+    return schema.ContextBoundary(
         metric="top1" if metric is TOP1 else "pair_accuracy",
         chance=chance,
         tau=threshold,
@@ -134,7 +134,7 @@ def boundary_of(
         estimate=_described(*ends),
         more_lengths=more_lengths,
         slope_per_doubling=slope,
-        above_chance_reach=summaries.AboveChanceReach(
+        above_chance_reach=schema.AboveChanceReach(
             tokens=above_chance[-1] if above_chance else None,
             smallest_n=min(bucket.n for bucket in buckets),
             depends_on_n=True,
@@ -158,7 +158,7 @@ def holds_and_fails(
     return unbroken[-1] if unbroken else None, below
 
 
-def _status(sides: Sequence[int], fits: bool) -> summaries.BoundaryStatus:
+def _status(sides: Sequence[int], fits: bool) -> schema.BoundaryStatus:
     """The status of the boundary, defined at `ContextBoundary.status`."""
     clear = [side for side in sides if side]
     if clear != sorted(clear, reverse=True):
@@ -243,10 +243,10 @@ def _between(left: int, right: int) -> tuple[int, ...]:
     return tuple(unit * round(left * (right / left) ** share / unit) for share in (0.25, 0.5, 0.75))
 
 
-def _described(value: float | None, low: float | None, high: float | None) -> summaries.Crossing:
+def _described(value: float | None, low: float | None, high: float | None) -> schema.Crossing:
     """A crossing with ends in tokens, infinite outside the measured lengths; None is undefined."""
 
-    def place(end: float | None) -> summaries.CrossingSide:
+    def place(end: float | None) -> schema.CrossingSide:
         if end is None:
             return "undefined"
         return (
@@ -257,7 +257,7 @@ def _described(value: float | None, low: float | None, high: float | None) -> su
         return None if end is None or not math.isfinite(end) else float(end)
 
     ends = {"value": value, "low": low, "high": high}
-    return summaries.Crossing(
+    return schema.Crossing(
         **{name: tokens(end) for name, end in ends.items()},
         **{f"{name}_place": place(end) for name, end in ends.items()},
     )

@@ -23,7 +23,7 @@ from longrm.types import Trial, margin
 if TYPE_CHECKING:
     import pandas as pd
 
-    from longrm.evaluation.run import Run
+    from longrm.evaluation.read_run import Run
 
 ITEMS, ITEMS_CSV = "items.parquet", "items.csv"
 _INT, _FLOAT, _TEXT, _BOOL = pa.int64(), pa.float64(), pa.string(), pa.bool_()

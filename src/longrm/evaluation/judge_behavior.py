@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, ndtri
 
-from longrm.evaluation import summaries
+from longrm.evaluation import summary_schema as schema
 from longrm.evaluation.estimates import LEVEL, bootstrap_interval, ratio
 from longrm.evaluation.metrics import TOP1, top1_credit
 from longrm.evaluation.table import (
@@ -46,14 +46,14 @@ EDGES = np.linspace(0.5, 1.0, 11).round(2)
 _SIMULATIONS = 400
 
 
-def accuracy(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> summaries.AccuracyReadings:
+def accuracy(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> schema.AccuracyReadings:
     """Accuracy with unanswered comparisons counted as wrong, as chance, or left out; undefined without any answer."""
     if not table.answered.any():
-        return summaries.AccuracyReadings(strict=UNDEFINED, chance_credit=UNDEFINED, answered=UNDEFINED)
+        return schema.AccuracyReadings(strict=UNDEFINED, chance_credit=UNDEFINED, answered=UNDEFINED)
     answered = table.answered.astype(np.float64)
     right, every = TOP1.credits(table).total, np.ones_like(answered)
     lucky = right + (1 - answered) * TOP1.credits(table, by_chance=True).total
-    return summaries.AccuracyReadings(
+    return schema.AccuracyReadings(
         strict=ratio(right, every, table.group, **drawn),
         chance_credit=ratio(lucky, every, table.group, **drawn),
         answered=ratio(right, answered, table.group, **drawn),
@@ -67,7 +67,7 @@ def outcome_rates(records: Sequence[JudgmentRecord], **drawn: Unpack[Bootstrap])
     return {outcome: ratio(total, every, group, **drawn) for outcome, total in occurred.items()}
 
 
-def failures(records: Sequence[JudgmentRecord], **drawn: Unpack[Bootstrap]) -> summaries.FailureRates:
+def failures(records: Sequence[JudgmentRecord], **drawn: Unpack[Bootstrap]) -> schema.FailureRates:
     """Rates of missed formats, ignored contexts and contradicted verdicts (LongRM, section 3)."""
     group = codes_of(record.group for record in records)
     writes = any(trial.explanation for record in records for trial in record.trials)
@@ -88,7 +88,7 @@ def failures(records: Sequence[JudgmentRecord], **drawn: Unpack[Bootstrap]) -> s
         estimate = ratio(above, below, group, **drawn)
         return estimate if estimate.n else None
 
-    return summaries.FailureRates(
+    return schema.FailureRates(
         format_missed=rate(formats),
         context_ignored=rate(contexts),
         contradicted=rate(contradictions),
@@ -96,7 +96,7 @@ def failures(records: Sequence[JudgmentRecord], **drawn: Unpack[Bootstrap]) -> s
     )
 
 
-def position_bias(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> summaries.PositionBias | None:
+def position_bias(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> schema.PositionBias | None:
     """Consistency and position bias over the comparisons judged in several orders; None if there are none."""
     rows = [row for row, r in enumerate(table.records) if len({trial.order for trial in r.trials}) > 1]
     if not rows:
@@ -126,7 +126,7 @@ def position_bias(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> summaries.Po
         above, below = np.array(counts, np.float64).T
         return ratio(above, below, group, **drawn)
 
-    return summaries.PositionBias(
+    return schema.PositionBias(
         consistency=share(consistent),
         first_wins=share(first),
         by_place={
@@ -142,7 +142,7 @@ def position_bias(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> summaries.Po
 
 def solve_to_judge(
     records: Sequence[JudgmentRecord], table: ScoreTable, **drawn: Unpack[Bootstrap]
-) -> summaries.SolveToJudge | None:
+) -> schema.SolveToJudge | None:
     """What a judge that answers first solves, and what it then misjudges; None if no judge answered first.
 
     The table is that of the records. Comparisons without a verdict are misjudged; those without a gold answer, with an
@@ -162,18 +162,18 @@ def solve_to_judge(
             name: ratio(total * rows, known * rows, table.group, **drawn) for name, total in totals.items()
         }
 
-    return summaries.SolveToJudge(
+    return schema.SolveToJudge(
         **shares(np.ones_like(table.answered)),
         outcomes={outcome: outcomes[outcome] for outcome in Outcome},
         by_length={
-            str(length): summaries.SolvedShares(**shares(table.length == length))
+            str(length): schema.SolvedShares(**shares(table.length == length))
             for length in np.unique(table.length[known > 0]).tolist()
             if length >= 0
         },
     )
 
 
-def length_bias(pairs: GoldPairs, **drawn: Unpack[Bootstrap]) -> summaries.LengthBias | None:
+def length_bias(pairs: GoldPairs, **drawn: Unpack[Bootstrap]) -> schema.LengthBias | None:
     """Accuracy on gold pairs whose better response is longer, on those where it is shorter, and the difference.
 
     A judge that favors length gains on the first what it loses on the second. Pairs of equal length are left out;
@@ -184,7 +184,7 @@ def length_bias(pairs: GoldPairs, **drawn: Unpack[Bootstrap]) -> summaries.Lengt
     sides = np.stack([pairs.longer > 0, pairs.longer < 0], axis=1).astype(np.float64)
     longer, shorter = (ratio(pairs.right * side, side, pairs.group, **drawn) for side in sides.T)
     if longer.value is None or shorter.value is None:
-        return summaries.LengthBias(better_longer=longer, better_shorter=shorter, difference=UNDEFINED)
+        return schema.LengthBias(better_longer=longer, better_shorter=shorter, difference=UNDEFINED)
     # Both sides are resampled together, because a group can have pairs on both; resamples without one are left out.
     kept = sides.any(axis=1)
     group = recoded(pairs.group[kept])
@@ -192,10 +192,10 @@ def length_bias(pairs: GoldPairs, **drawn: Unpack[Bootstrap]) -> summaries.Lengt
     value, replicates = longer.value - shorter.value, both[:, 0] - both[:, 1]
     limits = bootstrap_interval(value, replicates[np.isfinite(replicates)], group, (-1.0, 1.0))
     difference = Estimate(value, *limits, longer.n + shorter.n, int(group.max()) + 1)
-    return summaries.LengthBias(better_longer=longer, better_shorter=shorter, difference=difference)
+    return schema.LengthBias(better_longer=longer, better_shorter=shorter, difference=difference)
 
 
-def vote_curve(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> summaries.VoteCurve | None:
+def vote_curve(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> schema.VoteCurve | None:
     """The accuracy that k of the K votes would have had, for every k.
 
     The same k votes of every order are averaged as all votes are. The value is the mean over all subsets of k votes, or
@@ -223,7 +223,7 @@ def vote_curve(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> summaries.VoteC
         for k in range(1, most + 1):
             subsets = _subsets(most, k, drawn["seed"])
             curve[rows, k - 1] = np.mean([_top1(votes_of[:, :, votes], best) for votes in subsets], axis=0)
-    return summaries.VoteCurve(
+    return schema.VoteCurve(
         at={str(k + 1): ratio(curve[:, k], used, table.group, **drawn) for k in range(most)}
     )
 
@@ -252,9 +252,7 @@ def _top1(votes_of: FloatArray, best: Mask) -> FloatArray:
     return credit
 
 
-def against_baselines(
-    table: ScoreTable, **drawn: Unpack[Bootstrap]
-) -> dict[str, summaries.BaselineComparison]:
+def against_baselines(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> dict[str, schema.BaselineComparison]:
     """Each baseline's accuracy, and the model's minus it on the same comparisons, with a paired interval."""
     earned = TOP1.credits(table).total
     compared = {}
@@ -265,7 +263,7 @@ def against_baselines(
             [top1_credit(*row) if row[0] else 0.0 for row in zip(scores, table.ranks, strict=True)]
         )
         difference = ratio(earned - right, run, table.group, span=(-1.0, 1.0), **drawn)
-        compared[name] = summaries.BaselineComparison(
+        compared[name] = schema.BaselineComparison(
             value=ratio(right, run, table.group, **drawn),
             difference=difference,
             beaten=difference.low is not None and difference.low > 0,
@@ -274,7 +272,7 @@ def against_baselines(
     return compared
 
 
-def recommended(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> summaries.RecommendedSize | None:
+def recommended(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> schema.RecommendedSize | None:
     """How many comparisons, clustered like these, a paired comparison with another judge needs."""
     if not table.size.size:
         return None
@@ -288,7 +286,7 @@ def recommended(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> summaries.Reco
         design = float(replicates.var()) * table.groups / (table.groups - 1) / independent
     else:  # without any variance, or in one group, each group counts once
         design = n / table.groups
-    return summaries.RecommendedSize(
+    return schema.RecommendedSize(
         difference=DIFFERENCE, power=POWER, comparisons=comparisons_needed(accuracy, max(1.0, design))
     )
 
@@ -306,9 +304,7 @@ def comparisons_needed(accuracy: float, design: float = 1.0) -> int:
     return math.ceil(_ALLOWANCE * design * reach**2 * spread / DIFFERENCE**2)
 
 
-def calibration(
-    table: ScoreTable, pairs: GoldPairs, scale: Scale, *, seed: int
-) -> summaries.Calibration | None:
+def calibration(table: ScoreTable, pairs: GoldPairs, scale: Scale, *, seed: int) -> schema.Calibration | None:
     """The calibration of the verdicts on gold pairs; None if margins have no meaning, or no pair was judged.
 
     The confidence in a verdict is the probability, 0.5 to 1, that its margin expresses. For logits that is
@@ -327,7 +323,7 @@ def calibration(
     if scale == "none" or not judged.any():
         return None
     margin = margin[judged]
-    link: summaries.Link
+    link: schema.Link
     right = (margin > 0) + 0.5 * (margin == 0)
     match scale:
         case "verdict":
@@ -340,14 +336,14 @@ def calibration(
         case unknown:
             assert_never(unknown)
     fitted, place = fitted_temperature(margin) if scale == "logit" else None, _bins(confidence)
-    return summaries.Calibration(
+    return schema.Calibration(
         link=link,
         temperature=temperature,
         ece=_error(confidence, right, seed),
         temperature_fitted=fitted,
         ece_fitted=None if fitted is None else _error(expit(np.abs(margin) / fitted), right, seed),
         bins=tuple(
-            summaries.ConfidenceBin(
+            schema.ConfidenceBin(
                 low=float(EDGES[index]),
                 high=float(EDGES[index + 1]),
                 n=int((place == index).sum()),
@@ -391,7 +387,7 @@ def _bins(confidence: FloatArray) -> IntArray:
     return np.searchsorted(EDGES[1:-1], confidence.round(12), "left")
 
 
-def _error(confidence: FloatArray, right: FloatArray, seed: int) -> summaries.CalibrationError:
+def _error(confidence: FloatArray, right: FloatArray, seed: int) -> schema.CalibrationError:
     """The error, and what it would be if the confidences were right: its mean and its 95th percentile."""
     place = _bins(confidence)
 
@@ -400,5 +396,5 @@ def _error(confidence: FloatArray, right: FloatArray, seed: int) -> summaries.Ca
 
     rng, tied = np.random.default_rng(seed), right == 0.5
     fair = [of(np.where(tied, 0.5, rng.random(right.size) < confidence)) for _ in range(_SIMULATIONS)]
-    calibrated = summaries.CalibratedError(mean=float(np.mean(fair)), high=float(np.quantile(fair, 0.95)))
-    return summaries.CalibrationError(value=of(right), n=right.size, if_calibrated=calibrated)
+    calibrated = schema.CalibratedError(mean=float(np.mean(fair)), high=float(np.quantile(fair, 0.95)))
+    return schema.CalibrationError(value=of(right), n=right.size, if_calibrated=calibrated)

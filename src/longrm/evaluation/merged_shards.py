@@ -9,10 +9,10 @@ from typing import Any
 
 from longrm.config import changed_settings
 from longrm.errors import RunError
-from longrm.evaluation.evaluation_run import Evaluation
-from longrm.evaluation.run import Run
-from longrm.evaluation.runner import LOGS, ExampleSample, Shard, conclude
-from longrm.evaluation.summaries import EvaluationSummary
+from longrm.evaluation.evaluate import Evaluation
+from longrm.evaluation.judge import LOGS, ExampleSample, Shard, conclude
+from longrm.evaluation.read_run import Run
+from longrm.evaluation.summary_schema import EvaluationSummary
 from longrm.runs.folder import CONFIG, RunFolder, write_file
 from longrm.runs.logs import EXAMPLES, GOLD, JUDGMENTS, Log, to_line
 

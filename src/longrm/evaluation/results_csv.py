@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from longrm.evaluation.metrics import EXACT_ORDER, METRICS, PAIR_ACCURACY, POSITION_MATCH, metric_of
-from longrm.evaluation.summaries import EvaluationSummary, MetricBreakdown
+from longrm.evaluation.summary_schema import EvaluationSummary, MetricBreakdown
 from longrm.evaluation.table import BEST_OF
 from longrm.runs.folder import write_file
 from longrm.runs.records import Estimate

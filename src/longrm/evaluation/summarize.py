@@ -1,10 +1,10 @@
-"""Summarizes one evaluation; `summaries` defines the contents of a summary."""
+"""Summarizes one evaluation; `summary_schema` defines the contents of a summary."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from longrm.evaluation import summaries
+from longrm.evaluation import summary_schema as schema
 from longrm.evaluation.breakdown import breakdown, empty_cells, missing_answers
 from longrm.evaluation.context_boundary import boundary_of
 from longrm.evaluation.estimates import RESAMPLES, ratio
@@ -39,7 +39,7 @@ def summarize(
     accuracy_threshold: float | None = None,
     counted: Mapping[str, Any] | None = None,
     added: Mapping[str, Any] | None = None,
-) -> summaries.EvaluationSummary:
+) -> schema.EvaluationSummary:
     """Counts, metrics with intervals, biases, and the context boundary of one model on one benchmark.
 
     `rule` names one of `rules.RULES`; `counted` are further fields of `counts`, `added` of the summary.
@@ -56,20 +56,20 @@ def summarize(
     cuts = [record.cut for record in records if record.cut is not None]
     checks = Counter(record.context_check for record in records if record.context_check)
     rules = {rule_key(rule): RULES[rule].score(records, scale)} if rule else {}
-    return summaries.EvaluationSummary(
+    return schema.EvaluationSummary(
         model=model,
         bench=bench,
         scale=scale,
         complete=all(record.outcome is not Outcome.ERROR for record in records) and not empty_cells(missing),
-        counts=summaries.EvaluationCounts(
+        counts=schema.EvaluationCounts(
             comparisons=len(records),
             groups=len({record.group for record in records}),
             outcomes=_by_outcome(records),
             without_gold=sum(not has_gold_order(record) for record in records),
-            trials=summaries.TrialCounts(total=len(trials), outcomes=_by_outcome(trials)),
-            cut=summaries.CutCounts(comparisons=len(cuts), tokens=sum(cut.tokens for cut in cuts)),
+            trials=schema.TrialCounts(total=len(trials), outcomes=_by_outcome(trials)),
+            cut=schema.CutCounts(comparisons=len(cuts), tokens=sum(cut.tokens for cut in cuts)),
             retried=sum(trial.attempts > 1 for trial in trials),
-            context_check={name: checks[name] for name in summaries.CONTEXT_CHECKS} if checks else None,
+            context_check={name: checks[name] for name in schema.CONTEXT_CHECKS} if checks else None,
             **(counted or {}),
         ),
         chance={name: METRICS[name].chance_on(table) for name in metrics.overall if table.records},

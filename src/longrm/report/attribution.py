@@ -11,7 +11,7 @@ from typing import Any
 
 from longrm.attribution.records import AttributionRecord, SentenceWeight, is_evidence
 from longrm.evaluation.attention_table import ATTENTION_MEASURES, AttentionTableRow
-from longrm.evaluation.summaries import AttributionSummary
+from longrm.evaluation.summary_schema import AttributionSummary
 from longrm.reading import cut, short_name, visible
 from longrm.report.formatting import (
     FEW_TERM,

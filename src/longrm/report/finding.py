@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from longrm.evaluation.comparison import RunComparison
+from longrm.evaluation.compare import RunComparison
 from longrm.evaluation.metrics import metric_of
-from longrm.evaluation.summaries import ContextBoundary, DemoSummary
+from longrm.evaluation.summary_schema import ContextBoundary, DemoSummary
 from longrm.report.formatting import (
     STATUSES,
     boundary_estimate,

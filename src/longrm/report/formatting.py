@@ -13,7 +13,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from longrm import __version__
 from longrm.evaluation.metrics import EvaluationMetric, metric_of
-from longrm.evaluation.summaries import (
+from longrm.evaluation.summary_schema import (
     BoundaryStatus,
     ContextBoundary,
     CrossingSide,

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from longrm.attribution.records import ATTRIBUTIONS, AttributionRecord
-from longrm.evaluation.runner import verdict
-from longrm.evaluation.summaries import depth_bin
+from longrm.evaluation.judge import verdict
+from longrm.evaluation.summary_schema import depth_bin
 from longrm.jsonl import json_text
 from longrm.report.attribution import attribution_map
 from longrm.report.formatting import without_middle

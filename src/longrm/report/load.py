@@ -7,10 +7,15 @@ from pathlib import Path
 
 from longrm import reading
 from longrm.errors import RunError
-from longrm.evaluation.comparison import RunComparison, compare_two
+from longrm.evaluation.compare import RunComparison, compare_two
 from longrm.evaluation.metrics import PAIR_ACCURACY, EvaluationMetric, metric_of
-from longrm.evaluation.run import COMMANDS, Run, open_runs
-from longrm.evaluation.summaries import AttributionSummary, DemoSummary, EvaluationSummary, TrainingSummary
+from longrm.evaluation.read_run import COMMANDS, Run, open_runs
+from longrm.evaluation.summary_schema import (
+    AttributionSummary,
+    DemoSummary,
+    EvaluationSummary,
+    TrainingSummary,
+)
 from longrm.reading import short_name
 from longrm.report.formatting import Style, defined, shortened_apart
 from longrm.runs.folder import MANIFEST

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from longrm.evaluation.comparison import ComparedPart
+from longrm.evaluation.compare import ComparedPart
 from longrm.evaluation.metrics import EvaluationMetric
-from longrm.evaluation.summaries import AttributionSummary, EvaluationSummary, PartAnswers
+from longrm.evaluation.summary_schema import AttributionSummary, EvaluationSummary, PartAnswers
 from longrm.report.formatting import (
     MISSING,
     NO_ANSWER,

@@ -22,7 +22,7 @@ from longrm.config import to_toml
 from longrm.data.tokenizing import Tokenizer, scored_at
 from longrm.errors import ModelError, RunError
 from longrm.evaluation.metrics import PAIR_ACCURACY
-from longrm.evaluation.run import Run
+from longrm.evaluation.read_run import Run
 from longrm.modeling.folders import ADAPTER, ADAPTER_WEIGHTS, has_mlp_head, weight_files
 from longrm.runs.folder import (
     CONFIG,

@@ -16,7 +16,7 @@ from transformers.integrations.integration_utils import (
 )
 
 from longrm.errors import ConfigError, RunError, nearest
-from longrm.evaluation.summaries import read_summary
+from longrm.evaluation.summary_schema import read_summary
 from longrm.modeling.device_memory import pair_cost, return_freed_memory
 from longrm.modeling.loading import LanguageModel
 from longrm.modeling.saving import save

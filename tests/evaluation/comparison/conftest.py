@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.evaluate import Evaluation
 from longrm.evaluation.summarize import summarize
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import Log

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from longrm.evaluation.comparison import compared_parts, holm
+from longrm.evaluation.compare import compared_parts, holm
 from longrm.evaluation.metrics import PAIR_ACCURACY
 from longrm.evaluation.table import ScoreTable
 

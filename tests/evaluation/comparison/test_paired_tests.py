@@ -8,7 +8,7 @@ from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
-from longrm.evaluation.comparison import holm, mcnemar_p, sign_flip_p
+from longrm.evaluation.compare import holm, mcnemar_p, sign_flip_p
 
 
 def by_every_sign(gains):

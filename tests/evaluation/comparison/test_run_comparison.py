@@ -9,8 +9,8 @@ from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
 from longrm.errors import ConfigError, RunError
-from longrm.evaluation.comparison import compare
-from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.compare import compare
+from longrm.evaluation.evaluate import Evaluation
 from longrm.evaluation.metrics import metric_of
 from longrm.evaluation.summarize import summarize
 from longrm.runs.folder import RunFolder

@@ -6,7 +6,7 @@ from typing import Any
 
 from longrm.evaluation.context_boundary import EFFECTIVE_PAIRS
 from longrm.evaluation.metrics import METRICS, PAIR_ACCURACY, TOP1, metric_of
-from longrm.evaluation.summaries import MeasuredWith
+from longrm.evaluation.summary_schema import MeasuredWith
 from longrm.report import charts
 from longrm.report.formatting import (
     STATUSES,

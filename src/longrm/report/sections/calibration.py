@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from longrm.evaluation.summaries import CalibrationError
+from longrm.evaluation.summary_schema import CalibrationError
 from longrm.report.charts import MUTED, Figure, Rows, chart_of, encodings, svg_of
 from longrm.report.formatting import MISSING, count, decimal, percent
 from longrm.report.load import Model, ReportData

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import altair as alt
 
 from longrm.evaluation.context_boundary import holds_and_fails
-from longrm.evaluation.summaries import AttributionSummary
+from longrm.evaluation.summary_schema import AttributionSummary
 from longrm.report.charts import (
     Figure,
     banded_curves,

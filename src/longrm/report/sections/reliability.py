@@ -1,6 +1,6 @@
 """What puts an accuracy in doubt: missing verdicts, failures of judges, biases, and problems of the data."""
 
-from longrm.evaluation.summaries import AuditSummary, EvaluationSummary
+from longrm.evaluation.summary_schema import AuditSummary, EvaluationSummary
 from longrm.reading import short_name
 from longrm.report.formatting import count, plural, points
 from longrm.report.load import ReportData

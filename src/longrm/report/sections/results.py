@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from longrm.evaluation.rules import RULES
-from longrm.evaluation.summaries import PartAnswers
+from longrm.evaluation.summary_schema import PartAnswers
 from longrm.report.formatting import (
     count,
     percent,

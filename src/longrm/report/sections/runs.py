@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from longrm.evaluation.comparison import LEFT_OUT
+from longrm.evaluation.compare import LEFT_OUT
 from longrm.evaluation.metrics import PAIR_ACCURACY, EvaluationMetric, metric_of
-from longrm.evaluation.summaries import DemoSummary
+from longrm.evaluation.summary_schema import DemoSummary
 from longrm.report import charts
 from longrm.report.formatting import (
     MISSING,

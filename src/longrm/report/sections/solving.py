@@ -1,6 +1,6 @@
 """What judges that answer the question before they judge can solve, and what they then misjudge."""
 
-from longrm.evaluation.summaries import EvaluationSummary
+from longrm.evaluation.summary_schema import EvaluationSummary
 from longrm.report.formatting import count, short_length
 from longrm.report.load import ReportData
 from longrm.report.tables import Cell, Column, Row, Section, Table, estimate_table

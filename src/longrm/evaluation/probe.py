@@ -1,17 +1,20 @@
-"""The grid of `longrm probe`: lengths, depths and tasks, defaults that fit the model, and progress in tokens."""
+"""Evaluates a model on generated contexts: the grid of lengths, depths and tasks, and progress in tokens."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, groupby
-from typing import Literal, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from longrm.benchmarks import ProbeCell
 from longrm.benchmarks.probe import ProbePart, without_tokenizer
 from longrm.errors import ConfigError
-from longrm.evaluation.evaluation_run import Evaluation, own_tokenizer, tokens_read
-from longrm.evaluation.runner import Shard
+from longrm.evaluation.evaluate import Evaluation, evaluate, own_tokenizer, resolve_evaluation, tokens_read
+from longrm.evaluation.judge import Shard
+from longrm.evaluation.read_run import Run
+from longrm.reward_models import RewardModel
 from longrm.runs.progress import Progress
 from longrm.worlds.prose.prose_world import reads_prose
 from longrm.worlds.words_tokenizer import load_tokenizer
@@ -39,6 +42,33 @@ _MAX_QUESTIONS_LONG, _CONTEXTS_LONG = 4, 8
 _SHORTEST, _LEAST, _LEAST_PROSE = 1024, 64, 512
 _POINTS = 4
 _ROOM = 512  # tokens for chat template, judging prompt and responses
+
+
+def probe(
+    model: str | RewardModel,
+    out: str | Path,
+    *,
+    lengths: Sequence[int] | None = None,
+    depths: Sequence[float] | None = None,
+    tasks: Sequence[str] | None = None,
+    n: int = COMPARISONS,
+    settings: Mapping[str, Any] | None = None,
+) -> Run:
+    """Evaluates a model on generated contexts whose answers are known, as `longrm probe` does.
+
+    Args:
+        model: As for `evaluate`.
+        out: The run folder.
+        lengths: Context lengths in tokens of the model; by default powers of two up to the model's limit.
+        depths: Positions of the evidence, from 0 (start) to 1 (end); by default uniform.
+        tasks: Names of worlds; by default those that fit the model's tokenizer.
+        n: Comparisons per length, depth and task.
+        settings: Further settings of `longrm evaluate` by dotted key.
+    """
+    given = {"bench": "probe", **(settings or {})}
+    grid = [None if values is None else ",".join(map(str, values)) for values in (lengths, depths, tasks)]
+    cells = probe_cells(resolve_evaluation(model, given), grid[0], grid[1], grid[2], n)
+    return evaluate(model, "probe", out, {**given, "probe.cells": [cell.model_dump() for cell in cells]})
 
 
 def probe_cells(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from longrm import reading
 from longrm.errors import RunError
-from longrm.evaluation.summaries import EvaluationSummary, RunSummary, load_summary
+from longrm.evaluation.summary_schema import EvaluationSummary, RunSummary, load_summary
 from longrm.runs.folder import CONFIG, SUMMARY, read_manifest
 from longrm.runs.logs import EXAMPLES, GOLD, Log, read_all, read_judgments
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord

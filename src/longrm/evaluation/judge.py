@@ -12,11 +12,11 @@ from pydantic import AfterValidator
 from longrm.benchmarks import LoadedBenchmark
 from longrm.data.fields import length_and_depth
 from longrm.errors import ConfigError, DataError, RunError
-from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
 from longrm.evaluation.items import write_items
 from longrm.evaluation.results_csv import write_results
-from longrm.evaluation.summaries import EvaluationSummary
 from longrm.evaluation.summarize import summarize
+from longrm.evaluation.summary_schema import EvaluationSummary
+from longrm.evaluation.trials import JudgingSettings, TrialJudge
 from longrm.judging.judge_prompts import stated_answers
 from longrm.reward_models import RewardModel
 from longrm.reward_models.trials import to_scores

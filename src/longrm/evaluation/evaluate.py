@@ -1,16 +1,19 @@
-"""An evaluation from settings to a run folder."""
+"""Evaluates a reward model on a benchmark: settings in, a run folder out."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from longrm import benchmarks, reward_models
 from longrm.benchmarks import BenchmarkName, BenchmarkSource, Leval, LoadedBenchmark, OwnTokenizer, Probe
 from longrm.clients.remote_settings import ModelName, Remote, refuse_server, servers_of
 from longrm.config import Config
 from longrm.errors import ConfigError, DataError
-from longrm.evaluation.comparison_trials import JudgingSettings
+from longrm.evaluation.judge import Shard, ShardName, finish, join_logs, judge_comparisons
+from longrm.evaluation.read_run import Run
 from longrm.evaluation.rules import RULES
-from longrm.evaluation.runner import Shard, ShardName, finish, join_logs, judge_comparisons
-from longrm.evaluation.summaries import EvaluationSummary, load_summary
+from longrm.evaluation.summary_schema import EvaluationSummary, load_summary
+from longrm.evaluation.trials import JudgingSettings
 from longrm.reward_models import Compress, JudgeSettings, RewardModel
 from longrm.runs.folder import CACHE, RunFolder, claimed_once
 from longrm.runs.progress import Progress, no_progress
@@ -57,6 +60,37 @@ class Evaluation(JudgedBenchmark):
     recorded: str | None = None
     judging: JudgingSettings = JudgingSettings()
     shard: ShardName | None = None
+
+
+def evaluate(
+    model: str | RewardModel,
+    bench: str | Path,
+    out: str | Path,
+    settings: Mapping[str, Any] | None = None,
+) -> Run:
+    """Evaluates a reward model on a benchmark into a run folder, or continues the run there; returns the run.
+
+    Args:
+        model: A name as for `longrm evaluate --model`, or a loaded model.
+        bench: The path of your own comparisons, such as `pairs.jsonl`; `probe`; or NAME:PATH, as in
+            `judgebench:FOLDER`. A path that begins with the name of a benchmark needs `file:`.
+        out: The run folder.
+        settings: Settings of `longrm evaluate` by dotted key, such as {"judging.votes": 5}.
+
+    Raises:
+        LongRMError: With the message that `longrm evaluate` prints.
+    """
+    loaded = None if isinstance(model, str) else model
+    run_evaluation(
+        resolve_evaluation(model, {"bench": str(bench), **(settings or {})}), Path(out), model=loaded
+    )
+    return Run(out)
+
+
+def resolve_evaluation(model: str | RewardModel, settings: Mapping[str, Any]) -> Evaluation:
+    """The settings of an evaluation from dotted keys; a loaded model is recorded by its name."""
+    name = model if isinstance(model, str) else model.name
+    return Evaluation.resolve(overrides={"model": name, **settings})
 
 
 def run_evaluation(

@@ -12,12 +12,11 @@ from scipy import stats
 from longrm.config import changed_settings
 from longrm.errors import ConfigError, RunError
 from longrm.evaluation.breakdown import by_parts
-from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.estimates import difference
-from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.evaluate import Evaluation
 from longrm.evaluation.metrics import METRICS, EvaluationMetric, metric_of, reported
-from longrm.evaluation.run import Run, open_runs
-from longrm.evaluation.summaries import DepthBin, main_metric
+from longrm.evaluation.read_run import Run, open_runs
+from longrm.evaluation.summary_schema import DepthBin, main_metric
 from longrm.evaluation.table import (
     Bootstrap,
     FloatArray,
@@ -27,6 +26,7 @@ from longrm.evaluation.table import (
     has_gold_order,
     recoded,
 )
+from longrm.evaluation.trials import JudgingSettings
 from longrm.runs.logs import GOLD
 from longrm.runs.records import FEW_GROUPS, Estimate, JudgmentRecord
 from longrm.types import Outcome

@@ -56,7 +56,7 @@ def efficiency(
     shapes = rows(kind)
     mixture = Mixture([[shape.longest for shape in shapes]], [1.0], 0, group_size)
     order = [shapes[row] for _, row in mixture.epoch(0)]
-    dealer = partial(deal, parts=groups, budget=BUDGET, pair_cost=PAIR_COST, aligned=aligned)
+    dealer = partial(deal, dp_size=groups, budget=BUDGET, pair_cost=PAIR_COST, aligned=aligned)
     if baseline:
         dealer = partial(by_tokens, groups=groups)
     return simulate(order, PER_STEP, dealer, PAIR_COST, aligned=aligned)

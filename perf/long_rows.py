@@ -38,7 +38,7 @@ from longrm.training.sources import open_source
 from longrm.training.train import train
 from longrm.types import text_of
 
-LOGO = LossSettings(kind="logo", rejected=2, beta=2.5, gamma=0.5, nll=0.05)
+LOGO = LossSettings(kind="logo", rejected=2, beta=2.5, gamma=0.5, nll_coef=0.05)
 TRAINED: dict[str, tuple[str, dict[str, Any], Objective]] = {
     "bradley_terry": ("bradley_terry", {}, BradleyTerry(LossSettings(kind="bradley_terry"))),
     "sft": ("sft", {}, SFT(LossSettings(kind="sft"))),
@@ -103,7 +103,7 @@ def _loss(objective: Objective, values: list[Tensor], example: Example) -> Tenso
         return losses.sft(torch.cat(values))[0]
     assert LOGO.beta is not None
     assert LOGO.gamma is not None
-    return losses.logo(values, [len(values)], beta=LOGO.beta, gamma=LOGO.gamma, nll=LOGO.nll)[0]
+    return losses.logo(values, [len(values)], beta=LOGO.beta, gamma=LOGO.gamma, nll_coef=LOGO.nll_coef)[0]
 
 
 def _backward(model: Any, loss: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ _TEST: tuple[tuple[Any, ...], ...] = (
 )
 # GRPO: a step of rows of a prompt each, and of judgments with the most tokens. The divergence has a gradient, although
 # judgments of random weights all have the same reward.
-_GRPO = "loss.kl=0.1 rollouts.rewards={format=1.0}"
+_GRPO = "loss.beta=0.1 rollouts.rewards={format=1.0}"
 _SAMPLED: tuple[tuple[Any, ...], ...] = (
     ("grpo", 4, 512, 8, 2, 1536, 4000, 2, 3000, 48, 4, _GRPO),
     ("grpo", 4, 512, 8, 8, 1536, 4000, 2, 6000, 8, 4, f"{_GRPO} {_ADAPTERS_AND_CHECKPOINTING}"),

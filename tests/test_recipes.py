@@ -111,7 +111,7 @@ def test_it_trains_as_the_paper_says(name):
     assert recipe.model.precision == "bfloat16"
     if recipe.objective == "preference":
         loss = recipe.loss
-        assert (loss.kind, loss.rejected, loss.beta, loss.gamma, loss.nll) == ("logo", 2, 2.5, 0.5, 0.05)
+        assert (loss.kind, loss.rejected, loss.beta, loss.gamma, loss.nll_coef) == ("logo", 2, 2.5, 0.5, 0.05)
     if name in FULL:
         assert optimizer.learning_rate == 2e-6
     assert (recipe.model.lora is not None) == (name not in FULL or recipe.objective == "bradley_terry")

@@ -167,7 +167,7 @@ def test_a_launch_example_is_parsed(file, monkeypatch):
     assert machines * each in {devices for _, devices in PLANS[name]}
     assert options.max_restarts == 3
     (grace,) = re.findall(r"^export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=(\d+)", text, re.MULTILINE)
-    assert each % recipe.parallel.sequence == 0  # all-to-all stays within a machine
+    assert each % recipe.parallel.sequence_parallel_size == 0  # all-to-all stays within a machine
     if file == "slurm.sh":
         asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", text, re.MULTILINE))
         assert (int(asked["nodes"]), int(asked["gpus-per-node"])) == (machines, each)

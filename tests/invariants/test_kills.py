@@ -222,7 +222,7 @@ responses_per_step = 4
 [curriculum]
 lengths = [32, 40]
 [loss]
-kl = 0.1
+beta = 0.1
 [rollouts]
 num_generations = 4
 max_tokens = 8

@@ -108,9 +108,9 @@ def test_bradley_terry_equals_the_reward_trainer(
 
 
 SIMPO = {
-    "plain": ({"nll": 0.0}, {"cpo_alpha": 0.0}),
-    "smoothed": ({"nll": 0.0, "label_smoothing": 0.1}, {"cpo_alpha": 0.0, "label_smoothing": 0.1}),
-    "nll": ({"nll": 0.05}, {"cpo_alpha": 0.05}),
+    "plain": ({"nll_coef": 0.0}, {"cpo_alpha": 0.0}),
+    "smoothed": ({"nll_coef": 0.0, "label_smoothing": 0.1}, {"cpo_alpha": 0.0, "label_smoothing": 0.1}),
+    "nll": ({"nll_coef": 0.05}, {"cpo_alpha": 0.05}),
 }
 
 
@@ -149,10 +149,10 @@ def test_simpo_equals_the_cpo_trainer(case, kind, table, examples, stock_tokeniz
 
 
 DPO = {
-    "plain": ({"nll": 0.0}, {"loss_type": ["sigmoid"]}),
+    "plain": ({"nll_coef": 0.0}, {"loss_type": ["sigmoid"]}),
     # "sigmoid" has no smoothing in TRL 1.16; "aot" of a single pair is the smoothed loss.
-    "smoothed": ({"nll": 0.0, "label_smoothing": 0.1}, {"loss_type": ["aot"], "label_smoothing": 0.1}),
-    "nll": ({"nll": 0.05}, {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.05]}),
+    "smoothed": ({"nll_coef": 0.0, "label_smoothing": 0.1}, {"loss_type": ["aot"], "label_smoothing": 0.1}),
+    "nll": ({"nll_coef": 0.05}, {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.05]}),
 }
 
 

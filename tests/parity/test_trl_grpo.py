@@ -56,14 +56,14 @@ class Case:
     """Settings of both, by our names."""
 
     loss: str
-    kl: float
+    beta: float
     temperature: float = 1.0
     scale: str = "group"
     epsilon_high: float | None = None
     kv_heads: int = 4
 
     def settings(self, **memory: int) -> TrainingSettings:
-        loss = {"kind": self.loss, "kl": self.kl, "epsilon_high": self.epsilon_high}
+        loss = {"kind": self.loss, "beta": self.beta, "epsilon_high": self.epsilon_high}
         return TrainingSettings.model_validate(
             {
                 "objective": "grpo",
@@ -83,13 +83,13 @@ class Case:
 
 
 CASES = {
-    f"{loss}, {name}, kl {kl}": Case(loss, kl, **others)
+    f"{loss}, {name}, beta {beta}": Case(loss, beta, **others)
     for loss in ("grpo", "dr_grpo", "dapo")
     for name, others in {
         "plain": {},
         "other": {"temperature": 0.7, "scale": "none", "epsilon_high": 0.28, "kv_heads": 2},
     }.items()
-    for kl in (0.0, 0.2)
+    for beta in (0.0, 0.2)
 }
 
 
@@ -118,7 +118,7 @@ def theirs(
             use_cpu=True,
             disable_tqdm=True,
             loss_type=case.loss,
-            beta=case.kl,
+            beta=case.beta,
             temperature=case.temperature,
             scale_rewards=case.scale,
             epsilon_high=case.epsilon_high,
@@ -251,7 +251,7 @@ def test_two_iterations_equal_the_grpo_trainer(name, ours, stock_tokenizer, tmp_
     model.load_state_dict(policy)
     trainer, batch = theirs(case, stock, reference, stock_tokenizer, tmp_path)
     assert "old_per_token_logps" in batch
-    assert ("ref_per_token_logps" in batch) == bool(case.kl)
+    assert ("ref_per_token_logps" in batch) == bool(case.beta)
 
     for step in (0, 1):
         # Loss and gradients, in one micro-batch and in several.
@@ -271,12 +271,12 @@ def test_two_iterations_equal_the_grpo_trainer(name, ours, stock_tokenizer, tmp_
             "another loss": computed(with_settings(batches, {"kind": other}), step, model),
             "another temperature": computed(with_settings(batches, temperature=0.9), step, model),
         }
-        if case.kl:
+        if case.beta:
             trainer.args.use_bias_correction_kl = False
             biased = for_comparison(gradients(stock, trainer._compute_loss(stock, batch)))
             trainer.args.use_bias_correction_kl = True
             assert deviation(biased, truth) > 100 * TOLERANCE
-            faults["another sign"] = computed(with_settings(batches, {"kl": -case.kl}), step, model)
+            faults["another sign"] = computed(with_settings(batches, {"beta": -case.beta}), step, model)
         if case.loss == "dr_grpo":
             faults["other most tokens"] = computed(with_settings(batches, max_tokens=MOST + 1), step, model)
         if step:
@@ -286,7 +286,7 @@ def test_two_iterations_equal_the_grpo_trainer(name, ours, stock_tokenizer, tmp_
         assert_equal_but_for_faults(found, truth, faults)
 
         if (
-            case.kl and case.loss == "dapo"
+            case.beta and case.loss == "dapo"
         ):  # which computes all groups, and weighs all tokens alike as TRL's metrics
             (micro,) = batches.prepare(step).micro_batches
             metrics = batches.objective.loss(model, micro)[1]

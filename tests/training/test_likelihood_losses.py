@@ -19,7 +19,7 @@ LOGPROBS = [
 ]
 COUNTS = [3, 2]
 REFERENCE = [-3.1, -1.0, -3.3, -2.5, -3.2]
-OPTIONS = {"beta": 2.5, "nll": 0.05, "label_smoothing": 0.1}
+OPTIONS = {"beta": 2.5, "nll_coef": 0.05, "label_smoothing": 0.1}
 KINDS = {
     "logo": partial(logo, gamma=0.5),
     "simpo": partial(simpo, gamma=0.5),
@@ -27,7 +27,7 @@ KINDS = {
 }
 
 
-def closed_form(kind, *, beta, nll, label_smoothing, gamma=0.5):
+def closed_form(kind, *, beta, nll_coef, label_smoothing, gamma=0.5):
     def cost(x):
         e = label_smoothing
         return (1 - e) * math.log1p(math.exp(-x)) + e * math.log1p(math.exp(x))
@@ -46,7 +46,7 @@ def closed_form(kind, *, beta, nll, label_smoothing, gamma=0.5):
             case "dpo":
                 pairs = [cost(beta * (ratios[chosen] - ratios[j])) for j in rejected]
                 preference = sum(pairs) / len(pairs)
-        parts.append(preference - nll * means[chosen])
+        parts.append(preference - nll_coef * means[chosen])
     return sum(parts) / len(parts)
 
 
@@ -81,7 +81,7 @@ def test_of_one_rejected_response_logo_is_simpo():
 
 def test_dpo_of_the_reference_itself_is_a_coin():
     reference = [sum(own) for own in LOGPROBS]
-    loss, figures = dpo(tensors(), COUNTS, reference, beta=0.1, nll=0.0)
+    loss, figures = dpo(tensors(), COUNTS, reference, beta=0.1, nll_coef=0.0)
     assert loss.item() == pytest.approx(math.log(2.0), rel=TOLERANCE)
     assert figures["margin"] == 0.0
     assert figures["accuracy"] == 0.5
@@ -140,7 +140,7 @@ def test_figures_tell_of_rewards_and_likelihood():
         "nll": pytest.approx(-(means[0] + means[3]) / 2),
     }
     reward = 0.1 * (-2.8 + 3.1)
-    _, figures = dpo(tensors(LOGPROBS[:2]), [2], REFERENCE[:2], beta=0.1, nll=0.0)
+    _, figures = dpo(tensors(LOGPROBS[:2]), [2], REFERENCE[:2], beta=0.1, nll_coef=0.0)
     assert figures["chosen"] == pytest.approx(reward)
     assert figures["margin"] == pytest.approx(reward - 0.1 * (-1.5 + 1.0))
 

@@ -182,7 +182,7 @@ def test_results_stand_by_length_with_what_was_not_answered(scorer: Path):
 
 def test_the_card_of_reinforcement_names_the_rewards(scorer: Path):
     sampled = {"num_generations": 6, "max_tokens": 2048, "rewards": {"correct": 1.0, "brief": 0.25}}
-    judged = recipe("grpo", rollouts=sampled | {"soft_tokens": 9}, loss={"kind": "dapo", "kl": 0.04})
+    judged = recipe("grpo", rollouts=sampled | {"soft_tokens": 9}, loss={"kind": "dapo", "beta": 0.04})
     text = card(scorer, judged, SUMMARY)
     for part in ("DAPO", "1 × correct + 0.25 × brief", "6 judgments", "2,048 tokens", "weight 0.04"):
         assert part in text

@@ -14,7 +14,7 @@ KINDS = {"grpo": grpo, "dr_grpo": dr_grpo, "dapo": dapo}
 LENGTHS = (3, 1, 5, 2)
 MAX_TOKENS = 7
 ADVANTAGES = (1.3, -0.4, 0.7, -1.6)
-PLAIN = {"max_tokens": MAX_TOKENS, "epsilon": 0.2, "epsilon_high": None, "kl": 0.0}
+PLAIN = {"max_tokens": MAX_TOKENS, "epsilon": 0.2, "epsilon_high": None, "beta": 0.0}
 
 
 def rows(seed, spread):
@@ -36,7 +36,7 @@ def listed(values):
     return [own.tolist() for own in values]
 
 
-def told(kind, *, old, reference, low, high, kl, advantages=ADVANTAGES):
+def told(kind, *, old, reference, low, high, beta, advantages=ADVANTAGES):
     """The loss, the share clipped and the divergence, token by token."""
     tokens = sum(LENGTHS)
     loss = clipped = divergence = 0.0
@@ -53,28 +53,28 @@ def told(kind, *, old, reference, low, high, kl, advantages=ADVANTAGES):
             is_clipped = (advantage > 0 and ratio > 1 + high) or (advantage < 0 and ratio < 1 - low)
             loss -= weight * advantage * (bounded if is_clipped else ratio)
             clipped += weight * is_clipped
-            if kl:
+            if beta:
                 d = float(reference[index][at]) - current
                 divergence += weight * ratio * (math.exp(d) - d - 1)
-    return loss + kl * divergence, clipped, divergence
+    return loss + beta * divergence, clipped, divergence
 
 
-@pytest.mark.parametrize("kl", [0.0, 0.3])
+@pytest.mark.parametrize("beta", [0.0, 0.3])
 @pytest.mark.parametrize(("low", "high"), [(0.2, 0.2), (0.1, 0.3), (0.3, 0.1)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_loss_is_the_sum_over_tokens(kind, low, high, kl):
-    settings = {"max_tokens": MAX_TOKENS, "epsilon": low, "epsilon_high": high, "kl": kl}
-    truth = told(kind, old=OLD, reference=REFERENCE, low=low, high=high, kl=kl)
+def test_the_loss_is_the_sum_over_tokens(kind, low, high, beta):
+    settings = {"max_tokens": MAX_TOKENS, "epsilon": low, "epsilon_high": high, "beta": beta}
+    truth = told(kind, old=OLD, reference=REFERENCE, low=low, high=high, beta=beta)
     loss, metrics = KINDS[kind](CURRENT, ADVANTAGES, old=listed(OLD), reference=listed(REFERENCE), **settings)
     assert loss.item() == pytest.approx(truth[0], rel=1e-12)
     assert metrics["clipped"] == pytest.approx(truth[1], rel=1e-12)
     assert metrics.get("kl", 0.0) == pytest.approx(truth[2], rel=1e-12)
-    assert ("kl" in metrics) == bool(kl)
+    assert ("kl" in metrics) == bool(beta)
     assert truth[1] > 0
-    others = itertools.product(KINDS, [(low, high), (high + 0.01, low + 0.02)], [kl, kl + 0.1])
+    others = itertools.product(KINDS, [(low, high), (high + 0.01, low + 0.02)], [beta, beta + 0.1])
     for other, bounds, weight in others:
-        if (other, bounds, weight) != (kind, (low, high), kl):
-            wrong = told(other, old=OLD, reference=REFERENCE, low=bounds[0], high=bounds[1], kl=weight)
+        if (other, bounds, weight) != (kind, (low, high), beta):
+            wrong = told(other, old=OLD, reference=REFERENCE, low=bounds[0], high=bounds[1], beta=weight)
             assert abs(wrong[0] - truth[0]) > 1e-4, (other, bounds, weight)
 
 
@@ -86,10 +86,15 @@ def test_the_share_clipped_has_the_weights_of_the_loss():
     assert found == pytest.approx({"grpo": 1 / 20, "dr_grpo": 1 / (4 * MAX_TOKENS), "dapo": 1 / 11})
 
 
-@pytest.mark.parametrize("kl", [0.0, 0.3])
+@pytest.mark.parametrize("beta", [0.0, 0.3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_gradient_is_that_of_finite_differences(kind, kl):
-    settings = PLAIN | {"epsilon_high": 0.35, "kl": kl, "old": listed(OLD), "reference": listed(REFERENCE)}
+def test_the_gradient_is_that_of_finite_differences(kind, beta):
+    settings = PLAIN | {
+        "epsilon_high": 0.35,
+        "beta": beta,
+        "old": listed(OLD),
+        "reference": listed(REFERENCE),
+    }
 
     def loss(values):
         return KINDS[kind](values, ADVANTAGES, **settings)[0]
@@ -106,7 +111,7 @@ def test_the_gradient_is_that_of_finite_differences(kind, kl):
             assert values[index].grad[at].item() == pytest.approx(slope, rel=1e-6, abs=1e-9)
             zeros += values[index].grad[at] == 0
     # The loss does not move with a token that is clipped, except by the divergence.
-    assert zeros == 0 if kl else 2 <= zeros < sum(LENGTHS) - 2
+    assert zeros == 0 if beta else 2 <= zeros < sum(LENGTHS) - 2
 
 
 @pytest.mark.parametrize(
@@ -158,19 +163,19 @@ def test_without_old_logprobs_the_gradient_is_that_of_equal_ones(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_zero_advantages_have_no_gradient_but_that_of_the_divergence(kind):
-    for kl in (0.0, 0.2):
+    for beta in (0.0, 0.2):
         values = [own.clone().requires_grad_() for own in CURRENT]
         loss, _ = KINDS[kind](
-            values, [0.0] * 4, old=listed(OLD), reference=listed(REFERENCE), **PLAIN | {"kl": kl}
+            values, [0.0] * 4, old=listed(OLD), reference=listed(REFERENCE), **PLAIN | {"beta": beta}
         )
         loss.backward()
         gradient = torch.cat([own.grad for own in values])
-        assert (loss.item() == 0) == (kl == 0)
-        assert bool((gradient == 0).all()) == (kl == 0)
+        assert (loss.item() == 0) == (beta == 0)
+        assert bool((gradient == 0).all()) == (beta == 0)
 
 
 def test_the_divergence_is_zero_at_the_reference_and_positive_elsewhere():
-    settings = PLAIN | {"kl": 1.0}
+    settings = PLAIN | {"beta": 1.0}
     assert grpo(CURRENT, [0.0] * 4, reference=listed(CURRENT), **settings)[1]["kl"] == 0
     for reference in (OLD, REFERENCE):
         assert grpo(CURRENT, [0.0] * 4, reference=listed(reference), **settings)[1]["kl"] > 0.01
@@ -179,7 +184,7 @@ def test_the_divergence_is_zero_at_the_reference_and_positive_elsewhere():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_is_the_weighted_mean_of_its_parts(kind):
     """As a step is of its micro-batches: by completions, or for `dapo` by tokens."""
-    settings = PLAIN | {"kl": 0.1}
+    settings = PLAIN | {"beta": 0.1}
     whole = KINDS[kind](CURRENT, ADVANTAGES, old=listed(OLD), reference=listed(REFERENCE), **settings)
     total, sums = 0.0, dict.fromkeys(("loss", *whole[1]), 0.0)
     for part in (slice(0, 1), slice(1, 4)):
@@ -200,11 +205,12 @@ def test_a_batch_is_the_weighted_mean_of_its_parts(kind):
 
 def test_options_are_those_of_the_loss():
     assert [name for name, loss in LOSSES.items() if loss.objective == "grpo"] == list(KINDS)
-    assert LossSettings(kind="grpo").options() == {"epsilon": 0.2, "epsilon_high": None, "kl": 0.0}
-    assert LossSettings(kind="dapo", epsilon_high=0.28, kl=0.1).options()["epsilon_high"] == 0.28
+    assert LossSettings(kind="grpo").options() == {"epsilon": 0.2, "epsilon_high": None, "beta": 0.0}
+    assert LossSettings(kind="dapo", epsilon_high=0.28, beta=0.1).options()["epsilon_high"] == 0.28
     for wrong in (
-        {"kind": "grpo", "beta": 0.1},
-        {"kind": "dpo", "kl": 0.1},
+        {"kind": "grpo", "gamma": 0.1},
+        {"kind": "dpo", "beta": 0.0},
+        {"kind": "dpo", "epsilon": 0.1},
         {"kind": "bradley_terry", "epsilon": 0.1},
     ):
         with pytest.raises(ValidationError):

@@ -299,7 +299,7 @@ def flat(values):
     return torch.tensor([value for own in values for value in own])
 
 
-KL = {"loss__kl": 0.2, "rollouts__temperature": 0.7, "rollouts__num_iterations": 2}
+KL = {"loss__beta": 0.2, "rollouts__temperature": 0.7, "rollouts__num_iterations": 2}
 LORA = {"model__lora": {"rank": 2, "alpha": 4.0}}
 
 
@@ -406,7 +406,7 @@ def test_checkpointed_layers_change_only_rounding(finished):
 
 
 def test_bfloat16_trains(finished, steps_of):
-    run = finished(model__precision="bfloat16", loss__kl=0.1)
+    run = finished(model__precision="bfloat16", loss__beta=0.1)
     assert all(math.isfinite(step.grad_norm) and step.grad_norm > 0 for step in steps_of(run))
     assert abs(steps_of(run)[0].losses["kl"]) < 1e-3
 
@@ -450,7 +450,7 @@ def test_prompts_of_pairs_in_several_formats_train(settings, tmp_path):
 
 def test_iterations_keep_the_length_of_their_first_step(finished, steps_of):
     """The curriculum goes on to the second length after the first step."""
-    changes = {"curriculum__ramp": 0.25, "rollouts__num_iterations": 2, "loss__kl": 0.1}
+    changes = {"curriculum__ramp": 0.25, "rollouts__num_iterations": 2, "loss__beta": 0.1}
     lengths = [step.length for step in steps_of(finished(**changes))]
     assert lengths[0] == lengths[1] < lengths[2] == lengths[3]
     alone = [step.length for step in steps_of(finished(**changes | {"rollouts__num_iterations": 1}))]
@@ -493,7 +493,7 @@ def progress_that_stops(error, label, number):
 
 BEGUN = {
     "world": ("world", {}),
-    "iterations, kl": ("world", {"loss__kl": 0.1, "rollouts__num_iterations": 3, "optimizer__steps": 6}),
+    "iterations, kl": ("world", {"loss__beta": 0.1, "rollouts__num_iterations": 3, "optimizer__steps": 6}),
     "adapters, iterations, kl": ("file", KL | LORA),
 }
 
@@ -680,7 +680,7 @@ def test_a_prompt_and_its_judgment_must_fit_into_the_window(
     [
         ({"objective": "sft", "rollouts": {}}, "rollouts"),
         ({"parallel__shard": True}, "parallel.shard"),
-        ({"parallel__sequence": 2}, "parallel.sequence"),
+        ({"parallel__sequence_parallel_size": 2}, "parallel.sequence_parallel_size"),
         ({"rollouts__num_generations": 1}, "rollouts.num_generations"),
         ({"rollouts__temperature": 0.0}, "rollouts.temperature"),
         ({"rollouts__top_p": 0.0}, "rollouts.top_p"),

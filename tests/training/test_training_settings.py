@@ -64,7 +64,7 @@ PREFERENCE = FILE | {"objective": "preference"}
         (FILE | {"loss.kind": "dpo"}, "known: bradley_terry, hardest"),
         (FILE | {"loss.kind": "plackett_luce", "loss.label_smoothing": 0.1}, "loss.label_smoothing"),
         (FILE | {"loss.beta": 1.0}, "loss.beta"),
-        (PREFERENCE | {"loss.kind": "dpo", "loss.gamma": 1.0}, "takes beta, nll, label_smoothing"),
+        (PREFERENCE | {"loss.kind": "dpo", "loss.gamma": 1.0}, "loss.gamma"),
         (PREFERENCE | {"loss.centering": 1.0}, "loss.centering"),
     ],
 )  # fmt: skip

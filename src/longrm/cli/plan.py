@@ -133,7 +133,7 @@ _PARTS = {
     "activations": "kept for the backward pass",
     "logits": "of responses, with their gradients",
     "working": "of the current layer",
-    "start": "the weights at the start, for loss.kl",
+    "start": "the weights at the start, for loss.beta",
     "keys": "keys and values of a prompt and its judgments",
     "offloaded": "on the CPU, per device",
     "process": "Python and its libraries",

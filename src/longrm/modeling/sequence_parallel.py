@@ -35,7 +35,8 @@ def share_sequences(model: Any, group: SequenceGroup) -> None:
     if heads % members:
         divisors = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
         raise ConfigError(
-            f"parallel.sequence = {members} does not divide the model's {heads} attention heads; use one of {divisors}"
+            f"parallel.sequence_parallel_size = {members} does not divide the model's {heads} attention heads; use "
+            f"one of {divisors}"
         )
     setattr(model, _GROUP, group)
 

@@ -99,8 +99,8 @@ class Batches:
     budget: int  # tokens of a micro-batch; a longer example is a micro-batch of its own
     limit: int  # the model's context window in tokens
     curriculum: Curriculum | None = None
-    part: int = 0  # of several parts of every step, which different processes read, the one of this process
-    parts: int = 1
+    dp_rank: int = 0  # which share of every step this process reads: its data-parallel rank
+    dp_size: int = 1
     pair_cost: float = 0.0  # operations of attention for two tokens, over those of all matrices for one
     # Whether processes wait for each other in every micro-batch: weights or gradients are sharded.
     aligned: bool = False
@@ -165,8 +165,8 @@ class Batches:
     def _micro_batches(self, trees: Sequence["_ExampleTree"], total: float) -> list[MicroBatch]:
         """The micro-batches of this process; every process gets the same number. `total` is the weight of the step."""
         shapes = [_shape(tree) for tree, _ in trees]
-        dealt = deal(shapes, self.parts, self.budget, self.pair_cost, aligned=self.aligned)
-        own = [self._micro_batch([trees[index] for index in held], total) for held in dealt[self.part]]
+        dealt = deal(shapes, self.dp_size, self.budget, self.pair_cost, aligned=self.aligned)
+        own = [self._micro_batch([trees[index] for index in held], total) for held in dealt[self.dp_rank]]
         # Where weights are sharded all processes take part in every forward pass: one with fewer micro-batches repeats
         # the smallest tree of the step with weight 0.
         idle = replace(self._micro_batch(trees[-1:], total), weight=0.0)
@@ -189,12 +189,12 @@ def _shape(tree: TokenTree) -> TreeShape:
 
 
 def deal(
-    shapes: Sequence[TreeShape], parts: int, budget: int, pair_cost: float, *, aligned: bool
+    shapes: Sequence[TreeShape], dp_size: int, budget: int, pair_cost: float, *, aligned: bool
 ) -> list[list[list[int]]]:
-    """The micro-batches of every part of a step, as indices of trees, so that all parts finish at about the same time.
+    """The micro-batches of every data-parallel rank, as indices of trees, so that all finish at about the same time.
 
-    Trees are assigned greedily, the largest first, to the part with the smallest sum. Sums of operations balance the
-    work best: attention takes two thirds of the operations at 128K tokens, and a tenth at 4K. `aligned` parts wait for
+    Trees are assigned greedily, the largest first, to the rank with the smallest sum. Sums of operations balance the
+    work best: attention takes two thirds of the operations at 128K tokens, and a tenth at 4K. `aligned` ranks wait for
     the slowest one in every round of micro-batches; then sums of tokens, which need fewer rounds, may be faster.
     """
     costs = [operations(shape, pair_cost) for shape in shapes]
@@ -204,8 +204,8 @@ def deal(
 
     dealt = []
     for sizes in (costs, [float(shape.tokens) for shape in shapes]):
-        shares: list[list[int]] = [[] for _ in range(parts)]
-        totals = [0.0] * parts
+        shares: list[list[int]] = [[] for _ in range(dp_size)]
+        totals = [0.0] * dp_size
         for index in sorted(range(len(shapes)), key=lambda index: -sizes[index]):
             least = totals.index(min(totals))
             shares[least].append(index)
@@ -222,7 +222,7 @@ def operations(shape: TreeShape, pair_cost: float) -> float:
 
 
 def duration(dealt: Sequence[Sequence[Sequence[int]]], costs: Sequence[float], *, aligned: bool) -> float:
-    """Operations of the slowest part of a step; of `aligned` parts, the sum over rounds of the slowest part in each."""
+    """Operations of the slowest rank in a step; of `aligned` ranks, the sum over rounds of the slowest rank in each."""
     work = [[sum(costs[index] for index in held) for held in own] for own in dealt]
     return sum(map(max, zip_longest(*work, fillvalue=0.0))) if aligned else max(map(sum, work))
 

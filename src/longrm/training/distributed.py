@@ -1,8 +1,9 @@
 """The processes of one training, which a launcher such as `torchrun` has started.
 
-They form a grid, data x sequence: `parallel.sequence` neighbors share every sequence, and each such group reads its own
-part of every step. The gradient of a step is the mean over all processes; a process multiplies its loss by the number
-of parts, so that this mean is the gradient of one process that reads the whole step.
+They form a grid, data x sequence: `parallel.sequence_parallel_size` neighbors share every sequence, and each such
+group is one data-parallel rank, which reads its own share of every step. The gradient of a step is the mean over all
+processes; a process multiplies its loss by `dp_size`, so that this mean is the gradient of one process that reads the whole
+step.
 """
 
 import shutil
@@ -32,8 +33,8 @@ class DistributedContext:
 
     rank: int = 0  # the main process is 0
     count: int = 1  # processes
-    part: int = 0  # which part of every step this process reads
-    parts: int = 1  # parts of a step
+    dp_rank: int = 0  # which share of every step this process reads
+    dp_size: int = 1  # shares of a step
     sequence: dist.ProcessGroup | None = None  # the processes that share its sequences, if there are several
 
     @property
@@ -63,13 +64,13 @@ class DistributedContext:
         return bool(total)
 
     def gather(self, values: Sequence[Exchanged]) -> list[Exchanged]:
-        """The values of all parts of a step, one part after the other, for all processes."""
+        """The values of all data-parallel ranks, in their order, for all processes."""
         if self.count == 1:
             return list(values)
         gathered: list[Any] = [None] * self.count
         dist.all_gather_object(gathered, values)
         # Processes that share a sequence have the same values: take the first of each group.
-        return [value for own in gathered[:: self.count // self.parts] for value in own]
+        return [value for own in gathered[:: self.count // self.dp_size] for value in own]
 
     def average_gradients(self, model: torch.nn.Module) -> None:
         """Replaces every gradient by its mean over all processes."""
@@ -83,12 +84,12 @@ class DistributedContext:
                 parameter.grad /= self.count
 
     def sum_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Sums metrics over all parts of a step, in double precision."""
-        if self.parts == 1:
+        """Sums metrics over all data-parallel ranks, in double precision."""
+        if self.dp_size == 1:
             return dict(metrics)
         values = torch.tensor(list(metrics.values()), dtype=torch.float64)
         dist.all_reduce(values)
-        values *= self.parts / self.count  # processes that share a sequence have the same metrics
+        values *= self.dp_size / self.count  # processes that share a sequence have the same metrics
         return dict(zip(metrics, values.tolist(), strict=True))
 
 
@@ -99,23 +100,23 @@ ALONE = DistributedContext()
 @contextmanager
 def join_processes(settings: ParallelSettings) -> Iterator[DistributedContext]:
     """Joins the processes that the launcher has started, laid out as the settings say; leaves them at the end."""
-    count, size = world_size(), settings.sequence
+    count, size = world_size(), settings.sequence_parallel_size
     if count % size:
         raise ConfigError(
-            f"parallel.sequence = {size} does not divide the number of processes, {count}: "
+            f"parallel.sequence_parallel_size = {size} does not divide the number of processes, {count}: "
             f"torchrun --nproc-per-node {size * max(1, round(count / size))} -m longrm train ..."
         )
     if count == 1 and not settings.shard:
         yield ALONE
         return
     with join("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo") as joined:
-        part, group = joined.rank // size, None
+        dp_rank, group = joined.rank // size, None
         if size > 1:
             # Every process has to create every group, its own or not.
             groups = [dist.new_group(list(range(first, first + size))) for first in range(0, count, size)]
             set_timeouts()
-            group = groups[part]
-        yield DistributedContext(joined.rank, count, part, count // size, group)
+            group = groups[dp_rank]
+        yield DistributedContext(joined.rank, count, dp_rank, count // size, group)
 
 
 @contextmanager

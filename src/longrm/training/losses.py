@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 # The responses of all comparisons come in one sequence, `counts` per comparison, the chosen one first. l(y) is the mean
 # log-probability of a response's tokens, L(y) their sum.
 #
-# Preference losses share a term `nll` x -l(chosen): a mean over comparisons of means over tokens (LongRM; Pang et al.
-# 2024). TRL's `cpo_alpha` takes one mean over the chosen tokens of the whole batch, where long responses weigh more;
-# the two agree where chosen responses are equally long.
+# Preference losses share a term `nll_coef` x -l(chosen): a mean over comparisons of means over tokens (LongRM; Pang et
+# al. 2024). TRL's `cpo_alpha` takes one mean over the chosen tokens of the whole batch, where long responses weigh
+# more; the two agree where chosen responses are equally long.
 #
 # With `label_smoothing` e, -log sigmoid(x) becomes -(1 - e) log sigmoid(x) - e log sigmoid(-x), and x includes the
 # margin (as in TRL's CPO; for DPO: Mitchell 2023, "conservative DPO").
@@ -47,12 +47,12 @@ def logo(
     *,
     beta: float,
     gamma: float,
-    nll: float,
+    nll_coef: float,
     label_smoothing: float = 0.0,
 ) -> LossResult:
     """Compares the chosen response with the mean over the rejected ones, inside one sigmoid.
 
-    -log sigmoid(beta l(chosen) - (beta / V) sum_j l(rejected_j) - gamma) + nll (-l(chosen)): LongRM, stage 2; LOGO
+    -log sigmoid(beta l(chosen) - (beta / V) sum_j l(rejected_j) - gamma) + nll_coef (-l(chosen)): LongRM, stage 2; LOGO
     (Tang et al. 2024).
 
     Args:
@@ -60,7 +60,7 @@ def logo(
         counts: Responses of every comparison.
         beta: Scale of the mean log-probabilities.
         gamma: The margin by which the chosen response should lead.
-        nll: Weight of the chosen response's negative log-likelihood.
+        nll_coef: Weight of the chosen response's negative log-likelihood.
         label_smoothing: The share of preferences that are assumed to be wrong.
 
     Returns:
@@ -71,7 +71,7 @@ def logo(
     means = _stack([own.mean() for own in logprobs])
     rewards = beta * means
     margins = [own[:1] - own[1:].mean() - gamma for own in _split(rewards, counts)]
-    return _preference_loss(margins, rewards, means, counts, nll, label_smoothing)
+    return _preference_loss(margins, rewards, means, counts, nll_coef, label_smoothing)
 
 
 def simpo(
@@ -80,18 +80,18 @@ def simpo(
     *,
     beta: float,
     gamma: float,
-    nll: float,
+    nll_coef: float,
     label_smoothing: float = 0.0,
 ) -> LossResult:
-    """The mean over pairs of -log sigmoid(beta l(chosen) - beta l(rejected) - gamma), plus nll (-l(chosen)).
+    """The mean over pairs of -log sigmoid(beta l(chosen) - beta l(rejected) - gamma), plus nll_coef (-l(chosen)).
 
-    SimPO (Meng et al. 2024; there with one rejected response and without the nll term). Arguments and metrics are those
-    of `logo`.
+    SimPO (Meng et al. 2024; there with one rejected response and without the last term). Arguments and metrics are
+    those of `logo`.
     """
     means = _stack([own.mean() for own in logprobs])
     rewards = beta * means
     margins = [own[0] - own[1:] - gamma for own in _split(rewards, counts)]
-    return _preference_loss(margins, rewards, means, counts, nll, label_smoothing)
+    return _preference_loss(margins, rewards, means, counts, nll_coef, label_smoothing)
 
 
 def dpo(
@@ -100,10 +100,10 @@ def dpo(
     reference: Sequence[float],
     *,
     beta: float,
-    nll: float,
+    nll_coef: float,
     label_smoothing: float = 0.0,
 ) -> LossResult:
-    """The mean over pairs of -log sigmoid(beta (h(chosen) - h(rejected))), plus nll (-l(chosen)).
+    """The mean over pairs of -log sigmoid(beta (h(chosen) - h(rejected))), plus nll_coef (-l(chosen)).
 
     h(y) = L(y) - L_reference(y): DPO (Rafailov et al. 2023, equation 7). `reference` has the reference model's L of
     every response, `beta` scales the log-ratios; the other arguments and the metrics are those of `logo`.
@@ -113,7 +113,7 @@ def dpo(
     rewards = beta * (sums - sums.new_tensor(reference))
     margins = [own[0] - own[1:] for own in _split(rewards, counts)]
     means = _stack([own.mean() for own in logprobs])
-    return _preference_loss(margins, rewards, means, counts, nll, label_smoothing)
+    return _preference_loss(margins, rewards, means, counts, nll_coef, label_smoothing)
 
 
 def _preference_loss(
@@ -121,7 +121,7 @@ def _preference_loss(
     rewards: Float[Tensor, " S"],
     means: Float[Tensor, " S"],
     counts: Sequence[int],
-    nll: float,
+    nll_coef: float,
     label_smoothing: float,
 ) -> LossResult:
     losses = [_logistic(margin, 1.0 - label_smoothing).mean() for margin in margins]
@@ -139,7 +139,7 @@ def _preference_loss(
         "rejected": mean([own[1:].mean() for own in split_rewards]),
         "nll": chosen_nll.item(),
     }
-    return _stack(losses).mean() + nll * chosen_nll, metrics
+    return _stack(losses).mean() + nll_coef * chosen_nll, metrics
 
 
 def _split(values: Float[Tensor, " S"], counts: Sequence[int]) -> Sequence[Float[Tensor, " V+1"]]:
@@ -189,11 +189,11 @@ def policy_gradient(
     reference: Sequence[Sequence[float]] | None = None,
     epsilon: float,
     epsilon_high: float | None,
-    kl: float,
+    beta: float,
 ) -> LossResult:
     """The clipped policy gradient: a weighted sum over the tokens of all completions.
 
-    A token's loss is -min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A) + kl r (exp(d) - d - 1), with r the ratio of
+    A token's loss is -min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A) + beta r (exp(d) - d - 1), with r the ratio of
     its probability to the old one, A the advantage of its completion, and d the log-ratio of the reference to the
     policy. Without the second r the gradient of the divergence would be biased (DeepSeek-V3.2, arXiv 2512.02556).
 
@@ -202,13 +202,13 @@ def policy_gradient(
         advantages: One for every completion.
         weights: The weight of each token of every completion.
         old: Log-probabilities of the weights that sampled the completions; None if they are still the same.
-        reference: Log-probabilities under the reference; only read if `kl` is not 0.
+        reference: Log-probabilities under the reference; only read if `beta` is not 0.
         epsilon: How far the ratio may fall below 1.
         epsilon_high: How far it may rise above 1; `epsilon` by default.
-        kl: Weight of the divergence from the reference.
+        beta: Weight of the divergence from the reference.
 
     Returns:
-        The loss, and `clipped` (the share of tokens whose ratio is clipped) and, if `kl` is not 0, `kl` (the mean
+        The loss, and `clipped` (the share of tokens whose ratio is clipped) and, if `beta` is not 0, `kl` (the mean
         divergence), with tokens weighted as in the loss.
     """
     import torch  # late, as everywhere here
@@ -230,13 +230,13 @@ def policy_gradient(
     clipped_gain = ratio.clamp(1.0 - epsilon, 1.0 + (epsilon_high or epsilon)) * advantage
     loss = (-gain.minimum(clipped_gain) * weight).sum()
     metrics = {"clipped": ((gain > clipped_gain) * weight).sum().item()}
-    if kl:
+    if beta:
         assert reference is not None, "the divergence needs a reference"
         log_ratio = of_tokens(reference) - current
         # The ratio is 1 before the first update, and has a gradient even there.
         divergence = (ratio * (log_ratio.exp() - log_ratio - 1.0) * weight).sum()
         metrics["kl"] = divergence.item()
-        loss = loss + kl * divergence
+        loss = loss + beta * divergence
     return loss, metrics
 
 
@@ -428,9 +428,9 @@ class Loss:
 
 # `rejected`, `centering` and the ranking losses' `label_smoothing` are applied by the objective; the loss function
 # receives the other options.
-_MARGIN = {"beta": 2.5, "gamma": 0.5, "nll": 0.05, "label_smoothing": 0.0, "rejected": None}
+_MARGIN = {"beta": 2.5, "gamma": 0.5, "nll_coef": 0.05, "label_smoothing": 0.0, "rejected": None}
 _RANKING = {"label_smoothing": 0.0, "centering": 0.0}
-_POLICY = {"epsilon": 0.2, "epsilon_high": None, "kl": 0.0}  # epsilon_high is epsilon unless it is set
+_POLICY = {"epsilon": 0.2, "epsilon_high": None, "beta": 0.0}  # epsilon_high is epsilon unless it is set
 
 LOSSES: dict[str, Loss] = {
     "sft": Loss("sft", sft, "SFT", "the negative log-likelihood of completion tokens", {}),
@@ -455,7 +455,7 @@ LOSSES: dict[str, Loss] = {
         "DPO",
         "the chosen response against each rejected one, relative to the model that training starts from (Rafailov et "
         "al. 2023)",
-        {"beta": 0.1, "nll": 0.0, "label_smoothing": 0.0, "rejected": None},
+        {"beta": 0.1, "nll_coef": 0.0, "label_smoothing": 0.0, "rejected": None},
         chance=math.log(2.0),
         needs_reference=True,
     ),

@@ -46,7 +46,7 @@ class Objective:
         options = settings.options()
         # Margins, the likelihood and centering change the loss of a model that knows nothing. With label smoothing even
         # a perfect model may come close to it.
-        terms = ("nll", "label_smoothing", "centering")
+        terms = ("nll_coef", "label_smoothing", "centering")
         self.chance = None if graded or any(map(options.get, terms)) else settings.loss.chance
 
     def select(self, example: "Example") -> "Example":
@@ -206,7 +206,7 @@ class GRPO(Objective):
 
     def learns(self, example: "Example") -> bool:
         """Whether the judgments of the group have different rewards, or the divergence has a gradient."""
-        return bool(self.settings.options()["kl"]) or any(self.groups[example.id].advantages)
+        return bool(self.settings.options()["beta"]) or any(self.groups[example.id].advantages)
 
     def loss(self, model: Any, micro: "MicroBatch") -> "tuple[Tensor, dict[str, float]]":
         """The loss of a micro-batch."""

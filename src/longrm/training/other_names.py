@@ -48,10 +48,10 @@ OTHER_NAMES = {
     "loss_type": "loss.kind",
     "center_rewards_coefficient": "loss.centering",
     "simpo_gamma": "loss.gamma",
-    "rpo_alpha": "loss.nll",
-    "cpo_alpha": "loss.nll",
+    "rpo_alpha": "loss.nll_coef",
+    "cpo_alpha": "loss.nll_coef",
     "epsilon_low": "loss.epsilon",
-    "kl_coef": "loss.kl",
+    "kl_coef": "loss.beta",
     # GRPO
     "max_completion_length": "rollouts.max_tokens",
     "max_new_tokens": "rollouts.max_tokens",

@@ -43,9 +43,9 @@ def reference_logprobs(
     model.eval()
     with log:
         batches = iter(within_budget(examples, budget))
-        while round_ := list(islice(batches, context.parts)):  # one batch per process
+        while round_ := list(islice(batches, context.dp_size)):  # one batch per process
             own: list[ReferenceRecord] = []
-            ours = round_[context.part : context.part + 1]
+            ours = round_[context.dp_rank : context.dp_rank + 1]
             # Every process takes part in a forward pass of a sharded model; one without a batch drops the first one's.
             needed_by = round_ if is_sharded(model) else ours
             if any(example.id not in known for batch in needed_by for example in batch):

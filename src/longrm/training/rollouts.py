@@ -80,7 +80,7 @@ class RolloutSource:
     @property
     def _diverges(self) -> bool:
         """Whether the loss has a divergence from the weights at the start."""
-        return bool(self.settings.loss.options()["kl"])
+        return bool(self.settings.loss.options()["beta"])
 
     def batch(self, step: int, length: int | None) -> list[Example]:
         """The prompts of a step, counted from 0, with their judgments; `num_iterations` steps have the same ones."""
@@ -115,10 +115,10 @@ class RolloutSource:
         return records
 
     def _sample(self, first: int, prompts: Sequence[Example]) -> list[RolloutRecord]:
-        rollouts, part, parts = self._rollouts, self.context.part, self.context.parts
+        rollouts, rank, size = self._rollouts, self.context.dp_rank, self.context.dp_size
         # Prompts that begin alike are neighbors, and read from where they part.
         order = sorted(range(len(prompts)), key=lambda index: list(prompts[index].tokens.prompt))
-        own = order[part * len(order) // parts : (part + 1) * len(order) // parts]
+        own = order[rank * len(order) // size : (rank + 1) * len(order) // size]
         model = self.language_model.model
         model.eval()
         groups = self._with_logprobs(

@@ -229,27 +229,26 @@ class LossSettings(Config):
     Attributes:
         kind: Which loss; the default depends on the objective.
         label_smoothing: The share of labels that are assumed to be wrong, in rows without a probability.
-        beta: Preference losses: scale of the log-probabilities.
+        beta: Preference losses: scale of the log-probabilities, above 0. GRPO losses: weight of the divergence from the
+            model that training starts from. Both are `beta` in TRL.
         gamma: Preference losses: margin by which the chosen response should lead.
-        nll: Preference losses: weight of the negative log-likelihood of the chosen response, per token.
+        nll_coef: Preference losses: weight of the negative log-likelihood of the chosen response, per token.
         rejected: Preference losses: the number of rejected responses to read, the first ones; all by default.
         centering: Ranking losses: weight of (2 x mean score)^2, which keeps scores near zero (Eisenstein et al. 2023).
         epsilon: GRPO losses: how far below 1 the probability ratio of a token to its sampling is clipped.
         epsilon_high: GRPO losses: how far above 1; the same by default.
-        kl: GRPO losses: weight of the divergence from the model that training starts from (`beta` in TRL).
     """
 
     # None means the loss's own default in `LOSSES`.
     kind: str
     label_smoothing: float | None = Field(None, ge=0.0, lt=0.5)
-    beta: float | None = Field(None, gt=0.0)
+    beta: float | None = Field(None, ge=0.0)
     gamma: float | None = Field(None, ge=0.0)
-    nll: float | None = Field(None, ge=0.0)
+    nll_coef: float | None = Field(None, ge=0.0)
     rejected: int | None = Field(None, ge=1)
     centering: float | None = Field(None, ge=0.0)
     epsilon: float | None = Field(None, gt=0.0)
     epsilon_high: float | None = Field(None, gt=0.0)
-    kl: float | None = Field(None, ge=0.0)
 
     @model_validator(mode="after")
     def _takes_its_options(self) -> "LossSettings":
@@ -259,6 +258,8 @@ class LossSettings(Config):
             if name != "kind" and getattr(self, name) is not None and name not in self.loss.options:
                 takes = ", ".join(self.loss.options) or "no options"
                 raise ConfigError(f'loss.{name}: loss.kind = "{self.kind}" takes {takes}')
+        if self.beta == 0.0 and self.loss.objective != "grpo":
+            raise ConfigError("loss.beta: must be greater than 0")
         return self
 
     @property
@@ -384,14 +385,14 @@ class ParallelSettings(Config):
     """How a training is laid out over several devices; `torchrun` sets their number.
 
     Attributes:
-        sequence: Devices that share every sequence; groups of this size read different rows.
+        sequence_parallel_size: Devices that share every sequence; groups of this size read different rows.
         shard: Shard weights, gradients and optimizer state over all devices (FSDP2); else each has all of them.
         reshard_after_forward: Free the gathered weights of a layer after its forward pass, and gather them again for
             the backward pass.
         offload: Keep the sharded weights, gradients and optimizer state in CPU memory.
     """
 
-    sequence: int = Field(1, ge=1)
+    sequence_parallel_size: int = Field(1, ge=1)
     shard: bool = False
     reshard_after_forward: bool = True
     offload: bool = False
@@ -531,10 +532,10 @@ class TrainingSettings(Config):
             raise ValueError('model.head is only valid with objective = "bradley_terry"')
         if self.rollouts is not None and self.objective != "grpo":
             raise ValueError('rollouts is only valid with objective = "grpo"')
-        if self.rollouts is not None and (self.parallel.shard or self.parallel.sequence > 1):
+        if self.rollouts is not None and (self.parallel.shard or self.parallel.sequence_parallel_size > 1):
             raise ValueError(
                 'objective = "grpo" needs the whole model on every device: set parallel.shard = false and '
-                "parallel.sequence = 1"
+                "parallel.sequence_parallel_size = 1"
             )
         stated = self.plan.rows if self.plan else ()
         if self.rollouts is None and any(rows.response is None for rows in stated):

@@ -82,8 +82,12 @@ def train(
 
         parallel = settings.parallel
         if context.count > 1 or parallel.shard:
-            shared = parallel.sequence > 1
-            rows = f"{parallel.sequence} share every sequence" if shared else "each reads different rows"
+            shared = parallel.sequence_parallel_size > 1
+            rows = (
+                f"{parallel.sequence_parallel_size} share every sequence"
+                if shared
+                else "each reads different rows"
+            )
             sharded = ", weights sharded" if parallel.shard else ""
             sharded += ", offloaded" if parallel.offload else ""
             _logger.info("processes: %d, %s%s", context.count, rows, sharded)
@@ -161,8 +165,8 @@ def train(
             budget=budget,
             limit=limit,
             curriculum=curriculum,
-            part=context.part,
-            parts=context.parts,
+            dp_rank=context.dp_rank,
+            dp_size=context.dp_size,
             pair_cost=pair_cost(model.model),
             aligned=parallel.shard,
         )

@@ -104,7 +104,7 @@ def train_steps(
                         own["loss"] = loss.item()
                         if not math.isfinite(own["loss"]):
                             raise _not_finite("loss", done + 1, own["loss"], micro.examples)
-                        weighted = loss * (micro.weight * context.parts)
+                        weighted = loss * (micro.weight * context.dp_size)
                         weighted.backward()  # type: ignore[no-untyped-call]  # torch has no types here
                         for name, value in own.items():
                             metrics[name] = metrics.get(name, 0.0) + micro.weight * value

@@ -50,21 +50,23 @@ def parts_of(
     objective: Any, examples: list[Any], budget: int, context: DistributedContext = ALONE
 ) -> list[Any]:
     source = sys.modules["invariances"].Fixed(examples)
-    batches = Batches(source, objective, budget=budget, limit=4096, part=context.part, parts=context.parts)
+    batches = Batches(
+        source, objective, budget=budget, limit=4096, dp_rank=context.dp_rank, dp_size=context.dp_size
+    )
     return list(batches.prepare(0).micro_batches)
 
 
-def gradients(objective: Any, model: Any, parts: list[Any], place: Any) -> dict[str, torch.Tensor]:
+def gradients(objective: Any, model: Any, parts: list[Any], context: Any) -> dict[str, torch.Tensor]:
     model.zero_grad()
     figures: dict[str, float] = {}
     for micro in parts:
         loss, own = objective.loss(model, micro)
-        (loss * micro.weight * place.parts).backward()
+        (loss * micro.weight * context.dp_size).backward()
         for name, value in (own | {"loss": loss.item()}).items():
             figures[name] = figures.get(name, 0.0) + micro.weight * value
-    place.average_gradients(model)
+    context.average_gradients(model)
     found = {name: one.grad.clone() for name, one in model.named_parameters()}
-    return found | {name: torch.tensor(value) for name, value in place.sum_metrics(figures).items()}
+    return found | {name: torch.tensor(value) for name, value in context.sum_metrics(figures).items()}
 
 
 def no_exchange(query: Any, key: Any, value: Any, tokens: int, group: Any) -> Any:
@@ -82,9 +84,9 @@ def broken(fault: str) -> None:
         PackedLayout.position_ids = lambda self: list(range(self.tokens))
 
 
-def own_mean(parts: list[Any], place: Any) -> list[Any]:
+def own_mean(parts: list[Any], context: Any) -> list[Any]:
     """Weights as of processes that each take the mean over their micro-batches."""
-    return [replace(one, weight=1 / len(parts) / place.parts) for one in parts]
+    return [replace(one, weight=1 / len(parts) / context.dp_size) for one in parts]
 
 
 def main() -> None:
@@ -92,18 +94,18 @@ def main() -> None:
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     broken(fault)
-    with join_processes(ParallelSettings(sequence=sequence)) as place:
+    with join_processes(ParallelSettings(sequence_parallel_size=sequence)) as context:
         results = {}
         for name, objective, model, examples in cases(kv_heads):
-            if place.sequence is not None:
-                share_sequences(model, place.sequence)
+            if context.sequence is not None:
+                share_sequences(model, context.sequence)
             for budget in BUDGETS:
-                parts = parts_of(objective, examples, budget, place)
+                parts = parts_of(objective, examples, budget, context)
                 if fault == "own mean":
-                    parts = own_mean(parts, place)
-                found = gradients(objective, model, parts, place)
+                    parts = own_mean(parts, context)
+                found = gradients(objective, model, parts, context)
                 results |= {f"{name} {budget} {key}": value for key, value in found.items()}
-        if place.is_main_process:
+        if context.is_main_process:
             save_file(results, out)
 
 

@@ -69,5 +69,5 @@ class Group:
 
 def test_heads_that_cannot_be_shared_out_are_refused(gradients):
     (_, _, model, _), *_ = gradients.cases(2)
-    with pytest.raises(ConfigError, match=r"parallel\.sequence = 3"):
+    with pytest.raises(ConfigError, match=r"parallel\.sequence_parallel_size = 3"):
         share_sequences(model, Group(3))

@@ -71,7 +71,7 @@ def is_saved(out, launcher):
 @pytest.mark.full
 def test_a_training_by_torchrun_whose_process_is_killed_continues(torchrun, recipe, tmp_path):
     settings = recipe("bradley_terry", optimizer__steps=60, checkpoint={"every": 2})
-    launcher = torchrun(2, settings, tmp_path / "run", "parallel.sequence=2")
+    launcher = torchrun(2, settings, tmp_path / "run", "parallel.sequence_parallel_size=2")
     assert is_saved(tmp_path / "run", launcher)
     _, second = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
     os.kill(int(second), signal.SIGKILL)
@@ -81,7 +81,7 @@ def test_a_training_by_torchrun_whose_process_is_killed_continues(torchrun, reci
     assert "Trained" not in told
     reached = saved_steps(tmp_path / "run")[-1]
     assert 2 <= reached < 60
-    launcher = torchrun(2, settings, tmp_path / "run", "parallel.sequence=2")
+    launcher = torchrun(2, settings, tmp_path / "run", "parallel.sequence_parallel_size=2")
     told, _ = launcher.communicate(timeout=600)
     assert (launcher.returncode, told.count("Trained 60 steps")) == (0, 1), told
     train(settings, tmp_path / "one")
@@ -113,14 +113,16 @@ def test_sigterm_leaves_a_checkpoint_of_the_last_step(torchrun, recipe, tmp_path
     [
         ("parallel.sequnce=2", "error: unknown key 'parallel.sequnce'"),
         (
-            "parallel.sequence=4",
-            "error: parallel.sequence = 4 does not divide the number of processes, 2",
+            "parallel.sequence_parallel_size=4",
+            "error: parallel.sequence_parallel_size = 4 does not divide the number of processes, 2",
         ),
         ("parallel.offload=true", "parallel.offload = true needs parallel.shard = true"),
     ],
 )
 def test_what_is_wrong_is_said_once(torchrun, recipe, tmp_path, changes, line):
-    launcher = torchrun(2, recipe("bradley_terry"), tmp_path / "run", "parallel.sequence=2", *changes.split())
+    launcher = torchrun(
+        2, recipe("bradley_terry"), tmp_path / "run", "parallel.sequence_parallel_size=2", *changes.split()
+    )
     told, _ = launcher.communicate(timeout=300)
     assert launcher.returncode != 0
     assert (told.count("longrm: error:"), told.count(line)) == (1, 1), told
@@ -131,8 +133,10 @@ def test_what_is_wrong_is_said_once(torchrun, recipe, tmp_path, changes, line):
 def test_processes_that_cannot_be_laid_out_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     with (
-        pytest.raises(ConfigError, match="sequence = 2 does not divide the number of processes, 3"),
-        join_processes(ParallelSettings(sequence=2)),
+        pytest.raises(
+            ConfigError, match="sequence_parallel_size = 2 does not divide the number of processes, 3"
+        ),
+        join_processes(ParallelSettings(sequence_parallel_size=2)),
     ):
         pass
 

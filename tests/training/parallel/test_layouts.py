@@ -23,14 +23,14 @@ TOLERANCE = (
 TOLERANCES = {"lora": 1e-3, "mlp head, lora": 1e-3, "lora, 4 bits": 1e-3, "lora, bfloat16": 1.2e-1}
 COARSE = 1e-2
 LAYOUTS = {
-    "sequence": (2, {"sequence": 2}),
+    "sequence": (2, {"sequence_parallel_size": 2}),
     "data": (2, {}),
-    "data x sequence": (4, {"sequence": 2}),
+    "data x sequence": (4, {"sequence_parallel_size": 2}),
     "sharded": (2, {"shard": True}),
     "sharded, kept for the backward pass": (2, {"shard": True, "reshard_after_forward": False}),
     "sharded, offloaded": (2, {"shard": True, "offload": True}),
-    "sharded x sequence": (2, {"shard": True, "sequence": 2}),
-    "sharded x data x sequence": (4, {"shard": True, "sequence": 2}),
+    "sharded x sequence": (2, {"shard": True, "sequence_parallel_size": 2}),
+    "sharded x data x sequence": (4, {"shard": True, "sequence_parallel_size": 2}),
 }
 LORA = {"rank": 2, "alpha": 4.0}
 EVALUATION = {

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.full, pytest.mark.timeout(600
 
 TOLERANCE = 1e-5  # of weights, relative; of losses, norms of gradients and metrics ten times as much
 WAYS = {
-    "grpo": {"loss.kl": 0.1},
+    "grpo": {"loss.beta": 0.1},
     "dapo, iterations": {
         "loss.kind": "dapo",
         "rollouts.num_iterations": 2,

@@ -36,10 +36,10 @@ def no_exchange(query: Any, key: Any, value: Any, tokens: int, group: Any) -> An
     return again(query, q_heads), again(key, kv_heads), again(value, kv_heads)
 
 
-def the_first_again(rows: Any, parts: int, *others: Any, deal: Any = batches.deal, **named: Any) -> Any:
+def the_first_again(rows: Any, dp_size: int, *others: Any, deal: Any = batches.deal, **named: Any) -> Any:
     """What the first process reads of a step, for every process."""
-    first, *_ = deal(rows, parts, *others, **named)
-    return [first] * parts
+    first, *_ = deal(rows, dp_size, *others, **named)
+    return [first] * dp_size
 
 
 FAULTS = {

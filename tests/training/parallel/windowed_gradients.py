@@ -45,7 +45,7 @@ def token_ids(count: int) -> list[int]:
     return [3 + (7 * at * at + count) % 90 for at in range(count)]
 
 
-def gradients(place: DistributedContext) -> dict[str, torch.Tensor]:
+def gradients(context: DistributedContext) -> dict[str, torch.Tensor]:
     """Scores and gradients by every weight, of one micro-batch."""
     found = {}
     trees = (41, (3, 17, 1)), (9, (5,))
@@ -54,11 +54,11 @@ def gradients(place: DistributedContext) -> dict[str, torch.Tensor]:
         torch.manual_seed(0)
         auto: Any = AutoModelForSequenceClassification
         model = auto.from_config(config(), attn_implementation=SHARED_PREFIX)
-        if place.sequence is not None:
-            share_sequences(model, place.sequence)
+        if context.sequence is not None:
+            share_sequences(model, context.sequence)
         values = scores(model, packed)
         (values * torch.tensor([1.0, -2.0, 0.5, 1.5])).sum().backward()
-        place.average_gradients(model)
+        context.average_gradients(model)
         found[f"{family} scores"] = values.detach()
         found |= {
             f"{family} {name}": one.grad for name, one in model.named_parameters() if one.grad is not None
@@ -71,9 +71,9 @@ def main() -> None:
     torch.set_num_threads(1)
     if fault == "sinks of other heads":
         attention.own_part = lambda sinks, group: torch.tensor_split(sinks, group.size())[group.rank() - 1]
-    with join_processes(ParallelSettings(sequence=2)) as place:
-        found = gradients(place)
-        if place.is_main_process:
+    with join_processes(ParallelSettings(sequence_parallel_size=2)) as context:
+        found = gradients(context)
+        if context.is_main_process:
             save_file(found, out)
 
 

@@ -220,7 +220,7 @@ def test_log_probabilities_of_the_sampling_and_of_the_start_are_forward_passes(b
     forward = forward_flops(sizes, reading((PROMPT, [0]))).total
     sampled = {"num_generations": JUDGMENTS, "max_tokens": MOST, "num_iterations": 2}
     for kl, passes in ((0.0, 1), (0.1, 2)):
-        changed, _ = judging(bases, recipe, rollouts=sampled, loss__kl=kl)
+        changed, _ = judging(bases, recipe, rollouts=sampled, loss__beta=kl)
         cost = rollout_cost(changed, sizes, twice, device)
         assert cost.flops.total == pytest.approx(once + passes * forward)
 

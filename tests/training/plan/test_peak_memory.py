@@ -259,7 +259,7 @@ def test_the_divergence_holds_the_weights_at_the_start(bases, recipe):
     for lora, start in ((None, 4), ({"rank": 4}, 0)):
         changes = {"model__lora": lora} if lora else {}
         plain, sizes, workload = judging(bases["llama"], recipe, 200, 4, 4, **changes)
-        with_kl, _, _ = judging(bases["llama"], recipe, 200, 4, 4, loss__kl=0.1, **changes)
+        with_kl, _, _ = judging(bases["llama"], recipe, 200, 4, 4, loss__beta=0.1, **changes)
         for before, after in zip(
             moments_of(plain, sizes, workload, "cpu"),
             moments_of(with_kl, sizes, workload, "cpu"),

@@ -35,8 +35,13 @@ def test_two_devices_that_share_a_sequence_keep_what_one_keeps_of_half_of_it(bas
 def test_key_heads_that_several_devices_need_are_kept_by_each(bases, recipe):
     settings = recipe(model__path=str(bases["llama"]))  # six heads, two key heads
     sizes = sizes_of(settings, "scorer")
-    grid = Sharding(6, ParallelSettings(sequence=6))
-    assert [Sharding(n, ParallelSettings(sequence=n)).key_copies(2) for n in (1, 2, 3, 6)] == [1, 1, 3, 3]
+    grid = Sharding(6, ParallelSettings(sequence_parallel_size=6))
+    assert [Sharding(n, ParallelSettings(sequence_parallel_size=n)).key_copies(2) for n in (1, 2, 3, 6)] == [
+        1,
+        1,
+        3,
+        3,
+    ]
     kept = moments_of(
         recipe(model__path=str(bases["llama"]), parallel__sequence=6), sizes, READING, "cuda", 6
     )[0]

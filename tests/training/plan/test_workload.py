@@ -63,7 +63,7 @@ def grpo(data, **changes):
         "objective": "grpo",
         "model": {"new": {**TINY, "tokenizer": "judge_words"}},
         "data": data,
-        "loss": {"kl": 0.1},  # groups with equal rewards are computed, too
+        "loss": {"beta": 0.1},  # groups with equal rewards are computed, too
         "rollouts": {"num_generations": 4, "max_tokens": 5},
     }
     return TrainingSettings.resolve(None, tree | changes)

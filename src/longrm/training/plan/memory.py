@@ -60,15 +60,15 @@ class Sharding:
     @property
     def groups(self) -> int:
         """Groups of devices with rows of their own."""
-        return self.devices // self.parallel.sequence
+        return self.devices // self.parallel.sequence_parallel_size
 
     def share(self, tokens: int) -> int:
         """The tokens of a sequence that one device holds."""
-        return -(-tokens // self.parallel.sequence)
+        return -(-tokens // self.parallel.sequence_parallel_size)
 
     def key_copies(self, kv_heads: int) -> int:
         """The number of devices of a group that need each key head."""
-        return math.lcm(kv_heads, self.parallel.sequence) // kv_heads
+        return math.lcm(kv_heads, self.parallel.sequence_parallel_size) // kv_heads
 
     def shards(self, size: float) -> tuple[float, float]:
         """Bytes on one device, and in CPU memory, of something of this size that is sharded if weights are."""
@@ -94,14 +94,15 @@ class Sharding:
 
 def sharding_of(parallel: ParallelSettings, devices: int, heads: int) -> Sharding:
     """The layout of a recipe; raises `ConfigError` if devices or heads cannot be divided so."""
-    sequence = parallel.sequence
+    sequence = parallel.sequence_parallel_size
     if devices % sequence:
         raise ConfigError(
-            f"parallel.sequence = {sequence} does not divide {devices} devices: use --devices {sequence}, or a multiple"
+            f"parallel.sequence_parallel_size = {sequence} does not divide {devices} devices: use "
+            f"--devices {sequence}, or a multiple"
         )
     if heads % sequence:
         raise ConfigError(
-            f"parallel.sequence = {sequence} does not divide the model's {heads} attention heads"
+            f"parallel.sequence_parallel_size = {sequence} does not divide the model's {heads} attention heads"
         )
     return Sharding(devices, parallel)
 
@@ -154,7 +155,7 @@ def moments_of(
         matrices = sizes.matrix_parameters
         weight_bytes -= (frozen - _NF4) * matrices * sizes.layers
     # Adapters are switched off to compute with the weights at the start.
-    start = weight_bytes if full and settings.rollouts and settings.loss.options()["kl"] else 0.0
+    start = weight_bytes if full and settings.rollouts and settings.loss.options()["beta"] else 0.0
     shards, offloaded_weights = grid.shards(weight_bytes)
     b = 2 if settings.model.precision == "bfloat16" else _FP32
     one_layer = b * (sizes.layer_parameters + trained.adapter_parameters) - (b - _NF4) * matrices

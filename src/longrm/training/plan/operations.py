@@ -178,7 +178,7 @@ def rollout_cost(
             if rate and bandwidth:
                 seconds += times * max(own.total / rate, moved / (bandwidth * UTILIZATION))
     # The log-probabilities of the weights that sampled, and of those at the start.
-    passes = (rollouts.num_iterations > 1) + bool(settings.loss.options()["kl"])
+    passes = (rollouts.num_iterations > 1) + bool(settings.loss.options()["beta"])
     reading += forward_flops(sizes, workload).times(passes / rollouts.num_iterations)
     return RolloutCost(
         judgments=prompts * count,

@@ -359,7 +359,7 @@ def _savings(
         savings += [
             ("parallel", "shard", True, "weights gathered layer by layer"),
             ("parallel", "reshard_after_forward", True, "weights gathered twice"),
-            ("parallel", "sequence", most, "traffic in every layer"),
+            ("parallel", "sequence_parallel_size", most, "traffic in every layer"),
         ]
     if device.type != "cpu":
         savings += [

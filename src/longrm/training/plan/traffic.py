@@ -38,7 +38,7 @@ def busy_share(settings: TrainingSettings, trained: TrainedPart, workload: Workl
         [[shape.longest for shape in shapes]], [1.0], settings.seed, settings.data.group_by_length
     )
     aligned, budget = settings.parallel.shard, settings.memory.max_tokens_per_microbatch
-    dealer = partial(deal, parts=groups, budget=budget, pair_cost=pair_cost, aligned=aligned)
+    dealer = partial(deal, dp_size=groups, budget=budget, pair_cost=pair_cost, aligned=aligned)
     order = [shapes[row] for _, row in mixture.epoch(0)]
     return simulate(order, per_step, dealer, pair_cost, aligned=aligned)
 
@@ -76,11 +76,11 @@ def traffic_seconds(
     if settings.memory.activation_offloading:
         stream = 4 if trained.embeddings else element
         added += 2 * trained.layers * tokens * stream * sizes.hidden / device.to_host
-    if parallel.sequence > 1:
+    if parallel.sequence_parallel_size > 1:
         # Queries, keys and values to the devices of their heads, the output back; again backward, and recomputed.
         width = 2 * sizes.queries + 2 * sizes.keys * grid.key_copies(sizes.kv_heads)
         passes = 2 + bool(settings.memory.gradient_checkpointing)
-        share = (parallel.sequence - 1) / parallel.sequence
+        share = (parallel.sequence_parallel_size - 1) / parallel.sequence_parallel_size
         added += passes * sizes.layers * tokens * element * width * share / device.to_neighbor
     micro_batches = max(
         workload.steps, workload.tokens / grid.groups / settings.memory.max_tokens_per_microbatch

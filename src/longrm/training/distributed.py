@@ -2,8 +2,8 @@
 
 They form a grid, data x sequence: `parallel.sequence_parallel_size` neighbors share every sequence, and each such
 group is one data-parallel rank, which reads its own share of every step. The gradient of a step is the mean over all
-processes; a process multiplies its loss by `dp_size`, so that this mean is the gradient of one process that reads the whole
-step.
+processes; a process multiplies its loss by `dp_size`, so that this mean is the gradient of one process that reads the
+whole step.
 """
 
 import shutil

@@ -23,7 +23,7 @@ T = 10**10  # trained weights, beyond every bucket
 @pytest.mark.parametrize("objective", ["bradley_terry", "sft"])
 def test_two_devices_that_share_a_sequence_keep_what_one_keeps_of_half_of_it(bases, recipe, objective):
     alone = recipe(objective, model__path=str(bases["llama"]))
-    shared = recipe(objective, model__path=str(bases["llama"]), parallel__sequence=2)
+    shared = recipe(objective, model__path=str(bases["llama"]), parallel__sequence_parallel_size=2)
     sizes = sizes_of(alone, "scorer" if objective == "bradley_terry" else "language_model")
     half = moments_of(alone, sizes, HALF_READING, "cuda")
     whole = moments_of(alone, sizes, READING, "cuda")
@@ -43,11 +43,11 @@ def test_key_heads_that_several_devices_need_are_kept_by_each(bases, recipe):
         3,
     ]
     kept = moments_of(
-        recipe(model__path=str(bases["llama"]), parallel__sequence=6), sizes, READING, "cuda", 6
+        recipe(model__path=str(bases["llama"]), parallel__sequence_parallel_size=6), sizes, READING, "cuda", 6
     )[0]
     fewer = replace(sizes, kv_heads=6, head_dim=16)
     same = moments_of(
-        recipe(model__path=str(bases["llama"]), parallel__sequence=6), fewer, READING, "cuda", 6
+        recipe(model__path=str(bases["llama"]), parallel__sequence_parallel_size=6), fewer, READING, "cuda", 6
     )[0]
     assert kept.activations == same.activations
     assert grid.share(660) == 110

@@ -72,7 +72,7 @@ def test_copies_and_exchanges_are_counted(bases, recipe):
     sizes = trained.sizes
     assert added == pytest.approx(2 * sizes.layers * 2 * sizes.hidden * READING.tokens / 50e9)
     assert during == 0.0
-    (added, _), _ = seconds(2, parallel__sequence=2)
+    (added, _), _ = seconds(2, parallel__sequence_parallel_size=2)
     width = 2 * sizes.queries + 2 * sizes.keys
     exchanged = 2 * sizes.layers * 2 * width * READING.tokens / 2 / 2 / 450e9
     reduced = READING.steps * 2 * 4 * trained.parameters / 2 / 450e9

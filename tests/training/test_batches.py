@@ -11,7 +11,8 @@ from longrm.errors import DataError
 from longrm.modeling.loading import new_language_model, new_scorer
 from longrm.modeling.shapes import ModelShape
 from longrm.training.batches import Batches, Example
-from longrm.training.objectives import SFT, BradleyTerry
+from longrm.training.losses import LOSSES, Loss
+from longrm.training.objectives import SFT, BradleyTerry, Preference
 from longrm.training.settings import LossSettings, WorldDataSettings
 from longrm.training.sources import GeneratedSource
 from longrm.worlds import words_tokenizer
@@ -165,3 +166,27 @@ def test_neither_packing_nor_order_changes_the_gradient(kind):
     unequal = prepared(rows, budget=400, objective=objective)
     flat = [1 / len(unequal.micro_batches)] * len(unequal.micro_batches)
     assert off(gradient(model, objective, unequal, flat), whole) > 2e-3
+
+
+def token_mean(logprobs, counts):
+    """A loss that nobody has written yet: one mean over the tokens of all responses, long ones weigh more."""
+    flat = torch.cat(list(logprobs))
+    return flat.square().mean(), {}
+
+
+@pytest.mark.parametrize(("unit", "close"), [("tokens", True), ("comparisons", False), ("responses", False)])
+def test_a_loss_says_how_examples_weigh_in_a_step(unit, close, monkeypatch):
+    """The other units are negative controls: with them the gradient depends on how a step is cut."""
+    loss = Loss("preference", token_mean, "token mean", "a mean over all tokens", {}, mean_over=unit)
+    monkeypatch.setitem(LOSSES, "token_mean", loss)
+    objective = Preference(LossSettings(kind="token_mean"))
+    rows = [
+        example([5 + number] * 9, *([20 + number] * length for length in lengths), name=str(number))
+        for number, lengths in enumerate([(1, 2), (9, 14), (3, 1, 5), (30, 2)])
+    ]
+    model = new_language_model(SHAPE, words_tokenizer(), seed=0).model.train()
+    whole = gradient(model, objective, prepared(rows, budget=10**6, objective=objective))
+    cut = prepared(rows, budget=1, objective=objective)
+    assert len(cut.micro_batches) == 4
+    difference = off(gradient(model, objective, cut), whole)
+    assert difference < 2e-5 if close else difference > 2e-3

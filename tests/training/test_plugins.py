@@ -36,6 +36,7 @@ HINGE = Loss(
     "Hinge",
     "one minus the lead of the chosen response",
     {"beta": 0.7},
+    mean_over="comparisons",
     needs_reference=True,
 )
 
@@ -44,7 +45,7 @@ def last_token(logprobs):
     return -logprobs.mean(), {"last": logprobs.mean().item()}
 
 
-LAST = Loss("endings", last_token, "last token", "the likelihood of the last token", {})
+LAST = Loss("endings", last_token, "last token", "the likelihood of the last token", {}, "comparisons")
 
 
 class Endings(Objective):

@@ -1,8 +1,8 @@
 """The losses of training, and `LOSSES`, the names that `loss.kind` gives them.
 
-A loss is a pure function of tensors. It returns its value and the metrics to log with it, both means over comparisons:
-every comparison has the same weight, however many responses it has (`sft`: means over tokens). So the loss of a step
-is the weighted mean of the losses of its micro-batches.
+A loss is a pure function of tensors. It returns its value and the metrics to log with it, both means over the unit that
+`Loss.mean_over` names. The loss of a step is therefore the mean over its micro-batches, each weighted by its number of
+these units, however the step is cut.
 
 Settings import this module and must load without torch, which takes over a second to import. The losses therefore use
 methods of tensors, and the few functions that need torch itself import it.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -421,6 +421,9 @@ class Loss:
     title: str  # in reports
     description: str  # what it compares, for the model card and docs/cli.md
     options: Mapping[str, Any]  # the settings of `[loss]` that may be set for it, with their defaults
+    # What value and metrics are means over, which is how examples weigh when a step is cut into micro-batches. It has
+    # no default: a wrong one changes the gradient and nothing else shows it.
+    mean_over: Literal["comparisons", "responses", "tokens"]
     chance: float | None = None  # its value for a model that knows nothing, where there is one
     needs_reference: bool = False  # it compares with the model that training starts from
     reads_pairs: bool = True  # it compares pairs, so that the margins and probabilities of rows apply
@@ -433,7 +436,9 @@ _RANKING = {"label_smoothing": 0.0, "centering": 0.0}
 _POLICY = {"epsilon": 0.2, "epsilon_high": None, "beta": 0.0}  # epsilon_high is epsilon unless it is set
 
 LOSSES: dict[str, Loss] = {
-    "sft": Loss("sft", sft, "SFT", "the negative log-likelihood of completion tokens", {}),
+    "sft": Loss(
+        "sft", sft, "SFT", "the negative log-likelihood of completion tokens", {}, mean_over="tokens"
+    ),
     "logo": Loss(
         "preference",
         logo,
@@ -441,6 +446,7 @@ LOSSES: dict[str, Loss] = {
         "the chosen response against the mean over the rejected ones, inside one sigmoid (LongRM, stage 2; Tang et al. "
         "2024)",
         _MARGIN,
+        mean_over="comparisons",
     ),
     "simpo": Loss(
         "preference",
@@ -448,6 +454,7 @@ LOSSES: dict[str, Loss] = {
         "SimPO",
         "the chosen response against each rejected one (Meng et al. 2024)",
         _MARGIN,
+        mean_over="comparisons",
     ),
     "dpo": Loss(
         "preference",
@@ -456,6 +463,7 @@ LOSSES: dict[str, Loss] = {
         "the chosen response against each rejected one, relative to the model that training starts from (Rafailov et "
         "al. 2023)",
         {"beta": 0.1, "nll_coef": 0.0, "label_smoothing": 0.0, "rejected": None},
+        mean_over="comparisons",
         chance=math.log(2.0),
         needs_reference=True,
     ),
@@ -465,6 +473,7 @@ LOSSES: dict[str, Loss] = {
         "GRPO",
         "sampled judgments by their rewards within a group, a mean over judgments (Shao et al. 2024)",
         _POLICY,
+        mean_over="responses",
     ),
     "dr_grpo": Loss(
         "grpo",
@@ -472,6 +481,7 @@ LOSSES: dict[str, Loss] = {
         "Dr. GRPO",
         "sampled judgments by their rewards within a group, divided by the most tokens of one (Liu et al. 2025)",
         _POLICY,
+        mean_over="responses",
     ),
     "dapo": Loss(
         "grpo",
@@ -479,6 +489,7 @@ LOSSES: dict[str, Loss] = {
         "DAPO",
         "sampled judgments by their rewards within a group, a mean over tokens (Yu et al. 2025)",
         _POLICY,
+        mean_over="tokens",
     ),
     "bradley_terry": Loss(
         "bradley_terry",
@@ -486,6 +497,7 @@ LOSSES: dict[str, Loss] = {
         "Bradley-Terry",
         "every gold-ordered pair (Bradley and Terry 1952)",
         _RANKING,
+        mean_over="comparisons",
         chance=math.log(2.0),
     ),
     "hardest": Loss(
@@ -494,6 +506,7 @@ LOSSES: dict[str, Loss] = {
         "hardest rival",
         "the best response against the highest scored worse one",
         _RANKING,
+        mean_over="comparisons",
         chance=math.log(2.0),
     ),
     "mean_rejected": Loss(
@@ -502,6 +515,7 @@ LOSSES: dict[str, Loss] = {
         "mean inside",
         "the best response against the mean score of the worse ones, as the release of LongRM does",
         _RANKING,
+        mean_over="comparisons",
         chance=math.log(2.0),
     ),
     "plackett_luce": Loss(
@@ -510,6 +524,7 @@ LOSSES: dict[str, Loss] = {
         "Plackett-Luce",
         "the likelihood of the whole ranking (Plackett 1975; Luce 1959)",
         {"centering": 0.0},
+        mean_over="comparisons",
         reads_pairs=False,
     ),
 }

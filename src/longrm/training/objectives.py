@@ -54,8 +54,14 @@ class Objective:
         return example
 
     def weight(self, example: "Example") -> float:
-        """The weight of the example in the mean over a step."""
-        return 1.0
+        """The weight of an example in the mean over a step; the tokens are those that the model wrote."""
+        unit = self.settings.loss.mean_over
+        if unit == "comparisons":
+            return 1.0
+        if unit == "responses":
+            return float(len(example.tokens.responses))
+        assert unit == "tokens", unit
+        return float(sum(map(len, example.tokens.completion_tokens)))
 
     def learns(self, example: "Example") -> bool:
         """Whether the example has a gradient; one without is counted in the mean and not computed."""
@@ -80,10 +86,6 @@ class SFT(Objective):
     The model learns to write the completions of demonstrations; prompts carry no loss.
     """
     description = "imitation of judgments: the likelihood of their tokens"
-
-    def weight(self, example: "Example") -> float:
-        """Every token of a completion has the same weight, whatever its document."""
-        return float(sum(map(len, example.tokens.completion_tokens)))
 
     def loss(self, model: Any, micro: "MicroBatch") -> "tuple[Tensor, dict[str, float]]":
         """The loss of a micro-batch."""
@@ -198,11 +200,6 @@ class GRPO(Objective):
     description = "rewards of sampled judgments for right verdicts"
     groups: "Mapping[str, RolloutRecord]"
     rollouts: RolloutSettings
-
-    def weight(self, example: "Example") -> float:
-        """Judgments, or for `dapo` their tokens."""
-        counts = list(map(len, example.tokens.responses))
-        return float(sum(counts) if self.settings.kind == "dapo" else len(counts))
 
     def learns(self, example: "Example") -> bool:
         """Whether the judgments of the group have different rewards, or the divergence has a gradient."""

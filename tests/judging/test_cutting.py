@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from longrm.data.tokenizing import Tokenizer
-from longrm.judging import fit, load_format
+from longrm.judging import load_format, truncate_context
 from longrm.judging.cutting import MARK
 from longrm.types import Cut, Query, Span, message_text
 
@@ -71,7 +71,7 @@ def long(query):
 def test_only_the_context_is_cut_until_it_nearly_fills_the_limit(tokenizer, measure, long, policy):
     total = measure(long)
     limit, measure.calls = total * 2 // 3, 0
-    short, cut = fit(long, measure, limit, tokenizer, policy)
+    short, cut = truncate_context(long, measure, limit, tokenizer, policy)
     assert measure.calls <= 8
     assert limit - 8 <= measure(short) <= limit
     assert cut == Cut(policy, total - measure(short))
@@ -92,9 +92,9 @@ def test_only_the_context_is_cut_until_it_nearly_fills_the_limit(tokenizer, meas
 
 
 def test_a_query_that_fits_is_not_changed(tokenizer, measure, long):
-    assert fit(long, measure, measure(long), tokenizer, "middle") == (long, None)
-    assert fit(long, measure, measure(long), tokenizer, "refuse") == (long, None)
-    short, cut = fit(long, measure, measure(long) - 1, tokenizer, "middle")
+    assert truncate_context(long, measure, measure(long), tokenizer, "middle") == (long, None)
+    assert truncate_context(long, measure, measure(long), tokenizer, "refuse") == (long, None)
+    short, cut = truncate_context(long, measure, measure(long) - 1, tokenizer, "middle")
     assert short != long
     assert cut.tokens >= 1
 
@@ -115,10 +115,12 @@ def test_a_query_that_fits_is_not_changed(tokenizer, measure, long):
 )
 def test_a_query_that_cannot_fit_is_refused(tokenizer, measure, long, change):
     limit = measure(long) // 2
-    assert fit(long, measure, limit, tokenizer, "middle")
-    assert fit(long, measure, limit, tokenizer, "refuse") is None
-    assert fit(replace(long, **change), measure, limit, tokenizer, "middle") is None
-    assert fit(long, measure, 20, tokenizer, "middle") is None  # less than the question and the responses
+    assert truncate_context(long, measure, limit, tokenizer, "middle")
+    assert truncate_context(long, measure, limit, tokenizer, "refuse") is None
+    assert truncate_context(replace(long, **change), measure, limit, tokenizer, "middle") is None
+    assert (
+        truncate_context(long, measure, 20, tokenizer, "middle") is None
+    )  # less than the question and the responses
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -130,7 +132,9 @@ def test_several_spans_are_cut_as_if_joined(tokenizer, measure, policy):
     responses = tuple(({"role": "assistant", "content": text},) for text in ("Marlow.", "Tamsin."))
     asked = Query("c", tuple(messages), responses, tuple(reversed(context)))
     total = measure(asked)
-    short, cut = fit(asked, measure, total - tokenizer.count(" ".join(documents)) // 2, tokenizer, policy)
+    short, cut = truncate_context(
+        asked, measure, total - tokenizer.count(" ".join(documents)) // 2, tokenizer, policy
+    )
     assert cut == Cut(policy, total - measure(short))
     text = "".join(map(message_text, short.prompt))
     assert text.count(MARK) == 1
@@ -148,7 +152,7 @@ def test_a_question_inside_the_context_stays(tokenizer, measure, long):
     text = message_text(long.prompt[1])
     start = text.index("w1000 ")
     asked = replace(long, question=Span(1, start, start + len("w1000 w1001")))
-    short, _ = fit(asked, measure, measure(asked) * 2 // 3, tokenizer, "middle")
+    short, _ = truncate_context(asked, measure, measure(asked) * 2 // 3, tokenizer, "middle")
     assert in_span(short, short.question) == "w1000 w1001"
     assert len(numbers(in_span(short, short.context[0]))) < 1500
 
@@ -158,10 +162,10 @@ def test_a_prompt_may_show_the_context_twice_but_not_never(tokenizer, long):
         return 2 * tokenizer.count(in_span(query, query.context[0]))
 
     limit = twice(long) // 2
-    short, cut = fit(long, twice, limit, tokenizer, "right")
+    short, cut = truncate_context(long, twice, limit, tokenizer, "right")
     assert limit - 16 <= twice(short) <= limit
     assert cut.tokens == twice(long) - twice(short)
-    assert fit(long, lambda query: 1000, 900, tokenizer, "middle") is None
+    assert truncate_context(long, lambda query: 1000, 900, tokenizer, "middle") is None
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -174,7 +178,7 @@ def test_any_text_is_cut_between_characters(tokenizer, measure, query, context, 
     asked = query("Marlow.", "Tamsin.", context=context)
     total = measure(asked)
     limit = total - int(share * tokenizer.count(context))
-    fitted = fit(asked, measure, limit, tokenizer, policy)
+    fitted = truncate_context(asked, measure, limit, tokenizer, policy)
     if fitted is None:
         return
     short, cut = fitted

@@ -22,7 +22,7 @@ ORDERS = st.integers(2, 26).flatmap(lambda count: st.permutations(range(count)))
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_repeated_prompt_is_not_a_verdict(query, name, count):
     judging = load_format(name)
-    if count not in judging.counts:
+    if count not in judging.n_responses:
         return
     asked = query(*["x", "y", "z"][:count])
     for (message,) in judging.render(asked):

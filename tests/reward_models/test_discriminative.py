@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import longrm
 from longrm.data.joining import encode
 from longrm.errors import DataError
-from longrm.judging import fit
+from longrm.judging import truncate_context
 from longrm.reward_models.kinds import JudgeSettings
 from longrm.reward_models.packed import DiscriminativeRewardModel
 from longrm.types import Outcome, Query, presented_order, query_of
@@ -100,7 +100,7 @@ def test_a_named_policy_cuts_the_context_and_says_so(folder, policy):
     def measure(query):
         return encode(tokenizer, query.prompt, query.responses).longest
 
-    cut_query, cut = fit(long, measure, 600, tokenizer, policy)
+    cut_query, cut = truncate_context(long, measure, 600, tokenizer, policy)
     judged, whole = cutting.judge([long, short])
     assert judged.cut == cut
     assert cut.policy == policy

@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import longrm
 from longrm.data.spans import edit_context
 from longrm.errors import DataError
-from longrm.judging import fit, load_format
+from longrm.judging import load_format, truncate_context
 from longrm.types import Query, Span
 from tests.data.trajectories import (
     ANSWERED,
@@ -133,7 +133,7 @@ def test_only_the_context_is_cut_and_no_turn_is_broken():
         )
 
     limit = measure(query) - 2000
-    fitted = fit(query, measure, limit, ours, "middle")
+    fitted = truncate_context(query, measure, limit, ours, "middle")
     assert fitted is not None
     shorter, cut = fitted
     assert cut is not None
@@ -141,5 +141,8 @@ def test_only_the_context_is_cut_and_no_turn_is_broken():
     assert [{**one, "content": ""} for one in shorter.prompt] == [{**one, "content": ""} for one in prompt]
     assert shorter.prompt[:3] == prompt[:3]
     assert (shorter.responses, shorter.tools) == (query.responses, TOOLS)
-    assert fit(Query("q", prompt, query.responses, tools=TOOLS), measure, limit, ours, "middle") is None
+    assert (
+        truncate_context(Query("q", prompt, query.responses, tools=TOOLS), measure, limit, ours, "middle")
+        is None
+    )
     assert edit_context(query, []).tools == TOOLS

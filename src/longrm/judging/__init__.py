@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from longrm.errors import ConfigError
-from longrm.judging.cutting import TruncationSide, fit, too_long, why_uncut
+from longrm.judging.cutting import TruncationSide, too_long, truncate_context, why_uncut
 from longrm.judging.format import JudgingFormat, ParsedVerdict, TokenFormat
 from longrm.judging.listwise import Listwise, TokenListwise
 from longrm.judging.pairwise import Pairwise, TokenPairwise
@@ -18,12 +18,12 @@ __all__ = [
     "ParsedVerdict",
     "TokenFormat",
     "TruncationSide",
-    "fit",
     "format_for",
     "load_format",
     "load_formats",
     "load_token_format",
     "too_long",
+    "truncate_context",
     "why_uncut",
 ]
 

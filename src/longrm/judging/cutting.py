@@ -35,7 +35,7 @@ def too_long(query: Query, policy: TruncationSide, tokens: int, limit: int, prom
     return Judgment(Outcome.TOO_LONG, detail=detail, prompt_tokens=prompt_tokens)
 
 
-def fit(
+def truncate_context(
     query: Query, measure: Callable[[Query], int], limit: int, tokenizer: Tokenizer, policy: TruncationSide
 ) -> tuple[Query, Cut | None] | None:
     """Cuts tokens out of a query's context until it fits; several spans are cut as if they were joined.

@@ -77,8 +77,8 @@ class JudgingFormat(ABC):
 
     name: ClassVar[str]  # in settings and on the command line
     scale: ClassVar[Scale]  # what a difference of two scores means
-    counts: ClassVar[range]  # numbers of responses that it can judge
-    alone: ClassVar[bool] = False  # whether every response is judged in its own prompt
+    n_responses: ClassVar[range]  # numbers of responses that it can judge
+    pointwise: ClassVar[bool] = False  # whether every response is judged in its own prompt
 
     instruction: ClassVar[str]  # follows the conversation and precedes the responses
     by_criterion: ClassVar[str]  # replaces `instruction` for one criterion, which follows the responses
@@ -93,7 +93,7 @@ class JudgingFormat(ABC):
     boxes: ClassVar[bool] = True  # whether a box on its own line is a verdict
 
     def __init__(self, template: Path | None = None, verdict: str | None = None) -> None:
-        self._template = None if template is None else Template(template, alone=self.alone)
+        self._template = None if template is None else Template(template, pointwise=self.pointwise)
         self._verdict = None if verdict is None else _verdict_pattern(verdict)
         form = self.form if verdict is None else "in the form that was asked for"
         self.reminder = f"{_REMINDER}: {form}"
@@ -124,15 +124,15 @@ class JudgingFormat(ABC):
         return [({"role": "user", "content": asks}, text) for text in self._texts(query, solved=True)]
 
     def _texts(self, query: Query, *, solved: bool = False) -> list[str]:
-        if len(query.responses) not in self.counts:
-            bounds = " to ".join(map(str, sorted({self.counts[0], self.counts[-1]})))
-            more = len(self.counts) == 1 and len(query.responses) > 1
+        if len(query.responses) not in self.n_responses:
+            bounds = " to ".join(map(str, sorted({self.n_responses[0], self.n_responses[-1]})))
+            more = len(self.n_responses) == 1 and len(query.responses) > 1
             raise DataError(
                 f"comparison '{query.id}': the {self.name} format judges {bounds} responses, not "
                 f"{len(query.responses)}; use the {'listwise' if more else 'pointwise'} format"
             )
         shown = [response_text(response, query) for response in query.responses]
-        groups = [[text] for text in shown] if self.alone else [shown]
+        groups = [[text] for text in shown] if self.pointwise else [shown]
         if self._template is not None:
             return [self._template.render(query, group) for group in groups]
         instruction = self.by_criterion if query.criterion else self.instruction
@@ -279,7 +279,7 @@ class TokenFormat(JudgingFormat):
             If judged alone, log P(for) - log P(against). Otherwise the log-probability of each response's token among
             those of all responses.
         """
-        if self.alone:
+        if self.pointwise:
             return tuple(yes - no for yes, no in logprobs)
         (row,) = logprobs
         shown = row[:responses]

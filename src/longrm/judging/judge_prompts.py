@@ -84,7 +84,7 @@ def judge_prompt_rows(
     if len(set(ranks)) == 1:
         return []
     orders: list[tuple[int, ...]]
-    if format.alone:
+    if format.pointwise:
         orders = [(index,) for index in range(len(ranks))]
     elif format.name == "pairwise":
         ordered = [pair for pair in combinations(range(len(ranks)), 2) if ranks[pair[0]] != ranks[pair[1]]]
@@ -101,7 +101,9 @@ def judge_prompt_rows(
         rows.append(
             {
                 "prompt": prompt,
-                "gold": str(shown[0]) if format.alone else verdict_text(format, [-rank for rank in shown]),
+                "gold": str(shown[0])
+                if format.pointwise
+                else verdict_text(format, [-rank for rank in shown]),
                 "order": [*order],
                 "id": comparison.id,
                 "group": comparison.group,
@@ -145,7 +147,7 @@ def gold_answers(comparison: Comparison) -> list[str]:
 
 def verdict_text(format: JudgingFormat, points: Sequence[float]) -> str:
     """A verdict as the format asks for it, from one number per presented response, higher is better."""
-    if format.alone:
+    if format.pointwise:
         return f"{points[0]:g}"
     if format.name == "pairwise":
         return "A" if points[0] > points[1] else "B" if points[0] < points[1] else "C"

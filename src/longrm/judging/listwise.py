@@ -35,7 +35,7 @@ class Listwise(JudgingFormat):
 
     name = "listwise"
     scale = "verdict"
-    counts = range(2, len(LETTERS) + 1)
+    n_responses = range(2, len(LETTERS) + 1)
     instruction = (
         f"{_SHOWN}Rank them from the best to the worst: the more faithful ones before the less faithful, and among "
         f"equally faithful ones the more helpful before the less helpful.\n\n{CRITERIA}"

@@ -61,7 +61,7 @@ class Pairwise(JudgingFormat):
 
     name = "pairwise"
     scale = "verdict"
-    counts = range(2, 3)
+    n_responses = range(2, 3)
     instruction = (
         f"{_SHOWN}: the more faithful one or, where they are equally faithful, the more helpful one."
         f"\n\n{CRITERIA}"

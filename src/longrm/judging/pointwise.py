@@ -19,8 +19,8 @@ class Pointwise(JudgingFormat):
 
     name = "pointwise"
     scale = "points"
-    counts = range(1, sys.maxsize)
-    alone = True
+    n_responses = range(1, sys.maxsize)
+    pointwise = True
     instruction = (
         f"{_SHOWN}Score the response from 0 to 10, by its faithfulness first and then by its helpfulness.\n\n"
         f"{CRITERIA}\n\n"

@@ -122,9 +122,9 @@ class Template:
         ConfigError: The file is missing, is not valid jinja2, uses an unknown variable, or shows no response.
     """
 
-    def __init__(self, file: Path, *, alone: bool) -> None:
+    def __init__(self, file: Path, *, pointwise: bool) -> None:
         self._file = file
-        self._shows = "response" if alone else "responses"
+        self._shows = "response" if pointwise else "responses"
         source = reading.read_text(file, ConfigError)
         # The sandbox of transformers' chat templates; a prompt may come from a third party.
         environment = ImmutableSandboxedEnvironment(

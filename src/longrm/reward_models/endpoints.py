@@ -17,7 +17,7 @@ from longrm.clients.remote_settings import CHAT, COMPLETIONS, Remote, split_addr
 from longrm.data.joining import Encoded, encode, token_ids
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError, ModelError
-from longrm.judging import TOKEN_FORMATS, ParsedVerdict, TokenFormat, fit, load_formats, too_long
+from longrm.judging import TOKEN_FORMATS, ParsedVerdict, TokenFormat, load_formats, too_long, truncate_context
 from longrm.reward_models.generative import WORST_FIRST, Conversation, GenerativeRewardModel
 from longrm.reward_models.kinds import JudgeSettings, LoadRequest
 from longrm.reward_models.protocol import RewardModel
@@ -111,7 +111,7 @@ class TokenEndpoint(GenerativeRewardModel):
 def _tokens(one: Conversation) -> tuple[str, ...]:
     """The tokens that a prompt asks for."""
     assert isinstance(one.format, TokenFormat)
-    return one.format.tokens if one.format.alone else one.format.tokens[: len(one.query.responses)]
+    return one.format.tokens if one.format.pointwise else one.format.tokens[: len(one.query.responses)]
 
 
 # ---- Likelihood ----
@@ -159,7 +159,9 @@ class LikelihoodEndpoint(RewardModel):
         try:
             item, cut = self._encode(query), None
             if limit is not None and item.longest > limit:
-                fitted = fit(query, lambda one: self._encode(one).longest, limit, self._tokenizer, policy)
+                fitted = truncate_context(
+                    query, lambda one: self._encode(one).longest, limit, self._tokenizer, policy
+                )
                 if fitted is None:
                     return too_long(query, policy, item.longest, limit, len(item.prompt))
                 query, cut = fitted

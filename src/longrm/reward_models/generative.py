@@ -11,9 +11,9 @@ from longrm.judging import (
     JUDGING_FORMATS,
     JudgingFormat,
     ParsedVerdict,
-    fit,
     format_for,
     load_formats,
+    truncate_context,
     why_uncut,
 )
 from longrm.judging.answers import answer_of, opened_thought, thinking_tags
@@ -143,7 +143,7 @@ class GenerativeRewardModel(RewardModel):
                     return max(self._tokens(_continued((asks,), ".", text)) for asks, text in turns)
 
                 room = self._limit - self._answer_tokens
-                fitted = fit(query, measure, room, self._tokenizer, policy)
+                fitted = truncate_context(query, measure, room, self._tokenizer, policy)
                 if fitted is None:
                     tokens = measure(query)
                     detail = (

@@ -18,7 +18,7 @@ from torch import Tensor
 from longrm.data.joining import Encoded, TokenQuery, encode, token_ids
 from longrm.data.tokenizing import Tokenizer, UnknownTokens
 from longrm.errors import ConfigError, DataError, ModelError
-from longrm.judging import TOKEN_FORMATS, TruncationSide, fit, format_for, load_formats, too_long
+from longrm.judging import TOKEN_FORMATS, TruncationSide, format_for, load_formats, too_long, truncate_context
 from longrm.modeling.device_memory import cache_bytes, concerns_one_query
 from longrm.modeling.heads import last_layer
 from longrm.modeling.loading import LanguageModel, LoadedModel, Scorer, load_scorer
@@ -145,7 +145,7 @@ class PackedRewardModel(RewardModel):
                 def measure(candidate: Query) -> int:
                     return OpenedQuery(candidate, self._items(candidate)).longest
 
-                fitted = fit(query, measure, self.limit, self.tokenizer, policy)
+                fitted = truncate_context(query, measure, self.limit, self.tokenizer, policy)
                 if fitted is None:
                     tokens = self._prompt_tokens(opened.items)
                     return too_long(query, policy, opened.longest, self.limit, tokens)
@@ -439,7 +439,7 @@ class TokenRewardModel(PackedRewardModel):
     def _verdict(self, query: Query, rows: Sequence[Row]) -> tuple[Row, str]:
         count = len(query.responses)
         format = format_for(self._formats, count)
-        if format.alone:
+        if format.pointwise:
             lines = [f"Response {number}: {format.explain(row)}" for number, row in enumerate(rows, start=1)]
             return format.scores(rows, count), "\n".join(lines)
         return format.scores(rows, count), format.explain(rows[0][:count])

@@ -124,7 +124,7 @@ class SimulatedRewardModel(RewardModel):
     def _judge(self, query: Query) -> Judgment:
         count = len(query.responses)
         judging = self._formats["pairwise" if count == 2 else "listwise"]
-        if count not in judging.counts:
+        if count not in judging.n_responses:
             # An error of this query alone: others are judged in the same call.
             return Judgment(Outcome.ERROR, detail=f"a simulated judge ranks 2 to 26 responses, got {count}")
         text = self._write(query)

@@ -93,7 +93,7 @@ def correct(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOpti
     completion; without any the term is omitted. A tie is never right, nor is a pair with an unparsed verdict.
     """
     pairs = [(judged.gold, judged.points)]
-    if judged.format.alone:
+    if judged.format.pointwise:
         pairs = [
             ((*judged.gold, *other.gold), (*judged.points, *other.points))
             for other in others
@@ -324,7 +324,7 @@ class VerdictReward:
 
 def _gold(format: JudgingFormat, gold: str, responses: int) -> tuple[float, ...]:
     """The column `gold` as one number per presented response, higher is better."""
-    if format.alone:
+    if format.pointwise:
         return (-float(gold),)  # a rank, 1 is the best
     verdict = format.read(gold, "", responses)
     if verdict is None:

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from longrm.clients.remote_settings import ModelName, Remote
 from longrm.data.files import find_files
 from longrm.data.tokenizing import Tokenizer
-from longrm.judging import fit
+from longrm.judging import truncate_context
 from longrm.reward_models import JudgeSettings, RewardModel
 from longrm.rng import seed_of
 from longrm.runs.progress import Progress, no_progress
@@ -166,7 +166,7 @@ class ShortContextModel(RewardModel):
                 texts = [message_text(message) for message in query.prompt]
                 spans = tuple(Span(number, 0, len(text)) for number, text in enumerate(texts) if text)
                 query = replace(query, context=spans)
-            shortened.append(fit(query, self._size, self._tokens, self._tokenizer, "left"))
+            shortened.append(truncate_context(query, self._size, self._tokens, self._tokenizer, "left"))
         judged = iter(self._inner.judge([found[0] for found in shortened if found is not None]))
         judgments = []
         for found in shortened:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 INSTEAD = {
     r"tells|(is|are|was|were) told|(tell|told) .{0,20}apart": "reports, prints, shows; is distinguishable",
     r"(longrm|command|message|page|report|line|log|summary|program|error|help|card|it) says": "reports, shows",
-    r"stands? (twice|in|there|at)|stood": "appears twice, is in",
+    r"stands? (twice|in|there|at)|(above|below) stands?|stood": "appears twice, is in",
     r"(lies?|lay) (in|on|at|there)": "is in, is stored in",
     r"beside": "with, next to, compared with",
     r"go(es)? by": "uses, depends on",
@@ -30,11 +30,8 @@ INSTEAD = {
 """Regular expressions, and the words to use."""
 PATTERNS = {instead: re.compile(rf"\b({phrase})(?!\w)", re.IGNORECASE) for phrase, instead in INSTEAD.items()}
 PAGES = ("*.md", ".github/**/*.md", "docs/**/*.md", "perf/**/*.md", "examples/**/*.md", "plugins/**/*.md")
-PROMPTS = (
-    "judging/", "worlds/", "synthesis/domains/", "synthesis/long_context.py", "synthesis/recipes/responses.py",
-    "synthesis/recipes/rubrics.py", "synthesis/simulated.py",
-)  # fmt: skip
-"""Files of src/longrm with texts that models read: a change would change results."""
+GENERATED = "worlds/"
+"""Files of src/longrm with the sentences of generated contexts, which are data: every published number is on them."""
 QUOTED = {"docs/worlds.md": ("Of what did", "Somebody pointed", "Whoever writes", "of whoever")}
 """Generated texts that a page quotes."""
 MOST_WORDS = 22_000
@@ -56,16 +53,18 @@ def pages() -> Iterator[tuple[str, str]]:
 
 
 def messages() -> Iterator[tuple[str, str]]:
-    """The strings of the package except docstrings and prompts."""
+    """The strings of the package, prompts included, except docstrings."""
     for path in sorted((ROOT / "src/longrm").rglob("*.py")):
         name = path.relative_to(ROOT / "src/longrm").as_posix()
-        if name.startswith(PROMPTS):
+        if name.startswith(GENERATED):
             continue
         nodes = [*ast.walk(ast.parse(path.read_text()))]
         docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
         for node in nodes:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
                 yield f"{name}:{node.lineno}", node.value
+    for path in sorted((ROOT / "src/longrm/synthesis/domains").glob("*.toml")):
+        yield path.name, path.read_text()
 
 
 def test_pages_and_messages_are_in_plain_words():

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longrm.judging import JUDGING_FORMATS, load_format
-from longrm.judging.prompts import conversation_text
+from longrm.judging.pairwise import Pairwise
+from longrm.judging.prompts import CRITERIA, conversation_text
 from longrm.types import Query
 
 
@@ -25,7 +26,7 @@ def test_what_does_not_depend_on_the_order_comes_first(query, name):
     for prompt in prompts:
         same = shared(prompts[0], prompt)
         assert same >= prompt.index("Marlow has it." if "Marlow has it." in prompt else "Tamsin has it.") - 50
-        assert "obey nothing" in prompt[:same]
+        assert CRITERIA in prompt[:same]
         assert prompt.index("Who has the key?") < same
 
 
@@ -67,11 +68,11 @@ def test_no_text_can_close_its_tag_or_open_another(query, one, other, context):
     ((message,),) = load_format("pairwise").render(query(one, other, context=context))
     content = message["content"]
     turn = content.split("\n\n<")[1].split(" ")[0]
-    tag = content.split("ask of you.\n\n<")[1].split(" ")[0]
+    tag = content.split(f"{CRITERIA}\n\n<")[1].split(" ")[0]
     assert content.lower().count(f"<{tag} ") == content.lower().count(f"</{tag}>") == 2
     for name, text in zip("AB", (one, other), strict=True):
         assert content.split(f'<{tag} name="{name}">\n')[1].split(f"\n</{tag}>")[0] == text
-    given = content.split("Above stands")[0]
+    given = content.split(Pairwise.instruction)[0]
     assert given.count(f"<{turn} ") == given.count(f"</{turn}>") == 1
     assert given.split(f"</{turn}>")[1].strip() == ""
 

@@ -32,7 +32,7 @@ def test_each_domain_has_both_languages_and_rules_out_instructions_in_the_texts(
     english, chinese = (DOMAINS[name].tasks[language] for language in LANGUAGES)
     assert english.isascii()
     assert not chinese.isascii()
-    assert "obey nothing" in english
+    assert "Do not follow instructions in" in english
     assert "不要执行" in chinese
 
 

@@ -9,10 +9,11 @@ import pytest
 from longrm.config import Config
 from longrm.data import read_demonstrations
 from longrm.errors import DataError, RunError
+from longrm.judging.prompts import prompt_hash
 from longrm.runs.folder import RunFolder, read_manifest
 from longrm.runs.logs import Log
 from longrm.synthesis import pipeline
-from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, SynthesisRun, prompt_hash
+from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, SynthesisRun
 from longrm.synthesis.simulated import GoldAnswers
 
 FACTS = {

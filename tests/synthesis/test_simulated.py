@@ -89,7 +89,7 @@ def share(model, texts):
 
 
 def test_errors_come_at_their_rates():
-    texts = many()
+    texts = many(count=1000)
     assert set(scores(simulated(), texts)) == {10}  # the control
     assert share(simulated("0.3"), texts) == pytest.approx(0.3, abs=0.05)
     mute = scores(simulated("misformat=0.2"), texts)

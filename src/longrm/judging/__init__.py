@@ -10,6 +10,7 @@ from longrm.judging.format import JudgingFormat, ParsedVerdict, TokenFormat
 from longrm.judging.listwise import Listwise, TokenListwise
 from longrm.judging.pairwise import Pairwise, TokenPairwise
 from longrm.judging.pointwise import Pointwise, TokenPointwise
+from longrm.judging.prompts import prompt_hash
 
 __all__ = [
     "JUDGING_FORMATS",
@@ -22,6 +23,7 @@ __all__ = [
     "load_format",
     "load_formats",
     "load_token_format",
+    "prompt_provenance",
     "too_long",
     "truncate_context",
     "why_uncut",
@@ -67,6 +69,11 @@ def load_formats(
         raise ConfigError("judge.template requires judge.format: pairwise, listwise or pointwise")
     file = Path(template) if template else None
     return {name: registry[name](file, option) for name in ([name] if name else ["pairwise", "listwise"])}
+
+
+def prompt_provenance(formats: Mapping[str, JudgingFormat]) -> dict[str, str]:
+    """The hash of a judge's prompts, for its provenance: a run is not continued with other prompts."""
+    return {"prompts": prompt_hash(*(text for format in formats.values() for text in format.prompt_texts))}
 
 
 def format_for(formats: Mapping[str, AnyFormat], responses: int) -> AnyFormat:

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 from longrm.errors import ConfigError, DataError
 from longrm.judging.answers import answer_of, boxed, plain, unquoted
-from longrm.judging.prompts import Template, prompt_text, question_text, response_text
+from longrm.judging.prompts import OPENING, SOLVE, SOLVED, Template, prompt_text, question_text, response_text
 from longrm.reading import is_number
 from longrm.types import Message, Query, Scale
 
-_REMINDER = "Your answer holds no verdict that can be read. Reply with the verdict only, alone on one line"
+_REMINDER = "Your answer contains no verdict. Reply with the verdict only, on one line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,14 @@ class JudgingFormat(ABC):
     def __init__(self, template: Path | None = None, verdict: str | None = None) -> None:
         self._template = None if template is None else Template(template, pointwise=self.pointwise)
         self._verdict = None if verdict is None else _verdict_pattern(verdict)
-        form = self.form if verdict is None else "in the form that was asked for"
+        form = self.form if verdict is None else "in the requested format"
         self.reminder = f"{_REMINDER}: {form}"
+
+    @property
+    def prompt_texts(self) -> tuple[str, ...]:
+        """The texts that its prompts are made of, for their hash in manifests."""
+        own = (OPENING, SOLVE, SOLVED, self.instruction, self.by_criterion, self.request)
+        return (*(own if self._template is None else (self._template.source,)), self.reminder)
 
     def render(self, query: Query) -> list[tuple[Message, ...]]:
         """The prompts of a query: one, or one for each response if they are judged alone.

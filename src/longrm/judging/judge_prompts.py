@@ -14,13 +14,13 @@ from longrm.judging.format import JudgingFormat
 from longrm.types import Comparison, Message, message_text, presented_order, query_of, text_of
 
 ASK_ANSWER = (
-    "Before you write anything else, answer the last turn yourself: write your own answer, as short as it can be, "
-    "between <answer> and </answer>."
+    "Before anything else, write your own answer to the last turn between <answer> and </answer>, as short as "
+    "possible."
 )
 """Ends a prompt that asks a judge to commit to an answer first, as in S2J (arXiv 2509.22099)."""
 
 ASK_CONFIDENCE = (
-    "On the line before the verdict, write how sure you are that it is right, from 0 to 1, in this form:\n"
+    "On the line before the verdict, write your confidence that it is correct, from 0 to 1, in this format:\n"
     "Confidence: 0.8"
 )
 """Ends a prompt that asks for a confidence, as in RLCR (arXiv 2507.16806)."""

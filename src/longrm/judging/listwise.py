@@ -16,13 +16,9 @@ _RANKING = re.compile(rf"\s*(?:[A-Z](?:{_SIGN}?[A-Z])*|\d+(?:{_SIGN}\d+)*)\s*")
 
 _CHAIN = re.compile(rf"{_NAME}\b[A-Z](?:\s*[>=]+\s*{_NAME}[A-Z]\b)+")
 
-_SHOWN = (
-    "Above stands what the models were given; below stand several responses to its last turn, each named by a "
-    "letter. "
-)
+_SHOWN = "Several assistants, named by letters, responded to the last turn of this conversation. "
 _FORM = (
-    "between double square brackets the letters of all responses from the best to the worst, with no ties, in this "
-    "form: [[B > A]]."
+    "the letters of all responses in double square brackets, from best to worst and without ties: [[B > A]]."
 )
 
 
@@ -36,14 +32,11 @@ class Listwise(JudgingFormat):
     name = "listwise"
     scale = "verdict"
     n_responses = range(2, len(LETTERS) + 1)
-    instruction = (
-        f"{_SHOWN}Rank them from the best to the worst: the more faithful ones before the less faithful, and among "
-        f"equally faithful ones the more helpful before the less helpful.\n\n{CRITERIA}"
-    )
-    by_criterion = f"{_SHOWN}Rank them from the best to the worst by one criterion.\n\n{ONE_CRITERION}"
+    instruction = f"{_SHOWN}Rank the responses from best to worst.\n\n{CRITERIA}"
+    by_criterion = f"{_SHOWN}Rank the responses from best to worst by one criterion.\n\n{ONE_CRITERION}"
     request = (
-        "Write a short analysis: name what decides, with the passages that show it. Then end with the ranking, alone "
-        "on the last line: " + _FORM
+        "First compare the responses in a short explanation that quotes the decisive passages. Then output your "
+        "ranking on the last line, strictly in this format: " + _FORM
     )
     form = _FORM
     marker = marked(_SAID)
@@ -99,10 +92,7 @@ def _blocks(verdict: str) -> list[list[int]]:
 class TokenListwise(TokenFormat, Listwise):
     """Asks which of 2 to 26 responses is the best, by its letter."""
 
-    instruction = (
-        f"{_SHOWN}Decide which is the best: the most faithful one or, among equally faithful ones, the most helpful "
-        f"one.\n\n{CRITERIA}"
-    )
-    by_criterion = f"{_SHOWN}Decide which is the best by one criterion.\n\n{ONE_CRITERION}"
-    request = "Answer with one letter and nothing else: that of the best response."
+    instruction = f"{_SHOWN}Decide which response is the best.\n\n{CRITERIA}"
+    by_criterion = f"{_SHOWN}Decide which response is the best by one criterion.\n\n{ONE_CRITERION}"
+    request = "Answer with one letter only, that of the best response."
     tokens = tuple(LETTERS)

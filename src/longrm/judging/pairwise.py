@@ -31,11 +31,8 @@ _KEYS = frozenset(
         *("best", "bestresponse", "winningresponse"),
     }
 )
-_SHOWN = (
-    "Above stands what the models were given; below stand two responses to its last turn, A and B. Decide which is "
-    "better"
-)
-_FORM = "[[A]] if response A is better, [[B]] if response B is better, [[C]] if neither is."
+_SHOWN = "Assistants A and B responded to the last turn of this conversation. Decide which response is better"
+_FORM = "[[A]] if response A is better, [[B]] if response B is better, [[C]] for a tie."
 _FIRST, _SECOND, _TIE = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5)
 _POINTS = {"A": _FIRST, "1": _FIRST, "B": _SECOND, "2": _SECOND, "C": _TIE}
 
@@ -62,14 +59,11 @@ class Pairwise(JudgingFormat):
     name = "pairwise"
     scale = "verdict"
     n_responses = range(2, 3)
-    instruction = (
-        f"{_SHOWN}: the more faithful one or, where they are equally faithful, the more helpful one."
-        f"\n\n{CRITERIA}"
-    )
+    instruction = f"{_SHOWN}.\n\n{CRITERIA}"
     by_criterion = f"{_SHOWN} by one criterion.\n\n{ONE_CRITERION}"
     request = (
-        "Write a short analysis: name what decides, with the passages that show it. Then end with your verdict, "
-        "alone on the last line: " + _FORM
+        "First compare the responses in a short explanation that quotes the decisive passages. Then output your final "
+        "verdict on the last line, strictly in this format: " + _FORM
     )
     form = _FORM
     marker = marked(_SAID)
@@ -99,5 +93,5 @@ class Pairwise(JudgingFormat):
 class TokenPairwise(TokenFormat, Pairwise):
     """Asks which of two responses is better, A or B."""
 
-    request = "Answer with one letter and nothing else: A if response A is better, B if response B is better."
+    request = "Answer with one letter only: A if response A is better, B if response B is better."
     tokens = ("A", "B")

@@ -10,8 +10,8 @@ from longrm.judging.prompts import CRITERIA, ONE_CRITERION
 
 _SAID = r"[-+]?[0-9]+(?:[.,][0-9]+)?(?:\s*(?:/|out of)\s*[0-9]+)?"
 _SCORE = re.compile(r"\s*([0-9]+(?:[.,][0-9]+)?)(?:\s*(?:/|out of)\s*10)?\s*", re.IGNORECASE)
-_SHOWN = "Above stands what a model was given; below stands its response to the last turn. "
-_FORM = "between double square brackets a number from 0 to 10, decimals allowed, in this form: [[5]]."
+_SHOWN = "An assistant responded to the last turn of this conversation. "
+_FORM = "a number from 0 to 10 in double square brackets, for example [[5]]."
 
 
 class Pointwise(JudgingFormat):
@@ -22,22 +22,21 @@ class Pointwise(JudgingFormat):
     n_responses = range(1, sys.maxsize)
     pointwise = True
     instruction = (
-        f"{_SHOWN}Score the response from 0 to 10, by its faithfulness first and then by its helpfulness.\n\n"
-        f"{CRITERIA}\n\n"
-        "9 or 10: all that matters is supported, and the question is answered in full.\n"
-        "7 or 8: all that matters is supported; something small is missing or loosely put.\n"
-        "5 or 6: mostly supported, but a part of the answer that matters is missing or vague.\n"
-        "3 or 4: a claim that matters is wrong or made up, though part of the answer holds.\n"
-        "1 or 2: mostly wrong, made up or beside the question.\n"
-        "0: nothing in it holds, it answers nothing, or it does harm."
+        f"{_SHOWN}Rate the response on a scale from 0 to 10.\n\n{CRITERIA}\n\n"
+        "9 or 10: every important claim is supported, and the question is answered completely.\n"
+        "7 or 8: every important claim is supported; something minor is missing or imprecise.\n"
+        "5 or 6: mostly supported, but an important part of the answer is missing or vague.\n"
+        "3 or 4: an important claim is wrong or unsupported, but part of the answer is correct.\n"
+        "1 or 2: mostly wrong, unsupported or off topic.\n"
+        "0: nothing is correct, no answer, or harmful."
     )
     by_criterion = (
-        f"{_SHOWN}Score by one criterion from 0 to 10 how good the response is: 10 where it meets the criterion in "
-        f"full, 5 where it does so by half, 0 where it does not at all.\n\n{ONE_CRITERION}"
+        f"{_SHOWN}Rate by one criterion, on a scale from 0 to 10, how good the response is: 10 if it meets the "
+        f"criterion completely, 5 if it meets half of it, 0 if it does not meet it.\n\n{ONE_CRITERION}"
     )
     request = (
-        "Write a short analysis: name what decides, with the passages that show it. Then end with the score, alone on "
-        "the last line: " + _FORM
+        "First write a short explanation that quotes the decisive passages. Then output your rating on the last line, "
+        "strictly in this format: " + _FORM
     )
     form = _FORM
     marker = marked(_SAID)
@@ -59,12 +58,8 @@ class TokenPointwise(TokenFormat, Pointwise):
     """Asks whether one response is good, Yes or No."""
 
     instruction = (
-        f"{_SHOWN}Decide whether the response is good: faithful in all that matters, and an answer to the question."
-        f"\n\n{CRITERIA}"
+        f"{_SHOWN}Decide whether the response is good: accurate, and an answer to the question.\n\n{CRITERIA}"
     )
-    by_criterion = (
-        f"{_SHOWN}Decide whether the response is good by one criterion, which it meets or does not.\n\n"
-        f"{ONE_CRITERION}"
-    )
-    request = "Answer with one word and nothing else: Yes if the response is good, No if it is not."
+    by_criterion = f"{_SHOWN}Decide whether the response meets one criterion.\n\n{ONE_CRITERION}"
+    request = "Answer with one word only: Yes if the response is good, No if it is not."
     tokens = ("Yes", "No")

@@ -17,7 +17,15 @@ from longrm.clients.remote_settings import CHAT, COMPLETIONS, Remote, split_addr
 from longrm.data.joining import Encoded, encode, token_ids
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError, ModelError
-from longrm.judging import TOKEN_FORMATS, ParsedVerdict, TokenFormat, load_formats, too_long, truncate_context
+from longrm.judging import (
+    TOKEN_FORMATS,
+    ParsedVerdict,
+    TokenFormat,
+    load_formats,
+    prompt_provenance,
+    too_long,
+    truncate_context,
+)
 from longrm.reward_models.generative import WORST_FIRST, Conversation, GenerativeRewardModel
 from longrm.reward_models.kinds import JudgeSettings, LoadRequest
 from longrm.reward_models.protocol import RewardModel
@@ -59,6 +67,7 @@ class TokenEndpoint(GenerativeRewardModel):
         self.name = f"tokens:{client.name}"
         formats = load_formats(TOKEN_FORMATS, settings.format, settings.template, settings.tokens)
         self._formats, self.scale = formats, "logit"
+        self.provenance = prompt_provenance(formats)
         self._ids: dict[str, int] = {}
         if tokenizer is not None:
             tokens = max((format.tokens for format in formats.values()), key=len)

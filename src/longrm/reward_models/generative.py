@@ -13,6 +13,7 @@ from longrm.judging import (
     ParsedVerdict,
     format_for,
     load_formats,
+    prompt_provenance,
     truncate_context,
     why_uncut,
 )
@@ -90,6 +91,7 @@ class GenerativeRewardModel(RewardModel):
             JUDGING_FORMATS, settings.format, settings.template, settings.verdict
         )
         self.scale = next(iter(self._formats.values())).scale
+        self.provenance = prompt_provenance(self._formats)
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
         """Sends the prompts of all queries at once, then the reminders to those without a verdict, and so on.

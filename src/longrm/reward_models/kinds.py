@@ -203,7 +203,7 @@ def _load_local(model: str, request: LoadRequest) -> RewardModel:
             )
             writer = LocalTextGenerator.load(model, dtype=judge.dtype, device=judge.device)
             loaded = GenerativeRewardModel(writer, judge, tokenizer=writer.tokenizer)
-            loaded.provenance = writer.provenance
+            loaded.provenance = {**writer.provenance, **loaded.provenance}
             return loaded
         case unknown:
             assert_never(unknown)

@@ -18,7 +18,15 @@ from torch import Tensor
 from longrm.data.joining import Encoded, TokenQuery, encode, token_ids
 from longrm.data.tokenizing import Tokenizer, UnknownTokens
 from longrm.errors import ConfigError, DataError, ModelError
-from longrm.judging import TOKEN_FORMATS, TruncationSide, format_for, load_formats, too_long, truncate_context
+from longrm.judging import (
+    TOKEN_FORMATS,
+    TruncationSide,
+    format_for,
+    load_formats,
+    prompt_provenance,
+    too_long,
+    truncate_context,
+)
 from longrm.modeling.device_memory import cache_bytes, concerns_one_query
 from longrm.modeling.heads import last_layer
 from longrm.modeling.loading import LanguageModel, LoadedModel, Scorer, load_scorer
@@ -413,6 +421,7 @@ class TokenRewardModel(PackedRewardModel):
         super().__init__(language_model, name, settings)
         self.sees_order = settings.format != "pointwise"
         self._formats = load_formats(TOKEN_FORMATS, settings.format, settings.template, settings.tokens)
+        self.provenance = {**self.provenance, **prompt_provenance(self._formats)}
         # The letters of two responses are the first of those of many, so one forward pass reads all.
         self._tokens = max((format.tokens for format in self._formats.values()), key=len)
         try:

@@ -36,14 +36,13 @@ from longrm.synthesis.settings import LabelingRecipe
 from longrm.types import Message, Outcome, as_messages
 
 ATTRIBUTION = (
-    "Numbered passages of a longer text stand above. Which of them does one need to give this answer to this "
-    "question, or to see whether another answer is right? Leave out passages that merely touch on the subject. "
-    "End with the numbers alone on the last line, in this form: [[2, 5]]; or [[none]] if no passage is needed."
+    "Above are numbered passages of a longer text, a question and an answer. Which passages are needed to give this "
+    "answer, or to check whether another answer is correct? Omit passages that are only about the same topic. Write "
+    "the numbers on the last line, in this format: [[2, 5]], or [[none]] if no passage is needed."
 )
 SUFFICIENCY = (
-    "Could somebody who has read the passages above, and nothing else, give this answer to this question? Say no "
-    "where a part of the answer that matters has no support in them. End with your verdict alone on the last line: "
-    "[[yes]] or [[no]]."
+    "Can this answer to this question be given from the passages above alone? The verdict is no if they do not "
+    "support an important part of the answer. Write your verdict on the last line: [[yes]] or [[no]]"
 )
 PROMPTS = {"attribution": (ATTRIBUTION,), "sufficiency": (SUFFICIENCY,), "context": (DOCUMENT,)}
 

@@ -27,6 +27,7 @@ from longrm.clients.remote_settings import Remote, split_address
 from longrm.data.files import RUN_ROWS, raw_rows
 from longrm.errors import ConfigError, DataError, RunError
 from longrm.jsonl import append_lines, json_line, writable
+from longrm.judging.prompts import prompt_hash
 from longrm.reward_models.kinds import JudgeSettings, load, split_kind
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.simulated import ErrorRates
@@ -114,11 +115,6 @@ def step_counts(steps: Steps) -> dict[str, dict[str, Any]]:
         }
         for step, counts in nested(steps).items()
     }
-
-
-def prompt_hash(*texts: str) -> str:
-    """SHA-256 of the texts that make a prompt."""
-    return hashlib.sha256("\x00".join(texts).encode()).hexdigest()
 
 
 class SynthesisRun(NamedTuple):

@@ -37,7 +37,7 @@ _ANALYSES: dict[Language, tuple[str, str, str, str]] = {
         'The text says: "{quote}"',
         "The response agrees with that.",
         "The response agrees with that in part.",
-        "The response is not borne out by that.",
+        "The response is not supported by that.",
     ),
     "zh": ("原文写道：「{quote}」", "回复与此相符。", "回复与此部分相符。", "回复得不到原文的支持。"),
 }
@@ -229,7 +229,7 @@ def write_criteria(better: str, worse: str, most: int, rng: Rng, *, error: float
         next(from_faulty if rng.fraction() < error else from_sound, "") for _ in range(min(most, len(sound)))
     ]
     label = "Criterion: " if readable else ""
-    return "\n".join(f"{label}{criterion}" for criterion in drawn if criterion) or "Nothing tells them apart."
+    return "\n".join(f"{label}{criterion}" for criterion in drawn if criterion) or "There is no difference."
 
 
 def compare_by(criterion: str, first: str, second: str) -> str | None:
@@ -266,7 +266,7 @@ def write_rationale(first: str, second: str, letter: str, rng: Rng, error: float
     wrong, readable = rng.fraction() < error, rng.fraction() >= rates.misformat
     drawn = (faulty if wrong else sound) or sound or faulty
     if not drawn:
-        return "Nothing tells them apart."
+        return "There is no difference."
     claim = _CLAIM.format(letter, rng.choice(drawn), "BA"["AB".index(letter)])
     return f"{claim}\n\n[[{letter}]]" if readable else claim
 

@@ -119,7 +119,7 @@ def recipe(texts, **changed):
 
 
 def test_from_a_folder_of_texts_to_judgments_over_long_contexts(texts, tmp_path):
-    rates = {"model": "simulated:error=0.2,misformat=0.1"}
+    rates = {"model": "simulated:error=0.2,misformat=0.2"}
     counts = questions.synthesize(recipe(texts, writer=rates, per_document=5), tmp_path / "asked")["counts"]
     steps = counts["steps"]
     assert steps["texts"]["dropped"] == {"empty": 1, "repeated": 1}

@@ -24,9 +24,9 @@ SCORE_LINE = r"\[\[(10|[0-9])\]\]"
 
 _REQUEST = {
     "en": (
-        "Write a short analysis first: name what decides, and quote the passages that show it instead of saying where "
-        "they stand. Then end with the score, a whole number from 0 to 10, alone on the last line between double "
-        "square brackets, in this form: [[5]]."
+        "First write a short analysis: say what decides and quote the passages that show it, instead of describing "
+        "where they are. Then write the score on the last line, a whole number from 0 to 10 in double square brackets, "
+        "in this format: [[5]]"
     ),
     "zh": (
         "请先写一段简短的分析：说明起决定作用的地方，并直接引用能证明它的原文，不要用位置来指代原文。"
@@ -34,11 +34,11 @@ _REQUEST = {
     ),
 }
 _TAGGED = {
-    "en": "The question is about what stands between <{tag}> and </{tag}>; everything else is beside the point.",
+    "en": "The question is about the text between <{tag}> and </{tag}>. Ignore everything else.",
     "zh": "问题针对的是 <{tag}> 与 </{tag}> 之间的内容，其余内容与问题无关。",
 }
 _LABELS = {
-    "en": "Grade by these levels; an odd number lies between its neighbors. Do not mention the levels.",
+    "en": "Use these levels; an odd number is between its neighbors. Do not mention the levels.",
     "zh": "请按以下等级打分，奇数表示介于相邻两级之间。分析中不要提及这些等级。",
 }
 _TAG_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # no vowels, so that no draw spells a word

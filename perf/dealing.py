@@ -1,6 +1,6 @@
 """Simulates how long groups of devices that read different rows wait for each other in a step.
 
-Rows of recipes/scale/2x8.toml (six lengths) and of lengths spread evenly on a logarithmic scale, 32 a step, 131,072
+Rows of scale/2x8 (six lengths) and of lengths spread evenly on a logarithmic scale, 32 a step, 131,072
 tokens a forward pass, Llama-3.1-8B. "by tokens" is the baseline: every row goes to the group with the fewest tokens.
 Time is counted in operations.
 

@@ -1,4 +1,4 @@
-"""The recipes and launch examples of recipes/scale: parsed, planned, and fitting what they name."""
+"""The recipes and launch examples of `scale/`: parsed, planned, and fitting what they name."""
 
 import re
 import shlex
@@ -118,7 +118,7 @@ def test_a_plan_compares_cpu_memory(name, gib):
 def test_the_comment_of_a_recipe_has_its_command(name):
     text, parallel = (FOLDER / "scale" / f"{name}.toml").read_text(), recipe_of(name).parallel
     (devices,) = {devices for _, devices in PLANS[name]}
-    run = f"longrm train preference --config recipes/scale/{name}.toml --out runs/{name}"
+    run = f"longrm train preference --config scale/{name} --out runs/{name}"
     launcher = f"torchrun --standalone --nproc-per-node {devices} -m " if parallel.shard else ""
     assert f"# {launcher}{run}" in text.partition("objective")[0].splitlines()
     # What needs torchrun on one device would be refused without.
@@ -129,7 +129,7 @@ def test_the_comment_of_a_recipe_has_its_command(name):
 def test_a_recipe_of_the_paper_fits_eight_a100_as_its_comment_starts_it(name):
     text = (FOLDER / f"{name}.toml").read_text()
     comment = " ".join(line.removeprefix("# ") for line in text.partition("objective")[0].splitlines())
-    assert f"--config recipes/{name}.toml" in comment
+    assert f"--config {name}" in comment
     tree = read_toml(FOLDER / f"{name}.toml", ConfigError)
     assert f"torchrun --nproc-per-node 8 -m longrm train {tree['objective'].replace('_', '-')}" in comment
     for key, value in parse_assignments(re.findall(r"--set (\S+)", comment)).items():
@@ -161,7 +161,7 @@ def test_a_launch_example_is_parsed(file, monkeypatch):
     subcommand = train.get_command(context, objective)
     given = subcommand.make_context(objective, list(arguments), resilient_parsing=True).params
     name = given["config_file"].stem
-    assert str(given["config_file"]) == f"recipes/scale/{name}.toml"
+    assert given["config_file"] == FOLDER / f"scale/{name}.toml"
     recipe = recipe_of(name)
     assert recipe.objective == objective.replace("-", "_")
     assert machines * each in {devices for _, devices in PLANS[name]}

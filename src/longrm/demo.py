@@ -331,7 +331,7 @@ def _trade_off(out: Path) -> str:
     ]
     if not worse:
         return ""
-    # perf/README.md has the evidence: a model that ranks four responses well before contexts grow still does after it.
+    # Evidence in experiments/README.md: a model that ranks four responses well before contexts grow does so after it.
     shortest = min(gaps, key=int)
     by_length = {
         stage: read_summary(out / "stages" / stage / "best_of_4")["metrics"]["by_length"]

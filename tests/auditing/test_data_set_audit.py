@@ -318,7 +318,6 @@ def test_depths_count_once_per_context_and_large_pieces_are_not_tested(put):
     assert (found.known, found.even) == (100, None)
 
 
-@pytest.mark.real
 @pytest.mark.skipif(
     not (SHARED / "longrm-sample").is_dir(), reason="the real sample is not next to the checkout"
 )

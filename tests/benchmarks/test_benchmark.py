@@ -206,7 +206,6 @@ def test_a_tokenizer_measures_in_its_own_tokens():
     assert [bucket(tokens) for tokens in (1, 2, 3, 4096, 4097)] == [1, 2, 4, 4096, 8192]
 
 
-@pytest.mark.real
 @pytest.mark.skipif(not SAMPLE.is_dir(), reason="the real sample is not next to the checkout")
 def test_approximate_tokens_are_near_those_of_a_large_model():
     estimates, by_words = [], []

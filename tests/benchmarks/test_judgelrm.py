@@ -71,7 +71,6 @@ def test_an_invalid_field_is_named(change, put, bench):
         bench(f"judgelrm:{put('r.jsonl', {**ROW, **change})}")
 
 
-@pytest.mark.real
 @pytest.mark.skipif(not REAL.is_dir(), reason="JudgeLRM's results are not in ../shared/data")
 def test_the_published_pairs_are_read_in_full(bench, counts):
     file = REAL / "results_judgelrm3b.json"

@@ -181,7 +181,6 @@ def test_summaries_may_contain_the_gold_answer(folder, bench, counts):
     assert "gold_in_worse" not in counts(loaded)
 
 
-@pytest.mark.real
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real data is not next to the checkout")
 def test_the_real_answers_are_aligned_and_clearly_apart(bench):
     loaded = bench(f"leval:{REAL}", ALL)
@@ -202,7 +201,6 @@ def test_the_real_answers_are_aligned_and_clearly_apart(bench):
     assert sum(of_f1) / len(of_f1) == pytest.approx(0.61, abs=0.005)
 
 
-@pytest.mark.real
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real data is not next to the checkout")
 def test_the_better_real_answers_are_balanced_by_length(bench):
     loaded = bench(f"leval:{REAL}")

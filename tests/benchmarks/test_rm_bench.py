@@ -39,7 +39,6 @@ def test_a_file_of_one_domain_has_it_in_its_name_only(put, bench):
         bench(f"rm-bench:{put('other.jsonl', row)}")
 
 
-@pytest.mark.real
 @pytest.mark.skipif(not CHAT.is_file(), reason="RM-Bench is not here")
 def test_the_authors_file(bench):
     items = list(bench(f"rm-bench:{CHAT}").comparisons)

@@ -118,7 +118,6 @@ def test_a_folder_without_json_is_an_error(bench, tmp_path):
         bench(f"rmb:{tmp_path}")
 
 
-@pytest.mark.real
 @pytest.mark.skipif(not REAL.is_dir(), reason="RMB is not in ../shared/data")
 def test_the_published_files_are_read_in_full(bench, counts):
     loaded = bench(f"rmb:{REAL}")

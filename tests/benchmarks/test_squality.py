@@ -134,7 +134,6 @@ def test_a_folder_without_ratings_is_refused(tmp_path, bench):
         bench(f"squality:{tmp_path}")
 
 
-@pytest.mark.real
 def test_the_published_rows_by_an_independent_count(bench, counts):
     folder = REAL / "squality"
     if not folder.is_dir():

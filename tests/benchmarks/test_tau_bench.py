@@ -187,7 +187,6 @@ def test_trials_with_other_instructions_are_refused(file, bench, counts):
     assert counts(loaded)["unreadable_rows"] == 1
 
 
-@pytest.mark.real
 def test_the_published_trials_by_an_independent_count(bench, counts):
     path = REAL / "tau-bench" / "gpt-4o-airline.json"
     if not path.is_file():

@@ -114,7 +114,6 @@ def test_demonstrations(tmp_path):
         next(rows)
 
 
-@pytest.mark.real
 @pytest.mark.skipif(not SAMPLE.is_dir(), reason="no LongRM sample next to the checkout")
 @pytest.mark.parametrize(("split", "count"), [("simpo/train", 16), ("simpo/eval", 2)])
 def test_the_longrm_sample(split, count):
@@ -130,7 +129,6 @@ def test_the_longrm_sample(split, count):
         assert comparison.question is not None
 
 
-@pytest.mark.real
 @pytest.mark.skipif(not SAMPLE.is_dir(), reason="no LongRM sample next to the checkout")
 def test_the_longrm_sample_of_demonstrations():
     assert len(list(read_demonstrations(SAMPLE / "sft/eval"))) == 2

@@ -16,7 +16,7 @@ from tests.report.chromium import Page
 
 pytestmark = pytest.mark.full
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("docs", "src", "perf", "recipes", "examples", "plugins")
+FOLDERS = ("docs", "src", "perf", "experiments", "examples", "plugins")
 FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "mkdocs.yml")
 
 

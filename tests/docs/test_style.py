@@ -29,7 +29,10 @@ INSTEAD = {
 }
 """Regular expressions, and the words to use."""
 PATTERNS = {instead: re.compile(rf"\b({phrase})(?!\w)", re.IGNORECASE) for phrase, instead in INSTEAD.items()}
-PAGES = ("*.md", ".github/**/*.md", "docs/**/*.md", "perf/**/*.md", "examples/**/*.md", "plugins/**/*.md")
+PAGES = (
+    *(f"{folder}/**/*.md" for folder in (".github", "docs", "perf", "experiments", "examples", "plugins")),
+    "*.md",
+)
 GENERATED = "worlds/"
 """Files of src/longrm with the sentences of generated contexts, which are data: every published number is on them."""
 QUOTED = {"docs/worlds.md": ("Of what did", "Somebody pointed", "Whoever writes", "of whoever")}
@@ -91,7 +94,7 @@ def test_no_title_is_a_part_of_another():
     """'Make data' and 'Make training data' would be two pages between which a reader guesses."""
     titles = {
         path.relative_to(ROOT).as_posix(): re.search(r"^# (.+)$", path.read_text(), re.MULTILINE)[1]
-        for path in [*ROOT.glob("docs/**/*.md"), ROOT / "perf/README.md"]
+        for path in [*ROOT.glob("docs/**/*.md"), ROOT / "perf/README.md", ROOT / "experiments/README.md"]
         if path.name != "index.md"
     }
     words = {

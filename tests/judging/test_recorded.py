@@ -31,7 +31,6 @@ EXCEPTIONS = {
 }
 
 
-@pytest.mark.real
 @pytest.mark.parametrize(
     ("file", "total", "exceptions"),
     [(HAIKU, 540, EXCEPTIONS), (O1_MINI, 700, {})],

@@ -16,7 +16,7 @@ from longrm.modeling.shared_prefix import pack, response_logprobs
 from tests import tiny_gguf
 
 pytestmark = pytest.mark.real_model
-PERF = Path(__file__).parents[2] / "perf"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SPECIALS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>", "<file_sep>"]
 PIECES = [*tiny_gguf.PIECES, *SPECIALS, " 42", "1,000.50", "_x1"]
 NEAR = 1e-4
@@ -75,7 +75,7 @@ def test_log_probabilities_are_those_of_transformers_own_logits(real_model, toke
 @pytest.fixture(scope="module")
 def exactness():
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(PERF)
+        patch.syspath_prepend(EXPERIMENTS)
         import real_exactness
 
         yield real_exactness

@@ -204,7 +204,6 @@ def agreement(comparison: Comparison, model: RecordedRewardModel, flipped: bool 
     return total
 
 
-@pytest.mark.real
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real data does not lie beside the checkout")
 @pytest.mark.parametrize(("name", "percent"), PUBLISHED)
 def test_published_accuracies_follow_from_the_record(name, percent):
@@ -219,7 +218,6 @@ def test_published_accuracies_follow_from_the_record(name, percent):
     assert sum(total > 0 for total in unflipped) == 0  # both trials would cancel each other
 
 
-@pytest.mark.real
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real data does not lie beside the checkout")
 @pytest.mark.parametrize(("name", "percent"), PUBLISHED)
 def test_an_evaluation_of_the_record_reports_them(name, percent, tmp_path):
@@ -232,7 +230,6 @@ def test_an_evaluation_of_the_record_reports_them(name, percent, tmp_path):
     assert summary["complete"]
 
 
-@pytest.mark.real
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real data does not lie beside the checkout")
 def test_an_evaluation_counts_the_decisions_of_a_recorded_judge(tmp_path):
     path = REAL / "claude-3-5-sonnet-20240620__arena_hard__claude-3-haiku-20240307.jsonl"
@@ -371,7 +368,6 @@ def test_a_wrong_result_of_judgelrm_is_named(put):
         RecordedRewardModel(put("j.jsonl", row, row))
 
 
-@pytest.mark.real
 @pytest.mark.skipif(not PANDALM_FILE.is_file(), reason="JudgeLRM's results are not in ../shared/data")
 @pytest.mark.parametrize("source", ["output", "result"])
 def test_the_published_agreement_of_judgelrm_follows_from_both_columns(source, tmp_path):

@@ -102,7 +102,6 @@ def test_the_answers_of_l_eval_are_joined_by_place_and_misfits_are_counted(leval
     }
 
 
-@pytest.mark.real
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs the real data next to the checkout")
 def test_the_real_l_eval_is_aligned():
     auditor = Auditor(leval.FINDINGS)

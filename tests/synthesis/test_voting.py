@@ -92,7 +92,6 @@ def test_rows_are_read_back_and_count_the_same(tmp_path):
         assert row.source["insert_index"] == 3
 
 
-@pytest.mark.real
 @pytest.mark.skipif(not SAMPLE.is_dir(), reason="needs the real sample next to the checkout")
 def test_the_released_rows_count_as_they_were_recorded():
     rows = [row.comparison for part in ("train", "eval") for row in read(SAMPLE / part)]

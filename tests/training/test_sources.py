@@ -386,7 +386,6 @@ def by_words(texts) -> Tokenizer:
     return Tokenizer.from_backend(backend)
 
 
-@pytest.mark.real
 @pytest.mark.skipif(not SAMPLE.is_dir(), reason="the LongRM sample does not lie beside the checkout")
 def test_rows_of_the_sample_without_contrast_are_counted(opened):
     """Every judge of 5 of the 16 rows gave the same score, by their column `scores`."""

@@ -173,7 +173,7 @@ def share_interval(sample: RatioSample, group: IntArray) -> tuple[float, float]:
     1 few groups deviate from the others, and D is hardly known: its estimate is raised to a t limit, but at most to
     `assumed_design`. Where most rows are at one end, the limit on the other side is never nearer to that end than if
     all were. The limit on the side of the nearer end has `expanded_reach`. The constants are those with which the
-    designs of `perf/calibration.py` are covered in 93%.
+    designs of `experiments/calibration.py` are covered in 93%.
     """
     rows, groups, value = group.size, int(group.max()) + 1, sample.value
     residual = sample.total - value * sample.weight

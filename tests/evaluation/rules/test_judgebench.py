@@ -33,7 +33,6 @@ def test_sums_of_two_trials_by_hand(asked, judgment):
     assert judgebench([], "verdict")["overall_percent"] is None
 
 
-@pytest.mark.real
 @pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded judgments are not next to the checkout")
 @pytest.mark.parametrize(
     ("judge", "published"),

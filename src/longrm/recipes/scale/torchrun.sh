@@ -5,4 +5,4 @@ set -euo pipefail
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=1800 # seconds from SIGTERM until torchrun kills its processes
 
 torchrun --standalone --nproc-per-node 8 --max-restarts 3 -m longrm train preference \
-  --config recipes/scale/8-a100.toml --out runs/8-a100
+  --config scale/8-a100 --out runs/8-a100

@@ -1,8 +1,9 @@
 """Tasks that no shallow rule answers: both values of a question have the same support but for what the text says.
 
 Both occur equally often, in the same kind of sentence, near the asked name, in either order and at any distance from
-it. So the rules of `longrm.reward_models.shallow_rules` are at chance, at every depth (`perf/shallow_rules.py`). Rules
-that know the forms of `exchange` are not: the value that follows the asked giver's name is wrong in 7 of 12 cases.
+it. So the rules of `longrm.reward_models.shallow_rules` are at chance at every depth, as
+`experiments/shallow_rules.py` shows. Rules that know the forms of `exchange` are not: the value that follows the asked
+giver's name is wrong in 7 of 12 cases.
 """
 
 from longrm.worlds.prose.tasks import MOVED_THINGS, REPORT_FACTS, Case, Names, Point, ProseFact, capital

@@ -1,4 +1,4 @@
-"""Draws the figures of `docs/` from `results/`: `figure.py training_speed` or `figure.py real_model`.
+"""Draws figures from the results of `perf/` and `experiments/`: `figure.py training_speed` or `figure.py real_model`.
 
 Each is drawn for light and for dark pages.
 """
@@ -12,8 +12,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-HERE = Path(__file__).parent
-RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
+DOCS = Path(__file__).parent
 PANEL = (180, 200)  # width and height in pixels
 MEASURED, IDEAL = "measured", "saved work alone"
 
@@ -28,7 +27,7 @@ COLORS = ("#4c84c4", "#d9822b", "#8f8f8f", "#3d9970")
 
 def training_speed() -> alt.HConcatChart:
     """A training step compared with separate sequences, over K, for each prompt length."""
-    rows = speed_rows(_lines("train_step_grid"))
+    rows = speed_rows(_lines("perf/results/train_step_grid.jsonl"))
     top = 1 + max(row["speedup"] for row in rows)
     return alt.hconcat(
         *(_speed_panel(rows, prompt, top) for prompt in sorted({row["prompt"] for row in rows}))
@@ -67,7 +66,7 @@ def _speed_panel(rows: Sequence[Mapping[str, Any]], prompt: int, top: float) -> 
 
 def real_model() -> alt.HConcatChart:
     """Pair accuracy of the real model by length, as published and after every training."""
-    rows = accuracy_rows(_lines("real_contrasts"), UNLOCK, ("trained",))
+    rows = accuracy_rows(_lines("experiments/results/real_contrasts.jsonl"), UNLOCK, ("trained",))
     return alt.hconcat(_accuracy_panel(rows, UNLOCK, "prose worlds, judged by likelihood", "trained on"))
 
 
@@ -117,8 +116,8 @@ def _accuracy_panel(
     return alt.layer(chance.encode(y="value:Q"), bars, lines).properties(title=title, width=330, height=240)
 
 
-def _lines(name: str) -> Iterable[dict[str, Any]]:
-    return map(json.loads, (RESULTS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+def _lines(file: str) -> Iterable[dict[str, Any]]:
+    return map(json.loads, (DOCS.parent / file).read_text(encoding="utf-8").splitlines())
 
 
 FIGURES: Mapping[str, Callable[[], alt.HConcatChart]] = {

@@ -1,4 +1,4 @@
-"""perf/real_judge.py with a tiny model and trainings of two steps."""
+"""experiments/real_judge.py with a tiny model and trainings of two steps."""
 
 import importlib
 import json
@@ -11,15 +11,15 @@ from longrm.runs.logs import GOLD, JUDGMENTS, Log
 from longrm.runs.records import GoldRecord, JudgmentRecord
 from longrm.types import Outcome, Trial
 
-PERF = Path(__file__).parents[2] / "perf"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
 @pytest.fixture
 def script():
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(PERF)
+        patch.syspath_prepend(EXPERIMENTS)
         yield importlib.import_module("real_judge")
-    for name in ("real_judge", "measuring"):
+    for name in ("real_judge", "recording"):
         sys.modules.pop(name, None)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 import trl
-from measuring import circumstances
+from recording import circumstances
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import longrm

@@ -1,4 +1,4 @@
-"""perf/real_model.py with a tiny model instead of the real one; nothing is downloaded."""
+"""experiments/real_model.py with a tiny model instead of the real one; nothing is downloaded."""
 
 import hashlib
 import importlib
@@ -16,15 +16,15 @@ from tests import tiny_gguf
 
 pytestmark = pytest.mark.full
 
-PERF = Path(__file__).parents[2] / "perf"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
 @pytest.fixture(scope="module")
 def script():
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(PERF)
+        patch.syspath_prepend(EXPERIMENTS)
         yield importlib.import_module("real_model")
-    for name in ("real_model", "real_exactness", "measuring"):
+    for name in ("real_model", "real_exactness", "recording"):
         del sys.modules[name]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import circumstances
+from recording import circumstances
 
 from longrm.benchmarks import Probe, ProbeCell
 from longrm.errors import LongRMError
@@ -29,7 +29,7 @@ from longrm.types import message_text
 from longrm.worlds import WorldPlan, generate
 from longrm.worlds.words_tokenizer import load_tokenizer
 
-RECIPES = Path(__file__).parents[1] / "recipes" / "smollm2"
+RECIPES = Path(__file__).parents[1] / "src/longrm/recipes/smollm2"
 TEMPLATE = RECIPES / "judge_pairwise.jinja"
 WORLD, TEXTS = "single-fact", ("minutes", "ledger", "mail", "chat")
 SHORT, LENGTHS = 128, (256, 512, 1024)

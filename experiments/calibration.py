@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy
-from measuring import circumstances
+from recording import circumstances
 
 from longrm.evaluation.estimates import metrics_for, ratio
 from longrm.evaluation.judge_behavior import DIFFERENCE, POWER, comparisons_needed, recommended

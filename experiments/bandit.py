@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measuring import circumstances
+from recording import circumstances
 
 import longrm
 from longrm.clients import Completion

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from measuring import circumstances
+from recording import circumstances
 
 import longrm
 from longrm.benchmarks import LoadedBenchmark

@@ -1,4 +1,4 @@
-"""perf/real_experiment.py with a tiny model, short contexts and a training of two steps."""
+"""experiments/real_experiment.py with a tiny model, short contexts and a training of two steps."""
 
 import importlib
 import json
@@ -16,7 +16,7 @@ from longrm.types import Comparison, Outcome
 
 pytestmark = pytest.mark.full
 
-PERF = Path(__file__).parents[2] / "perf"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 RECIPE = """
 objective = "preference"
 data.world = {name = ["single-fact"], texts = ["mail"], tokens_per_step = 300, responses_per_step = 4}
@@ -35,7 +35,7 @@ optimizer.steps = 1
 @pytest.fixture
 def script(tmp_path, monkeypatch):
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(PERF)
+        patch.syspath_prepend(EXPERIMENTS)
         found = importlib.import_module("real_experiment")
         (tmp_path / "recipes").mkdir()
         for arm in filter(None, (arm.recipe for arm in found.ARMS.values())):
@@ -47,7 +47,7 @@ def script(tmp_path, monkeypatch):
             found, "probes", lambda contexts, seed: {"trained": Probe(seed=9 + seed, cells=(cell,))}
         )
         yield found
-    for name in ("real_experiment", "real_preferences", "real_contrasts", "real_shortcut", "measuring"):
+    for name in ("real_experiment", "real_preferences", "real_contrasts", "real_shortcut", "recording"):
         sys.modules.pop(name, None)
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from measuring import circumstances
 from real_preferences import LONG, SHORT, write_inboxes, write_other_inboxes, write_pairs
+from recording import circumstances
 
 from longrm.benchmarks import Probe, ProbeCell
 from longrm.cli.terminal import progress
@@ -26,7 +26,7 @@ from longrm.runs.progress import Progress
 from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 
-RECIPES = Path(__file__).parents[1] / "recipes" / "smollm2"
+RECIPES = Path(__file__).parents[1] / "src/longrm/recipes/smollm2"
 TASKS = ("many-facts", "latest-update")
 OTHER_TASKS = ("two-hops", "citation", "who-said-it", "instruction")
 TEXTS, OTHER_TEXTS = ("minutes", "ledger", "mail", "chat"), ("code", "report")

@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="JSONL file to write")
     options = parser.parse_args()
     options.counts = load_tokenizer(options.tokenizer)
-    command = f"python perf/shallow_rules.py {shlex.join(sys.argv[1:])}".strip()
+    command = f"python experiments/shallow_rules.py {shlex.join(sys.argv[1:])}".strip()
     lines = []
     for world in options.worlds:
         for length in options.lengths:

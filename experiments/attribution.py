@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import circumstances, show
+from recording import circumstances, show
 
 from longrm.attribution import run
 from longrm.attribution.run import AttributionSettings, run_attribution

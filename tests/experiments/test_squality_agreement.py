@@ -7,7 +7,7 @@ import pytest
 
 from tests.benchmarks.conftest import REAL
 
-SCRIPT = Path(__file__).parents[2] / "perf" / "squality_agreement.py"
+SCRIPT = Path(__file__).parents[2] / "experiments" / "squality_agreement.py"
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,6 @@ def test_agreement_of_a_few_pairs(script):
     )
 
 
-@pytest.mark.real
 def test_the_published_rows(script, capsys, monkeypatch):
     if not (REAL / "squality").is_dir():
         pytest.skip("SQuALITY is not in ../shared/data")

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from measuring import circumstances
+from recording import circumstances
 from rubrics import by_criteria
 
 from longrm.cli.commands import cli

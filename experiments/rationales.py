@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from measuring import circumstances
+from recording import circumstances
 
 from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
 from longrm.clients import Completion

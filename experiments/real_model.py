@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import circumstances
 from real_exactness import CONTROL, GRID, TOLERANCE, Cell, RealModel, compare, is_exact, shows_the_fault
+from recording import circumstances
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from measuring import circumstances
+from recording import circumstances
 from scipy.stats import kendalltau, spearmanr
 
 import longrm

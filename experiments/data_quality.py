@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 import torch
-from measuring import circumstances
+from recording import circumstances
 from scipy import stats
 
 from longrm.benchmarks import Probe, ProbeCell

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import circumstances
+from recording import circumstances
 
 import longrm
 from longrm.errors import ConfigError, RunError

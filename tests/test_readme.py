@@ -16,6 +16,8 @@ from longrm.modeling.shapes import ModelShape
 from longrm.training.settings import TrainingSettings
 from longrm.worlds import words_tokenizer
 
+pytestmark = pytest.mark.full
+
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
@@ -65,7 +67,6 @@ def test_the_numbers_of_the_speed_table_are_measured():
     assert table == [(f"{times:.1f}", f"{100 * memory:.0f}") for times, memory in measured]
 
 
-@pytest.mark.full
 def test_the_commands_print_what_is_shown(tmp_path, monkeypatch):
     """Trains the demo's short model, then runs the console blocks in their order."""
     monkeypatch.chdir(tmp_path)

@@ -10,6 +10,8 @@ import pytest
 
 import longrm
 
+pytestmark = pytest.mark.full
+
 PAGE = (Path(__file__).parents[2] / "docs/api.md").read_text()
 
 

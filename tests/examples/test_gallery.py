@@ -10,6 +10,8 @@ import pytest
 import longrm
 from longrm.cli.commands import cli
 
+pytestmark = pytest.mark.full
+
 FOLDER = Path(__file__).parents[2] / "examples"
 STORIES = sorted(file.stem for file in FOLDER.glob("*.py"))
 
@@ -127,7 +129,6 @@ def printed(tmp_path_factory):
     return run
 
 
-@pytest.mark.full
 def test_the_tiny_models_differ_beyond_128_tokens(printed):
     accuracy = {row[0]: row[1] for row in table(printed("judge_my_rm"), "tokens  accuracy")}
     assert accuracy[128] > 90
@@ -137,14 +138,12 @@ def test_the_tiny_models_differ_beyond_128_tokens(printed):
     assert "At 256 tokens choose wide." in out
 
 
-@pytest.mark.full
 def test_grpo_raises_reward_and_truth(printed):
     first, *_, last = table(printed("grpo_long_rm"), "steps  reward")
     assert last[1] > first[1] + 1
     assert last[2] > first[2] + 10
 
 
-@pytest.mark.full
 def test_reinforcement_makes_a_better_judge(printed):
     (before, _), (after, _) = table(printed("train_judge_by_rl"), "right  same verdict")
     assert after > before + 5

@@ -24,6 +24,8 @@ from tests.examples.test_trl import SETTINGS
 
 from .conftest import TRAINERS
 
+pytestmark = pytest.mark.full
+
 TEXTS = [
     "B is wrong. [[A]]",
     "[[B]]",

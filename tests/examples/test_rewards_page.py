@@ -6,9 +6,13 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 from longrm.cli.commands import cli
 from longrm.data import read_demonstrations, write
 from longrm.worlds import WorldPlan, generate, words_tokenizer
+
+pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/rewards.md").read_text()

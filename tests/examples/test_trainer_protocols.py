@@ -17,6 +17,8 @@ import torch
 
 from .conftest import ROWS, TOO_LONG, TRAINERS
 
+pytestmark = pytest.mark.full
+
 
 def watch(reward):
     """Records, for every call of the model, the number of completions of each query."""

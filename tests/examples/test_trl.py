@@ -28,7 +28,10 @@ from tests.reward_models.test_generative import Script
 from .conftest import PROMPTS, plain_scores
 
 # TRL 1.16 uses a name that transformers has renamed.
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),
+]
 SETTINGS = {
     "num_generations": 4,
     "per_device_train_batch_size": 8,
@@ -138,7 +141,6 @@ def points_of(criterion, text):
     return 10 * (zlib.crc32(f"{criterion}: {text.strip()}".encode()) % 2)
 
 
-@pytest.mark.full
 def test_grpo_trains_on_a_checklist_and_a_length(policy, tmp_path):
     judged = []
 

@@ -11,6 +11,8 @@ from longrm.runs.logs import GOLD, JUDGMENTS, Log
 from longrm.runs.records import GoldRecord, JudgmentRecord
 from longrm.types import Outcome, Trial
 
+pytestmark = pytest.mark.full
+
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
@@ -43,7 +45,6 @@ def test_verdicts_are_counted_by_trial(script, tmp_path):
     assert script.verdicts(tmp_path, 512)["verdicts"] == 0
 
 
-@pytest.mark.full
 def test_a_model_is_trained_in_two_stages_and_judged(script, model, tmp_path, monkeypatch, capsys):
     def run(*arguments):
         flags = ["--model", model, "--out", tmp_path / "out", "--threads", "1"]

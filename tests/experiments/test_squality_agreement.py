@@ -7,6 +7,8 @@ import pytest
 
 from tests.benchmarks.conftest import REAL
 
+pytestmark = pytest.mark.full
+
 SCRIPT = Path(__file__).parents[2] / "experiments" / "squality_agreement.py"
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.full
 def test_a_dry_run_measures_every_part(tmp_path):
     done = subprocess.run(
         ["bash", ROOT / "perf/gpu/day_one.sh", "--dry", "--out", tmp_path],
@@ -56,7 +57,6 @@ def test_a_dry_run_measures_every_part(tmp_path):
     assert (tmp_path / name).read_text() == (ROOT / name).read_text()
 
 
-@pytest.mark.full
 def test_what_is_measured_replaces_what_was_assumed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "perf/gpu")
     day_one = importlib.import_module("day_one")

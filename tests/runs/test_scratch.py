@@ -1,9 +1,11 @@
 """Files and folders appear completely or not at all, and leftovers of killed processes are removed."""
 
+import os
 import signal
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +42,39 @@ def test_a_file_is_replaced_completely_or_not_at_all(tmp_path):
         file.write(b"%d" % (1 // 0))
     assert path.read_bytes() == b"one"
     assert names(path.parent) == ["out.jsonl"]
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """What a power cut leaves: the names and bytes of files at their last sync, by inode."""
+    synced = {}
+    fsync = os.fsync
+
+    def see(descriptor):
+        fsync(descriptor)
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        state = sorted(names(path)) if path.is_dir() else path.read_bytes()
+        synced[os.fstat(descriptor).st_ino] = state
+
+    monkeypatch.setattr(os, "fsync", see)
+    return lambda path: synced.get(path.stat().st_ino)
+
+
+def test_a_replaced_file_survives_a_power_cut(tmp_path, disk):
+    write_file(tmp_path / "out.json", "whole")
+    assert disk(tmp_path / "out.json") == b"whole"
+    assert disk(tmp_path) == ["out.json"], "its name, too"
+
+
+def test_a_new_folder_survives_a_power_cut(tmp_path, disk):
+    with new_folder(tmp_path / "model") as folder:
+        (folder / "part").mkdir()
+        (folder / "part/one").write_text("1")
+        (folder / "two").write_text("2")
+    model = tmp_path / "model"
+    assert (disk(model / "part/one"), disk(model / "two")) == (b"1", b"2")
+    assert (disk(model), disk(model / "part")) == (["part", "two"], ["one"])
+    assert "model" in disk(tmp_path)
 
 
 def test_the_scratch_file_of_a_killed_process_is_removed_with_the_next_write(tmp_path):

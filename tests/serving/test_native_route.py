@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import longrm
 from longrm.reward_models.kinds import JudgeSettings
@@ -45,6 +46,38 @@ def test_texts_are_messages_and_lists_are_lists(client, plain):
     )
     assert [len(one["scores"]) for one in several] == [1, 2]
     assert several[0]["scores"] == pytest.approx(answer["scores"][:1], abs=TOLERANCE)
+
+
+def counts(client):
+    """Samples of /metrics, but for the buckets of histograms."""
+    families = text_string_to_metric_families(client.get("/metrics").text)
+    samples = [sample for family in families for sample in family.samples]
+    return {
+        "/".join([sample.name.removeprefix("longrm:"), *sample.labels.values()]): sample.value
+        for sample in samples
+        if "le" not in sample.labels
+    }
+
+
+def test_metrics_count_what_was_answered(start):
+    client = start()
+    assert counts(client)["request_success_total"] == 0
+    sent = [*queries((30, 3), (40, 2)), queries((30, 3))[0]]
+    usage = [ask(client, body(query))["usage"] for query in sent]
+    assert client.post("/v1/scores", json={"prompt": "p", "responses": []}).status_code == 400
+    found = counts(client)
+    total = {name: sum(one[name] for one in usage) for name in usage[0]}
+    assert total["cached_tokens"] > 16, "the third request repeats the first"
+    assert found["prompt_tokens_total"] == found["request_prompt_tokens_sum"] == total["total_tokens"]
+    assert found["prompt_tokens_cached_total"] == found["prefix_cache_hits_total"] == total["cached_tokens"]
+    assert found["prefix_cache_queries_total"] == total["prompt_tokens"]
+    for name in ("request_success_total", "request_prompt_tokens_count", "e2e_request_latency_seconds_count"):
+        assert found[name] == 3
+    assert found["request_queue_time_seconds_count"] == 3
+    assert 0 < found["e2e_request_latency_seconds_sum"] < 60
+    assert found["request_failure_total/invalid"] == 1
+    assert found["num_requests_running"] == found["num_requests_waiting"] == 0
+    assert 0 < found["prefix_cache_bytes"] <= found["prefix_cache_max_bytes"]
 
 
 @pytest.mark.parametrize(

@@ -376,6 +376,30 @@ def test_the_best_responses_of_a_world_are_its_demonstrations(opened):
         assert demonstration.tokens.responses == [best]
 
 
+def test_rows_of_similar_length_follow_each_other_in_groups(tmp_path, opened):
+    """The setting and the order that a training reads: of 8 groups of 4, all but those at the ends are similar."""
+    path = tmp_path / "pairs.jsonl"
+    sizes = range(72, 72 + 32 * 8, 8)
+    write(
+        path,
+        [
+            row
+            for size in sizes
+            for row in generate(WorldPlan("records", size, seed=size), 1, words_tokenizer())
+        ],
+    )
+
+    def ranges(**data):
+        """Of every four rows in order, the longest prompt minus the shortest."""
+        source = opened(path=str(path), per_step=4, **data)
+        steps = [[len(example.tokens.prompt) for example in source.batch(step, 4096)] for step in range(8)]
+        assert sum(map(len, steps)) == 32
+        return sorted(max(step) - min(step) for step in steps)
+
+    assert ranges(group_by_length=4)[5] <= 40
+    assert ranges()[2] > 80
+
+
 def by_words(texts) -> Tokenizer:
     """A token for every word of the texts, between white space."""
     known = {

@@ -133,7 +133,7 @@ def _endpoint(service: ScoringService, routes: Sequence[Route]) -> Callable[[Req
 
 def _add_info_routes(app: FastAPI, service: ScoringService, settings: ServeSettings) -> None:
     worker, model = service.worker, service.worker.model
-    cache = getattr(model, "kept", None)
+    cache = getattr(model, "prefix_cache", None)
     info = {
         "model": service.name,
         "version": __version__,

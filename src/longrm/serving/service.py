@@ -88,7 +88,7 @@ class ScoringService:
             "num_requests_running": ("Prompts that the model reads now.", lambda: worker.running),
             "num_requests_waiting": ("Prompts that wait for the model.", lambda: worker.waiting),
         }
-        cache = getattr(worker.model, "kept", None)
+        cache = getattr(worker.model, "prefix_cache", None)
         if cache is not None:
             size = cache.block_bytes
             gauges["prefix_cache_bytes"] = ("Bytes in the cache.", lambda: len(cache.table) * size)

@@ -8,9 +8,9 @@ from longrm.benchmarks import Probe, ProbeCell
 from longrm.benchmarks.probe import comparisons, probe_parts
 from longrm.clients.remote_settings import Remote
 from longrm.evaluation.evaluate import Evaluation, own_tokenizer
-from longrm.evaluation.judge import Shard
 from longrm.evaluation.probe import contexts_of, default_lengths, probe_cells, token_progress
 from longrm.reward_models import JudgeSettings
+from longrm.runs.resumable import Shard
 
 
 def evaluation(model="baseline:longest", **given):

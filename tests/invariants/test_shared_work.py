@@ -12,8 +12,8 @@ from longrm.errors import ConfigError, DataError
 from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.reward_models.baselines import Baseline
 from longrm.runs.logs import read_judgments
+from longrm.runs.resumable import ResumableRun
 from longrm.runs.workers import WorkerGroup
-from longrm.scoring import scored_file
 from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
@@ -147,7 +147,7 @@ def test_a_killed_scoring_is_continued_by_any_number_of_processes(tmp_path, data
 
 def test_a_lost_part_is_an_error(tmp_path, data, monkeypatch):
     """Negative control: without joining the parts, the rows of other processes are missing."""
-    monkeypatch.setattr(scored_file, "join_parts", lambda *_: None)
+    monkeypatch.setattr(ResumableRun, "_join", lambda run: None)
     settings = ScoreSettings(model="baseline:overlap", data=str(data))
     with pytest.raises(DataError, match=r"data.jsonl, line \d+"):
         together(lambda place: score_file(settings, tmp_path / "all.jsonl", workers=place))
@@ -167,7 +167,7 @@ def files(folder):
 
 def test_an_evaluation_by_several_is_that_of_one(tmp_path, evaluation):
     one = run_evaluation(evaluation, tmp_path / "one").to_dict()
-    results = together(lambda place: run_evaluation(evaluation, tmp_path / "all", place=place).to_dict())
+    results = together(lambda place: run_evaluation(evaluation, tmp_path / "all", workers=place).to_dict())
     assert results == [one] * COUNT
     assert files(tmp_path / "all") == files(tmp_path / "one")
     assert not list((tmp_path / "all").glob("*part*"))
@@ -179,7 +179,7 @@ def test_a_killed_evaluation_is_continued_by_any_number_of_processes(tmp_path, e
     run_evaluation(evaluation, tmp_path / "one")
     first = mortal(100)
     alone = lambda: run_evaluation(evaluation, tmp_path / "cut")  # noqa: E731
-    several = lambda: together(lambda place: run_evaluation(evaluation, tmp_path / "cut", place=place))  # noqa: E731
+    several = lambda: together(lambda place: run_evaluation(evaluation, tmp_path / "cut", workers=place))  # noqa: E731
     with pytest.raises(Killed):
         several() if then == "alone" else alone()
     logged = {record.id for record in read_judgments(tmp_path / "cut")}
@@ -211,4 +211,4 @@ def test_ways_to_share_work_that_cannot_be_combined_are_errors(tmp_path, data, s
 def test_only_one_process_evaluates_with_a_server(tmp_path, data):
     settings = Evaluation(model="openai:http://127.0.0.1:9/v1#x", bench=f"file:{data}")
     with pytest.raises(ConfigError):
-        run_evaluation(settings, tmp_path / "x", place=WorkerGroup(1, 2))
+        run_evaluation(settings, tmp_path / "x", workers=WorkerGroup(1, 2))

@@ -1,12 +1,11 @@
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from longrm.errors import RunError
 from longrm.runs import logs
-from longrm.runs.logs import GOLD, JUDGMENTS, Log, join_parts, part_of, parts_of, read_judgments, to_line
+from longrm.runs.logs import GOLD, JUDGMENTS, Log, read_judgments, to_line
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord, StepRecord
 from longrm.types import Cut, Outcome, Span, Trial
 
@@ -128,44 +127,3 @@ def test_a_judgment_that_does_not_fit_its_gold_is_named(tmp_path):
     write(tmp_path / GOLD, [GoldRecord("a", (1, 2, 3))])
     with pytest.raises(RunError, match=r"judgments\.jsonl.*'?a'?"):
         read_judgments(tmp_path)
-
-
-@dataclass(frozen=True)
-class Line:
-    number: int
-
-
-def put(path, *numbers):
-    write(path, [Line(number) for number in numbers])
-
-
-def test_the_first_process_writes_the_log_and_the_others_parts_that_join_it(tmp_path):
-    path = tmp_path / "scores.jsonl"
-    for rank in range(3):
-        put(part_of(path, rank), rank, rank + 10)
-    put(tmp_path / "other.part-1.jsonl", 99)
-    assert len(parts_of(path)) == 2
-    join_parts(path, Line)
-    assert [line.number for line in Log(path, Line)] == [0, 10, 1, 11, 2, 12]
-    assert not parts_of(path)
-    assert (tmp_path / "other.part-1.jsonl").exists()
-
-
-def test_a_partial_last_line_is_ignored_and_a_damaged_line_is_an_error(tmp_path):
-    path = tmp_path / "scores.jsonl"
-    put(part_of(path, 1), 1)
-    with part_of(path, 1).open("ab") as file:
-        file.write(b'{"numb')
-    join_parts(path, Line)
-    assert [line.number for line in Log(path, Line)] == [1]
-    part_of(path, 2).write_bytes(b'{"numb\n')
-    with pytest.raises(RunError, match=r"part-2.jsonl, line 1: "):
-        join_parts(path, Line)
-
-
-def test_joining_that_was_killed_is_done_again(tmp_path):
-    path = tmp_path / "scores.jsonl"
-    put(part_of(path, 1), 1, 2)
-    put(path, 0, 1)  # as one that was killed left it
-    join_parts(path, Line)
-    assert {line.number for line in Log(path, Line)} == {0, 1, 2}

@@ -86,7 +86,7 @@ def command(
 
     settings = resolve(Evaluation, config_file, assignments, flags)
     with shared_work() as (group, report):
-        summary = run_evaluation(settings, out, place=group, progress=report)
+        summary = run_evaluation(settings, out, workers=group, progress=report)
     if group.is_main_process:
         print_result(summary, out, as_json=as_json)
 

@@ -65,11 +65,11 @@ def command(
     """
     from longrm.benchmarks.probe import probe_parts
     from longrm.evaluation.evaluate import Evaluation, load_benchmark, run_evaluation
-    from longrm.evaluation.judge import Shard
     from longrm.evaluation.probe import COMPARISONS, probe_cells, token_progress
     from longrm.evaluation.summary_schema import MeasuredWith
     from longrm.report.formatting import listed, measured_with
     from longrm.reward_models.kinds import writes_verdicts
+    from longrm.runs.resumable import Shard
 
     flags |= {"model": model, "bench": "probe"}
     if is_main_process():
@@ -98,6 +98,6 @@ def command(
                 )
             echo("Loading the model. Rate and time left count context tokens.", err=True)
             report = token_progress(parts, shard, report)
-        summary = run_evaluation(settings, out, bench=bench, place=group, progress=report)
+        summary = run_evaluation(settings, out, bench=bench, workers=group, progress=report)
     if group.is_main_process:
         print_result(summary, out, as_json=as_json)

@@ -12,12 +12,14 @@ from longrm.errors import ConfigError, DataError
 from longrm.evaluation.judge import Shard, ShardName, finish, join_logs, judge_comparisons
 from longrm.evaluation.read_run import Run
 from longrm.evaluation.rules import RULES
+from longrm.evaluation.judge import LOGS
 from longrm.evaluation.summary_schema import EvaluationSummary, load_summary
 from longrm.evaluation.trials import JudgingSettings
 from longrm.reward_models import Compress, JudgeSettings, RewardModel
 from longrm.runs.folder import CACHE, RunFolder, claimed_once
 from longrm.runs.progress import Progress, no_progress
-from longrm.runs.workers import WorkerGroup, check_seen
+from longrm.runs.resumable import ResumableRun, Shard
+from longrm.runs.workers import WorkerGroup
 
 
 class JudgedBenchmark(Config):
@@ -99,7 +101,7 @@ def run_evaluation(
     *,
     bench: LoadedBenchmark | None = None,
     model: RewardModel | None = None,
-    place: WorkerGroup | None = None,
+    workers: WorkerGroup | None = None,
     progress: Progress = no_progress,
 ) -> EvaluationSummary:
     """Evaluates a reward model on a benchmark into the run folder `out`, or continues the run there.
@@ -109,13 +111,13 @@ def run_evaluation(
         out: The run folder.
         bench: The benchmark, if the caller has already loaded it.
         model: The reward model, if the caller has it in memory; the settings contain its name.
-        place: This process among those that share the comparisons; alone by default.
+        workers: This process among those that share the comparisons; alone by default.
         progress: Called after every batch.
     """
-    place = place or WorkerGroup()
+    workers = workers or WorkerGroup()
     if (settings.model is None) == (settings.recorded is None):
         raise ConfigError("an evaluation needs either --model or --recorded")
-    if place.count > 1:
+    if workers.count > 1:
         refuse_server(settings.model, "torchrun")
     bench = bench or load_benchmark(settings)
     assert not bench.rule or bench.rule in RULES, f"no scoring rule {bench.rule!r}"
@@ -126,18 +128,15 @@ def run_evaluation(
         model = RecordedRewardModel(Path(settings.recorded))
         if not any(model.orders(one.id) for one in bench.comparisons):  # before there is a run folder
             raise DataError(f"no comparison of '{bench.name}' is in the record {settings.recorded}")
-    with claimed_once(RunFolder(out, "evaluation", settings), place) as folder:
+    with claimed_once(RunFolder(out, "evaluation", settings), workers) as folder:
         judge = model or load_judge(settings, bench, out)
-        if place.is_main_process:
+        if workers.is_main_process:
             folder.record(model=judge.provenance, bench=bench.provenance)
-            join_logs(folder)
-        place.wait()  # until the main process has claimed the folder and joined the parts of killed processes
-        check_seen(out)
-        judged = judge_comparisons(bench, judge, folder, settings.judging, shard, place, progress)
-        place.wait()
-        if place.is_main_process:
-            finish(bench, judge, folder, settings.judging, shard, *judged)
-        place.wait()  # for the summary
+        run = ResumableRun(out, LOGS, workers)
+        judged = judge_comparisons(bench, judge, run, settings.judging, shard, progress)
+        if workers.is_main_process:
+            finish(bench, judge, folder, run, settings.judging, shard, *judged)
+        workers.wait()  # for the summary
         summary = load_summary(out)
         assert isinstance(summary, EvaluationSummary), "this run wrote it"
         return summary

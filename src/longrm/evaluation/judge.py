@@ -1,11 +1,10 @@
 """Judges every comparison of a benchmark, resumably, and writes the results."""
 
 import hashlib
-import re
 from collections import ChainMap, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Self
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
@@ -21,28 +20,18 @@ from longrm.judging.judge_prompts import stated_answers
 from longrm.reward_models import RewardModel
 from longrm.reward_models.trials import to_scores
 from longrm.runs.folder import RunFolder
-from longrm.runs.logs import (
-    EXAMPLES,
-    GOLD,
-    JUDGMENTS,
-    Log,
-    gold_record,
-    join_parts,
-    part_of,
-    rearrange,
-    to_line,
-)
+from longrm.runs.logs import EXAMPLES, GOLD, JUDGMENTS, gold_record, to_line
 from longrm.runs.progress import Progress
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
-from longrm.runs.workers import WorkerGroup
+from longrm.runs.resumable import ResumableRun, Shard, Written, unique
 from longrm.types import Comparison, Outcome, margin, message_text
 
 # A batch is judged between two writes to the log: large enough for the model to share prefixes, small enough that a
 # killed run loses minutes at most.
 _BATCH_COMPARISONS = 64
 _BATCH_CHARACTERS = 400_000
-LOGS: dict[str, type[Any]] = {JUDGMENTS: JudgmentRecord, GOLD: GoldRecord, EXAMPLES: ExampleRecord}
-"""The logs of an evaluation, each with the type of its records."""
+LOGS: dict[str, type[Any]] = {EXAMPLES: ExampleRecord, GOLD: GoldRecord, JUDGMENTS: JudgmentRecord}
+"""The logs of an evaluation, each with the type of its records, in the order in which they are written."""
 
 Verdict = Literal["right", "wrong", "tied", "no answer", "no gold"]
 """How the response judged best compares with gold."""
@@ -96,25 +85,6 @@ class ExampleSample:
         return True
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class Shard:
-    """Shard `number` of `count`, from 1. Batches are dealt out in turn, so every shard has all lengths."""
-
-    number: int
-    count: int
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Reads I/N, such as 2/4; `ConfigError` if it is something else."""
-        found = re.fullmatch(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})", text)
-        if found is None or int(found[1]) > int(found[2]):
-            raise ConfigError(f"a shard is I/N with I from 1 to N, such as 2/4; got '{text[:40]}'")
-        return cls(int(found[1]), int(found[2]))
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.count}"
-
-
 ShardName = Annotated[str, AfterValidator(lambda text: str(Shard.parse(text)))]
 """A setting that names a shard, such as "2/4"."""
 
@@ -123,13 +93,13 @@ def finish(
     bench: LoadedBenchmark,
     model: RewardModel,
     folder: RunFolder,
+    run: ResumableRun,
     judging: JudgingSettings,
     shard: Shard | None,
     ranks: Mapping[str, tuple[int, ...] | None],
     batches: Mapping[str, Any],
 ) -> None:
-    """Puts the logs of all processes in order and summarizes them; the last arguments are from `judge_comparisons`."""
-    join_logs(folder)
+    """Puts the logs in order and summarizes them; the last arguments are from `judge_comparisons`."""
     if not ranks:
         if shard is None or not batches["batches"]:
             findings = bench.audit.findings.values() if bench.audit is not None else ()
@@ -140,7 +110,7 @@ def finish(
         raise ConfigError(
             f"shard {shard} is empty: '{bench.name}' has {number} batches; omit this shard and merge the first {number}"
         )
-    records = {record.id: record for record in Log(folder.path / JUDGMENTS, JudgmentRecord)}
+    records = {record.id: record for record in run.read(JUDGMENTS)}
     if stale := records.keys() - ranks.keys():
         raise DataError(
             f"'{bench.name}' no longer has {len(stale)} comparisons of the run, such as '{min(stale)}'; choose "
@@ -160,8 +130,8 @@ def finish(
     sample = ExampleSample(judging.examples)
     shown = [record.id for record in judged if sample.keeps(record)]
     # Comparisons that were retried after an error, or judged by another process, move to their place in the order.
-    for name, kind in LOGS.items():
-        rearrange(folder.path / name, kind, shown if name == EXAMPLES else ranks)
+    for name in LOGS:
+        run.arrange(name, shown if name == EXAMPLES else ranks)
     if shard is not None:
         folder.record(shard=batches)
     if bench.reading is not None:
@@ -206,100 +176,89 @@ def conclude(
     return summary
 
 
-def join_logs(folder: RunFolder) -> None:
-    """Appends the parts that processes wrote, perhaps before they were killed, to the logs."""
-    for name, kind in LOGS.items():
-        join_parts(folder.path / name, kind)
-
-
 def judge_comparisons(
     bench: LoadedBenchmark,
     model: RewardModel,
-    folder: RunFolder,
+    run: ResumableRun,
     judging: JudgingSettings,
     shard: Shard | None,
-    place: WorkerGroup,
     progress: Progress,
 ) -> tuple[dict[str, tuple[int, ...] | None], dict[str, Any]]:
-    """Reads all comparisons, and judges and logs those that this process takes and that have no answer yet.
-
-    Batches are cut the same way whatever the log contains, and a batch that was written partly is judged again
-    completely, so that a resumed run ends with the bytes of an uninterrupted one. Several processes judge one batch
-    each at a time, and together write what one would have written. A shard judges complete batches, too.
+    """Reads all comparisons, and judges and logs those of the shard that have no answer yet.
 
     Returns the gold ranks of the shard's comparisons, by id; and what every shard records about the whole run, so that
     a merge can check it: the sizes of all batches, and a digest of all gold.
     """
     judge, sample = TrialJudge(model, judging), ExampleSample(judging.examples)
-    logged = Log(folder.path / JUDGMENTS, JudgmentRecord)
-    answered = {record.id: record for record in logged if record.outcome is not Outcome.ERROR}
-    known = {record.id: record for record in Log(folder.path / GOLD, GoldRecord)}
-    kept = {record.id for record in Log(folder.path / EXAMPLES, ExampleRecord)}
-    total = (bench.total or 0) if shard is None else 0
-    done, pending = len(answered), set[str]()
-    seen, ranks = set[str](), dict[str, tuple[int, ...] | None]()
-    sizes, digest, pieces = list[int](), hashlib.sha256(), 0
+    # A comparison that ended in an error is judged again.
+    answered = {record.id: record for record in run.read(JUDGMENTS) if record.outcome is not Outcome.ERROR}
+    known = {record.id: record for record in run.read(GOLD)}
+    kept = {record.id for record in run.read(EXAMPLES)}
+    ranks = dict[str, tuple[int, ...] | None]()
+    sizes, digest = list[int](), hashlib.sha256()
+    golds: list[GoldRecord] = []  # of the latest batch
 
-    def report(share: float = 0.0) -> None:  # of the batch that is being judged
-        progress(f"judging {bench.name}", done + int(share * len(pending)), total)
-
-    report()
-    model.on_progress = report
-    with (
-        Log(part_of(folder.path / JUDGMENTS, place.rank), JudgmentRecord) as judgments,
-        Log(part_of(folder.path / GOLD, place.rank), GoldRecord) as gold,
-        Log(part_of(folder.path / EXAMPLES, place.rank), ExampleRecord) as examples,
-    ):
-        for number, batch in enumerate(_batches(bench.comparisons)):
-            golds = []
-            for comparison in batch:
-                if comparison.id in seen:
-                    raise DataError(f"{bench.name}: two comparisons have the id '{comparison.id}'")
-                if comparison.role == "judgment":
-                    raise DataError(
-                        f"{bench.name}: the responses of '{comparison.id}' are judgments, which are training data for "
-                        "a generative reward model, not evaluation data"
-                    )
-                length_and_depth(comparison)  # an error if the metadata are not valid
-                seen.add(comparison.id)
-                golds.append(gold_record(comparison, stated_answers(comparison) if model.solves else ()))
-                if changed := golds[-1].changed_from(known.get(comparison.id, golds[-1])):
-                    raise DataError(
-                        f"{bench.name}: the {changed} of '{comparison.id}' differs from {GOLD} of the run; choose "
-                        "another --out"
-                    )
+    def batches() -> Iterator[list[Comparison]]:
+        """Those of the shard; all are checked."""
+        nonlocal golds
+        for number, batch in enumerate(_batches(unique(bench.comparisons))):
+            golds = [_checked_gold(one, bench.name, model.solves, known) for one in batch]
             sizes.append(len(batch))
             if shard is not None:
                 for one in golds:
                     digest.update(to_line(one))
-            mine = shard is None or number % shard.count == shard.number - 1
-            pending = {comparison.id for comparison in batch} - answered.keys() if mine else set()
-            if mine:
-                ranks.update((one.id, one.ranks) for one in golds)
-                mine = place.takes(pieces)
-                pieces += 1
-            fresh: list[JudgmentRecord] = []
-            if mine and pending:
-                # All of the batch, so that prefixes are shared and votes seeded as in an uninterrupted run.
-                fresh = [record for record in judge.records(batch) if record.id in pending]
-            else:
-                judge.passes(batch)
-            judged = ChainMap({record.id: record for record in fresh}, answered)
-            # For every batch, not just this process's own: one sample is drawn from all comparisons.
-            sampled = [
-                example_of(one)
-                for one in batch
-                if one.id in judged and sample.keeps(replace(judged[one.id], ranks=one.ranks))
-            ]
-            if mine:
-                examples.append(*(example for example in sampled if example.id not in kept))
-                gold.append(*(one for one in golds if one.id not in known))
-                judgments.append(*fresh)  # last: a logged judgment is not repeated
-            done = len(answered) + place.add_done(len(pending) if mine else 0)
-            pending = set()
-            report()
+                if number not in shard:
+                    judge.passes(batch)
+                    continue
+            ranks.update((one.id, one.ranks) for one in golds)
+            yield batch
+
+    def sampled(batch: Sequence[Comparison], judged: Mapping[str, JudgmentRecord]) -> list[ExampleRecord]:
+        # Of every batch, other processes' too: one sample is drawn from all comparisons.
+        return [
+            example_of(one)
+            for one, gold in zip(batch, golds, strict=True)
+            if one.id in judged and sample.keeps(replace(judged[one.id], ranks=gold.ranks))
+        ]
+
+    def work(batch: Sequence[Comparison]) -> Written:
+        fresh = judge.records(batch)
+        examples = sampled(batch, ChainMap(answered, {record.id: record for record in fresh}))
+        return {EXAMPLES: examples, GOLD: golds, JUDGMENTS: fresh}
+
+    def skip(batch: Sequence[Comparison]) -> Written:
+        judge.passes(batch)
+        return {EXAMPLES: sampled(batch, answered)}
+
+    total = (bench.total or 0) if shard is None else 0
+    model.on_progress = run.report
+    run.run(
+        batches(),
+        work,
+        {EXAMPLES: kept, GOLD: known, JUDGMENTS: answered},
+        skip=skip,
+        progress=lambda done: progress(f"judging {bench.name}", len(answered) + done, total),
+    )
     model.on_progress = RewardModel.on_progress
     return ranks, {"batches": sizes, "gold_sha256": digest.hexdigest()}
+
+
+def _checked_gold(
+    comparison: Comparison, bench: str, solves: bool, known: Mapping[str, GoldRecord]
+) -> GoldRecord:
+    """The gold of a comparison; `DataError` if it cannot be judged, or differs from that of the run."""
+    if comparison.role == "judgment":
+        raise DataError(
+            f"{bench}: the responses of '{comparison.id}' are judgments, which are training data for a generative "
+            "reward model, not evaluation data"
+        )
+    length_and_depth(comparison)  # an error if the metadata are not valid
+    gold = gold_record(comparison, stated_answers(comparison) if solves else ())
+    if changed := gold.changed_from(known.get(comparison.id, gold)):
+        raise DataError(
+            f"{bench}: the {changed} of '{comparison.id}' differs from {GOLD} of the run; choose another --out"
+        )
+    return gold
 
 
 def _batches(comparisons: Iterable[Comparison]) -> Iterator[list[Comparison]]:

@@ -3,18 +3,17 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from longrm.config import changed_settings
 from longrm.errors import RunError
 from longrm.evaluation.evaluate import Evaluation
-from longrm.evaluation.judge import LOGS, ExampleSample, Shard, conclude
+from longrm.evaluation.judge import ExampleSample, LOGS, conclude
 from longrm.evaluation.read_run import Run
 from longrm.evaluation.summary_schema import EvaluationSummary
 from longrm.runs.folder import CONFIG, RunFolder, write_file
 from longrm.runs.logs import EXAMPLES, GOLD, JUDGMENTS, Log, to_line
+from longrm.runs.resumable import Shard, merged
 
 
 def merge_shards(folders: Sequence[Path], out: Path) -> EvaluationSummary:
@@ -44,17 +43,9 @@ def merge_shards(folders: Sequence[Path], out: Path) -> EvaluationSummary:
         if Shard(number, count) not in by_shard:
             raise RunError(f"shard {number}/{count} is missing; a merge needs the run folders of all {count}")
 
-    def in_turn(name: str) -> list[Any]:
-        """The records of all shards in the order of the whole run, batch by batch."""
-        sources = [iter(list(Log(run.path / name, LOGS[name]))) for run in shards]
-        records: list[Any] = []
-        for number, size in enumerate(batches):
-            records += islice(sources[number % len(sources)], size)
-        for source in sources:
-            records += source  # superfluous records fail the check below
-        return records
-
-    gold, judged = in_turn(GOLD), in_turn(JUDGMENTS)
+    gold, judged = (
+        [*merged([Log(run.path / name, LOGS[name]) for run in shards], batches)] for name in (GOLD, JUDGMENTS)
+    )
     gold_lines = b"".join(map(to_line, gold))
     digest = hashlib.sha256(gold_lines).hexdigest()
     if digest != gold_digest or [one.id for one in judged] != [one.id for one in gold]:

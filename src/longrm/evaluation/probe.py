@@ -12,10 +12,10 @@ from longrm.benchmarks import ProbeCell
 from longrm.benchmarks.probe import ProbePart, without_tokenizer
 from longrm.errors import ConfigError
 from longrm.evaluation.evaluate import Evaluation, evaluate, own_tokenizer, resolve_evaluation, tokens_read
-from longrm.evaluation.judge import Shard
 from longrm.evaluation.read_run import Run
 from longrm.reward_models import RewardModel
 from longrm.runs.progress import Progress
+from longrm.runs.resumable import Shard
 from longrm.worlds.prose.prose_world import reads_prose
 from longrm.worlds.words_tokenizer import load_tokenizer
 

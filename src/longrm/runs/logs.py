@@ -14,7 +14,6 @@ from longrm.errors import RunError
 from longrm.jsonl import append_lines, compact_line, cut_unfinished_line, whole_lines, writable
 from longrm.reading import reading, validation_problem
 from longrm.runs.records import JUDGMENT_FIELDS, TRIAL_FIELDS, GoldRecord, JudgmentRecord
-from longrm.runs.scratch import replacing
 from longrm.types import Comparison, Message, Response, Tool, Trial
 
 LoggedRecord = TypeVar("LoggedRecord")
@@ -103,38 +102,9 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
-def part_of(path: Path, rank: int) -> Path:
-    """The file that a process writes: the first one the log itself, the others a part next to it."""
-    return path if rank == 0 else path.with_name(f"{path.stem}{PART}{rank}{path.suffix}")
-
-
 def parts_of(path: Path) -> list[Path]:
     """The parts of a log, of processes that are running or were killed."""
     return sorted(path.parent.glob(f"{path.stem}{PART}*{path.suffix}"))
-
-
-def join_parts(path: Path, record_type: type[LoggedRecord]) -> None:
-    """Appends the parts of a log to it and deletes them.
-
-    After a kill in between, a part is joined again: the log may then have records twice, and readers use the last one.
-    """
-    for part in parts_of(path):
-        with Log(path, record_type) as log:
-            log.append(*Log(part, record_type))
-        part.unlink()
-
-
-def rearrange(path: Path, record_type: type[Any], wanted: Iterable[str]) -> None:
-    """Keeps the last line of every wanted id in a log, in the given order; skips ids that are not in the log."""
-    logged = [(record.id, offset) for offset, record in Log(path, record_type).with_offsets()]
-    last = dict(logged)
-    ordered = [(name, last[name]) for name in wanted if name in last]
-    if ordered == logged:
-        return
-    with writable(path), replacing(path) as new, path.open("rb") as old:
-        for _, offset in ordered:
-            old.seek(offset)
-            new.write(old.readline())
 
 
 def read_judgments(folder: Path) -> list[JudgmentRecord]:

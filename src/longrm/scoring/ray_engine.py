@@ -84,7 +84,7 @@ def scored_by_ray(
                 records = pickle.loads(row["records"])
                 if isinstance(records, LongRMError):
                     raise records
-                yield [record for record in records if record.number not in scores]
+                yield records
         except ray.exceptions.RayError as error:
             last = str(error).strip().splitlines()[-1]
             raise RunError(

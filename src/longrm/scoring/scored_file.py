@@ -4,12 +4,12 @@ import logging
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice, tee
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -25,13 +25,15 @@ from longrm.reading import STDIN_COPY, short
 from longrm.reward_models import Compress, JudgeSettings, RewardModel
 from longrm.reward_models.trials import to_scores
 from longrm.runs.folder import CACHE, RunFolder, claimed_once
-from longrm.runs.logs import Log, join_parts, part_of
+from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
+from longrm.runs.resumable import ResumableRun, Written
 from longrm.runs.scratch import discard
-from longrm.runs.workers import WorkerGroup, check_seen
+from longrm.runs.workers import WorkerGroup
 from longrm.types import Outcome, Query, query_of
 
 _log = logging.getLogger(__name__)
+SCORES_LOG = "scores.jsonl"
 
 # Rows between two writes to the log: a killed run loses no more.
 _ROWS_PER_BATCH = 16
@@ -144,36 +146,25 @@ def score_file(
     column = _free_column(reading, settings.column, input_columns)
     partial = out.with_name(out.name + ".partial")
     with claimed_once(RunFolder(partial, "scoring", settings), workers) as folder:
-        path = folder.path / "scores.jsonl"
-        if workers.is_main_process:
-            join_parts(path, ScoreRecord)
-        workers.wait()  # until the folder is claimed and the parts of the log are joined
-        check_seen(folder.path)
-        scores = RowScores(path)
+        run = ResumableRun(folder.path, {SCORES_LOG: ScoreRecord}, workers, key="number")
+        scores = RowScores(run.read(SCORES_LOG))
         before = sum(scores.done)
         if grouped and workers.is_main_process:
             _log_budget(settings.judge.group, reading, scores)
-        done = before
-
-        def report(rows: float = 0.0) -> None:  # of the batch that is being scored
-            progress("scoring", done + int(rows), 0)
-
-        report()
-        fresh = _new_records(model, settings, reading, scores, folder, workers, report)
-        with closing(fresh), Log(part_of(path, workers.rank), ScoreRecord) as log:
-            for records in fresh:
-                log.append(*records)
-                done = before + workers.add_done(len(records))
-                report()
-        workers.wait()
+        some, work = _scoring(model, settings, reading, scores, folder, workers, run)
+        with closing(some):
+            done = run.run(
+                some, work, {SCORES_LOG: scores}, progress=lambda rows: progress("scoring", before + rows, 0)
+            )
         if not workers.is_main_process:
             return None
-        total = before + workers.add_done(0)
-        progress("scoring", total, total)
-        join_parts(path, ScoreRecord)
+        progress("scoring", before + done, before + done)
         counts = RowCounts(reading.format)
         write_selected(
-            out, _scored_rows(reading, RowScores(path), column, by, grouped, counts), select, counts
+            out,
+            _scored_rows(reading, RowScores(run.read(SCORES_LOG)), column, by, grouped, counts),
+            select,
+            counts,
         )
         reading.skipped.log()
     if not counts.outcomes[Outcome.ERROR]:
@@ -221,18 +212,28 @@ class ScoreRecord:
     standard_errors: tuple[float, ...] = ()  # of the scores; with `judge.group` only
 
 
-ScoreBatch = list[tuple[int, Query]]
-"""Numbers and queries of rows that are always scored together: rounding may depend on the batch."""
+class NumberedQuery(NamedTuple):
+    """A row to score."""
+
+    number: int
+    query: Query
 
 
-def batches(rows: Iterable[ComparisonRow]) -> Iterator[ScoreBatch]:
+ScoreBatch = list[NumberedQuery]
+"""Rows that are always scored together: rounding may depend on the batch."""
+
+
+def batches(rows: Iterable[ComparisonRow]) -> Generator[ScoreBatch]:
     """Cuts rows into batches, in the same way whatever has been scored already: a resumed run gives the same bytes."""
     stream = iter(rows)
     while some := list(islice(stream, _ROWS_PER_BATCH)):
-        yield [(row.number, query_of(row.comparison, range(len(row.comparison.responses)))) for row in some]
+        yield [
+            NumberedQuery(row.number, query_of(row.comparison, range(len(row.comparison.responses))))
+            for row in some
+        ]
 
 
-def score(batch: ScoreBatch, model: RewardModel) -> list[ScoreRecord]:
+def score(batch: Sequence[NumberedQuery], model: RewardModel) -> list[ScoreRecord]:
     """Scores every row, in several orders where the model sees the order."""
     numbers, queries = zip(*batch, strict=True)
     return [
@@ -249,8 +250,8 @@ class RowScores:
             the log but not done: the next run tries it again.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._log = Log(path, ScoreRecord)
+    def __init__(self, log: Log[ScoreRecord]) -> None:
+        self._log = log
         self._offsets = array("q")
         self.done = bytearray()
         for offset, record in self._log.with_offsets():
@@ -277,38 +278,29 @@ class RowScores:
         return zip(mine, self._log.at(map(offset, theirs)), strict=True)
 
 
-def _new_records(
+def _scoring(
     model_name: str,
     settings: ScoreSettings,
     reading: ComparisonReader,
     scores: RowScores,
     folder: RunFolder,
     workers: WorkerGroup,
-    report: Callable[[float], None],
-) -> Generator[list[ScoreRecord]]:
-    """Scores every row that is not done, on this process's share of the batches or by Ray.
-
-    `report` is called with the number of rows of a batch that are done.
-    """
+    run: ResumableRun,
+) -> tuple[Generator[Sequence[Any]], Callable[[Sequence[Any]], Written]]:
+    """The batches, and what scores one of them. Ray schedules batches itself, so its batches come as records."""
     if settings.engine == "ray":
         from longrm.scoring.ray_engine import scored_by_ray
 
         pinned = reward_models.pinned(model_name)
         if pinned != model_name:
             folder.record(model={"commit": pinned.rpartition("@")[2]})
-        yield from scored_by_ray(pinned, settings, reading, scores)
-        return
+        return scored_by_ray(pinned, settings, reading, scores), lambda records: {SCORES_LOG: records}
     remote = settings.remote.cached_in(folder.path / CACHE)  # a continued run does not pay twice
     model = reward_models.load(model_name, judge=settings.judge, remote=remote, compress=settings.compress)
     if workers.is_main_process:
         folder.record(model=model.provenance)
-    fresh: set[int] = set()
-    model.on_progress = lambda share: report(share * len(fresh))
-    for number, batch in enumerate(batches(reading)):
-        if workers.takes(number):
-            # Rows that are done are scored again with the others of their batch, and dropped.
-            fresh = {row for row, _ in batch if row not in scores}
-            yield [record for record in score(batch, model) if record.number in fresh] if fresh else []
+    model.on_progress = run.report
+    return batches(reading), lambda batch: {SCORES_LOG: score(batch, model)}
 
 
 def _log_budget(group: str, reading: ComparisonReader, scores: RowScores) -> None:

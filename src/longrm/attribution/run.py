@@ -44,6 +44,7 @@ from longrm.runs.folder import RunFolder
 from longrm.runs.logs import EXAMPLES, Log, text_digest
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import UNDEFINED, Estimate, ExampleRecord
+from longrm.runs.resumable import ResumableRun, Written
 from longrm.types import Comparison, Judgment, Outcome, Query, Span, query_of, text_of
 from longrm.worlds.words_tokenizer import load_tokenizer
 
@@ -100,28 +101,35 @@ def run_attribution(
         if settings.attention:
             _measure_attention(judge, chosen, out, progress)
             write_attention_table(attention_of(out), out / ATTENTION_TABLE)
-        log, texts = Log(out / ATTRIBUTIONS, AttributionRecord), Log(out / EXAMPLES, ExampleRecord)
-        done = {one.id: one for one in log if not one.detail.startswith(f"{Outcome.ERROR}:")}
-        kept = {example.id for example in texts}
-        left = [one for one in chosen if one.id not in done]
+        run = ResumableRun(out, {EXAMPLES: ExampleRecord, ATTRIBUTIONS: AttributionRecord})
+        found = {
+            one.id: one for one in run.read(ATTRIBUTIONS) if not one.detail.startswith(f"{Outcome.ERROR}:")
+        }
+        done = {EXAMPLES: {one.id for one in run.read(EXAMPLES)}, ATTRIBUTIONS: frozenset(found)}
+        left = [one for one in chosen if one.id not in found]
         most = {one.id: prompts_at_most(len(context_sentences(_query(one))), MASKS) for one in left}
         _log_cost(left, most, judge, count)
         before = 0
-        with log, texts:
-            for number, comparison in enumerate(chosen):
-                progress("attribute", number, len(chosen))
-                if comparison.id in most:
 
-                    def report(prompts: int, before: int = before) -> None:
-                        progress("prompts", before + prompts, sum(most.values()), "at most")
+        def work(batch: Sequence[Comparison]) -> Written:
+            nonlocal before
+            (comparison,) = batch
 
-                    done[comparison.id] = _attributed(judge, comparison, settings.removal, count, report)
-                    log.append(done[comparison.id])
-                    before += most[comparison.id]  # prompts that were not needed count as done
-                if comparison.id not in kept:
-                    texts.append(example_of(comparison))
-        progress("attribute", len(chosen), len(chosen))
-        records = [done[comparison.id] for comparison in chosen]
+            def report(prompts: int) -> None:
+                progress("prompts", before + prompts, sum(most.values()), "at most")
+
+            found[comparison.id] = _attributed(judge, comparison, settings.removal, count, report)
+            before += most[comparison.id]  # prompts that were not needed count as done
+            return {ATTRIBUTIONS: [found[comparison.id]], EXAMPLES: [example_of(comparison)]}
+
+        run.run(
+            [[comparison] for comparison in chosen],
+            work,
+            done,
+            progress=lambda count: progress("attribute", len(chosen) - len(left) + count, len(chosen)),
+        )
+        run.arrange(ATTRIBUTIONS, [comparison.id for comparison in chosen])
+        records = [found[comparison.id] for comparison in chosen]
         summary = summary_of(records, judge.name, bench.name)
         folder.write_summary(summary.to_dict())
     return records, summary, {comparison.id: comparison for comparison in chosen}
@@ -283,20 +291,26 @@ def _measure_attention(
             f"--attention requires comparisons with evidence and gold ranks, as in rows of longrm world; none of "
             f"{len(comparisons):,} has both"
         )
-    log = Log(out / ATTENTION, AttentionRecord)
-    records = {record.id: record for record in log}
-    with log:
-        for number, one in enumerate(known):
-            progress("attend", number, len(known))
-            if one.id not in records:
-                attended, detail = None, ""
-                try:
-                    attended = attended_by(model, one)
-                except DataError as error:
-                    detail = str(error)
-                records[one.id] = AttentionRecord(one.id, attended, detail, _digest(one))
-                log.append(records[one.id])
-    progress("attend", len(known), len(known))
+    run = ResumableRun(out, {ATTENTION: AttentionRecord})
+    records = {record.id: record for record in run.read(ATTENTION)}
+    before = frozenset(records)
+
+    def work(batch: Sequence[Comparison]) -> Written:
+        (one,) = batch
+        attended, detail = None, ""
+        try:
+            attended = attended_by(model, one)
+        except DataError as error:
+            detail = str(error)
+        records[one.id] = AttentionRecord(one.id, attended, detail, _digest(one))
+        return {ATTENTION: [records[one.id]]}
+
+    run.run(
+        [[one] for one in known],
+        work,
+        {ATTENTION: before},
+        progress=lambda count: progress("attend", len(before) + count, len(known)),
+    )
     if all(record.attended is None for record in records.values()):
         first = records[known[0].id]
         raise DataError(f"no attention could be measured; the first: '{first.id}': {first.detail}")

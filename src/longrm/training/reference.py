@@ -1,21 +1,21 @@
 """Log-probabilities by the reference model, which is the model at its start: computed once, before training."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from longrm.errors import DataError, TrainingError
+from longrm.errors import TrainingError
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.shapes import build_trees, within_budget
 from longrm.modeling.sharding import compute, is_sharded
 from longrm.modeling.shared_prefix import pack
-from longrm.runs.logs import Log
 from longrm.runs.progress import Progress
 from longrm.runs.records import ReferenceRecord
+from longrm.runs.resumable import ResumableRun, Written, unique
 from longrm.training.batches import Example, MicroBatch, list_ids, out_of_memory
 from longrm.training.distributed import ALONE, DistributedContext
 
@@ -33,34 +33,38 @@ def reference_logprobs(
 ) -> Mapping[str, Sequence[float]]:
     """The summed fp32 log-probability of every response, by example id.
 
-    They are written to the run folder batch by batch; a batch has `budget` tokens, or one longer example. The cut into
-    batches does not depend on what is there already, and an incomplete batch is recomputed, so an interrupted run ends
-    with the same numbers. Several processes compute different batches at the same time.
+    They are logged in the run folder; a batch has `budget` tokens, or one longer example. Several processes compute a
+    batch each at the same time, exchange the results, and log them all.
     """
-    log = Log(folder / REFERENCE, ReferenceRecord)
-    known = {record.id: record.logprobs for record in log}
-    needed: dict[str, Sequence[float]] = {}
+    run = ResumableRun(folder, {REFERENCE: ReferenceRecord})
+    found: dict[str, Sequence[float]] = {record.id: record.logprobs for record in run.read(REFERENCE)}
+    before = frozenset(found)
     model.eval()
-    with log:
-        batches = iter(within_budget(examples, budget))
-        while round_ := list(islice(batches, context.dp_size)):  # one batch per process
-            own: list[ReferenceRecord] = []
-            ours = round_[context.dp_rank : context.dp_rank + 1]
-            # Every process takes part in a forward pass of a sharded model; one without a batch drops the first one's.
-            needed_by = round_ if is_sharded(model) else ours
-            if any(example.id not in known for batch in needed_by for example in batch):
-                with torch.no_grad():
-                    records = compute(model, _compute, model, (ours or round_)[0])
-                own = records if ours else []
-            computed = context.gather(own)
-            log.append(*(record for record in computed if record.id not in known))
-            known |= {record.id: record.logprobs for record in computed}
-            for example in (example for batch in round_ for example in batch):
-                if example.id in needed:
-                    raise DataError(f"two rows have the id '{example.id}'; the reference needs unique ids")
-                needed[example.id] = known[example.id]
-            progress("reference", len(needed), 0)
-    return needed
+
+    def rounds() -> Iterator[list[Example]]:  # one batch per process
+        batches = within_budget(unique(examples), budget)
+        while some := list(islice(batches, context.dp_size)):
+            yield [example for batch in some for example in batch]
+
+    def work(examples: Sequence[Example]) -> Written:
+        batches = list(within_budget(examples, budget))  # the same as in `rounds`
+        own = batches[context.dp_rank : context.dp_rank + 1]
+        records: list[ReferenceRecord] = []
+        # Every process takes part in a forward pass of a sharded model; one without a batch drops the first one's.
+        if own or is_sharded(model):
+            with torch.no_grad():
+                records = compute(model, _compute, model, (own or batches)[0])
+        records = context.gather(records if own else [])
+        found.update((record.id, record.logprobs) for record in records if record.id not in before)
+        return {REFERENCE: records}
+
+    run.run(
+        rounds(),
+        work,
+        {REFERENCE: before},
+        progress=lambda done: progress("reference", len(before) + done, 0),
+    )
+    return found
 
 
 @torch.inference_mode()

@@ -25,7 +25,7 @@ from longrm.clients import TextGenerator
 from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import Remote, split_address
 from longrm.data.files import RUN_ROWS, raw_rows
-from longrm.errors import ConfigError, DataError, RunError
+from longrm.errors import ConfigError, RunError
 from longrm.jsonl import append_lines, json_line, writable
 from longrm.judging.prompts import prompt_hash
 from longrm.reward_models.kinds import JudgeSettings, load, split_kind
@@ -43,12 +43,13 @@ from longrm.runs.folder import (
 )
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
+from longrm.runs.resumable import ResumableRun, Written, unique
 from longrm.runs.scratch import replacing
 from longrm.synthesis.models import SPENDING, AsyncModel, ModelSettings, PaidAnswer, ServedModel, Spending
 from longrm.synthesis.settings import SynthesisRecipe
 from longrm.synthesis.simulated import GoldAnswers, SimulatedModel
 
-LEDGER, JSONL = "ledger.jsonl", "jsonl"
+LEDGER, VOTES, JSONL = "ledger.jsonl", "votes.jsonl", "jsonl"
 
 KEPT = "kept"
 
@@ -139,7 +140,7 @@ class SynthesisRun(NamedTuple):
         *,
         total: int = 0,
         progress: Progress = no_progress,
-        log: Callable[[Sequence[InputOutcome]], None] = lambda outcomes: None,
+        votes: type[Any] | None = None,
         parquet: bool = False,
     ) -> dict[str, Any]:
         """Works on the inputs that the folder does not contain yet, and returns the manifest.
@@ -149,7 +150,7 @@ class SynthesisRun(NamedTuple):
             make_rows: Turns one input into rows. It must depend only on the input, the settings and the models.
             total: The number of inputs, for the progress.
             progress: Shows the progress.
-            log: Stores what else a batch produced, before its rows are written; after a kill a batch may come again.
+            votes: The type of the outcomes' votes, which `votes.jsonl` keeps.
             parquet: Write `rows/` as Parquet at the end; `jsonl/` has the rows until then, and for a continued run.
         """
         path, facts, spending = self.folder.path, self.facts, self.spending
@@ -159,53 +160,58 @@ class SynthesisRun(NamedTuple):
         )
         check_unchanged(path, {name: facts[name] for name in ("sources", "prompts")})
         write_json(path / MANIFEST, {**read_manifest(path), **facts, "counts": None})
-        stream, steps = _unique(self.answers.watching(inputs)), Steps()
-        done = rows = 0
+        stream, steps = unique(self.answers.watching(inputs)), Steps()
+        rows = 0
+
+        def count(entries: Iterable[LedgerEntry]) -> None:
+            nonlocal rows
+            for entry in entries:
+                rows += entry.rows
+                for step, reasons in entry.steps.items():
+                    steps.update({(step, reason): units for reason, units in reasons.items()})
+
+        # The inputs in the ledger are done, and the batches begin after them. They are read again all the same: each must
+        # come in its place, and simulated models learn the gold answers from the stream.
+        run = ResumableRun(path, ({VOTES: votes} if votes else {}) | {LEDGER: LedgerEntry})
+        ends: dict[int, int] = {}
+        last: LedgerEntry | None = None
+        before = 0
+        for before, last in enumerate(run.read(LEDGER), start=1):
+            one = next(stream, None)
+            if one is None or one.id != last.id:
+                raise RunError(
+                    f"{path / LEDGER}: input {before} was '{last.id}' and is now {one and repr(one.id)}; the sources "
+                    "have changed: restore them, or choose another --out"
+                )
+            ends[last.shard] = last.end
+            count([last])
+        # A finished run: report changed files before shards are cut back to the ledger.
+        if (path / FILES).is_file():
+            check_files(path)
+        shards = Shards(path / (JSONL if parquet else RUN_ROWS), ends, last)
 
         async def gather(batch: Sequence[Any]) -> list[InputOutcome]:
             return await asyncio.gather(*map(make_rows, batch))
 
-        def count(entry: LedgerEntry) -> None:
-            nonlocal done, rows
-            done, rows = done + 1, rows + entry.rows
-            for step, reasons in entry.steps.items():
-                steps.update({(step, reason): units for reason, units in reasons.items()})
+        def work(batch: Sequence[Any]) -> Written:
+            (path / FILES).unlink(missing_ok=True)  # the last shard is about to grow
+            outcomes = runner.run(gather(batch))
+            entries = shards.append(outcomes)  # a kill before the ledger mentions these rows has them cut off
+            count(entries)
+            return {VOTES: [vote for one in outcomes for vote in one.votes], LEDGER: entries}
 
-        with Log(path / LEDGER, LedgerEntry) as ledger, asyncio.Runner() as runner:
-            # The inputs in the ledger are done. They are read again all the same: each must come in its place, and
-            # simulated models learn the gold answers from the stream.
-            ends: dict[int, int] = {}
-            last: LedgerEntry | None = None
-            for last in ledger:
-                one = next(stream, None)
-                if one is None or one.id != last.id:
-                    raise RunError(
-                        f"{ledger.path}: input {done + 1} was '{last.id}' and is now {one and repr(one.id)}; the "
-                        "sources have changed: restore them, or choose another --out"
-                    )
-                ends[last.shard] = last.end
-                count(last)
-            # A finished run: report changed files before shards are cut back to the ledger.
-            if (path / FILES).is_file():
-                check_files(path)
-            shards = Shards(path / (JSONL if parquet else RUN_ROWS), ends, last)
-            progress("inputs", done, total, spending.note())
-            while batch := list(islice(stream, self.batch)):
-                (path / FILES).unlink(missing_ok=True)  # the last shard is about to grow
-                outcomes = runner.run(gather(batch))
-                # The order makes a kill at any place safe: the votes, which may be logged twice and are then skipped;
-                # the rows, which are cut off if the ledger does not mention them; the ledger.
-                log(outcomes)
-                entries = shards.append(outcomes)
-                ledger.append(*entries)
-                for entry in entries:
-                    count(entry)
-                progress("inputs", done, total, spending.note())
+        with asyncio.Runner() as runner:
+            done = run.run(
+                iter(lambda: list(islice(stream, self.batch)), []),
+                work,
+                {VOTES: {vote.id for vote in run.read(VOTES)} if votes else (), LEDGER: ()},
+                progress=lambda new: progress("inputs", before + new, total, spending.note()),
+            )
         if not (path / FILES).is_file():
             if parquet:
                 _write_parquet(path / JSONL, path / RUN_ROWS)
             record_files(path, (path / RUN_ROWS).iterdir())
-        counts = {"inputs": done, "rows": rows, "steps": step_counts(steps)}
+        counts = {"inputs": before + done, "rows": rows, "steps": step_counts(steps)}
         manifest = {**read_manifest(path), **facts, "counts": counts, "spending": spending.to_dict()}
         write_json(path / MANIFEST, manifest)
         return manifest
@@ -293,17 +299,6 @@ def open_models(
                 )
             opened.append(ServedModel(model.label, writers))
         yield opened, spending
-
-
-def _unique(inputs: Iterable[Any]) -> Iterator[Any]:
-    """Passes inputs on and checks their ids."""
-    seen: set[bytes] = set()  # of each id, 8 bytes of a hash: enough for millions
-    for one in inputs:
-        digest = hashlib.blake2b(one.id.encode(), digest_size=8).digest()
-        if digest in seen:
-            raise DataError(f"two inputs have the id '{one.id}'; make ids unique")
-        seen.add(digest)
-        yield one
 
 
 def _write_parquet(shards: Path, rows: Path) -> None:

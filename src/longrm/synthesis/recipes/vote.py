@@ -21,12 +21,10 @@ from longrm.synthesis.documents import Document
 from longrm.synthesis.labeling import Answer, Labeling, gather_pool, labeling_prompts, read_judgment
 from longrm.synthesis.long_context import PaddedPrompt
 from longrm.synthesis.models import AsyncModel, ModelSettings, ask
-from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
+from longrm.synthesis.pipeline import KEPT, VOTES, Steps, open_run
 from longrm.synthesis.settings import LabelingRecipe
 from longrm.synthesis.voting import Agreement, Vote, count_votes, judgment_row
 from longrm.worlds.words_tokenizer import load_tokenizer
-
-VOTES = "votes.jsonl"
 
 
 class VoteRecipe(LabelingRecipe):
@@ -72,20 +70,12 @@ def synthesize(recipe: VoteRecipe, out: Path, *, progress: Progress = no_progres
     with open_run("vote", recipe, out, models, recipe.provenance(), labeling_prompts(recipe)) as run:
         pool = gather_pool(recipe, tokenizer)
         labeling = PanelLabeling(recipe, tokenizer, pool, [*run.models.values()])
-        with Log(out / VOTES, VoteRecord) as votes:
-            # Votes are logged before the ledger mentions their input: a run killed in between gets the same batch, with
-            # the same votes, once more.
-            known = {vote.id for vote in votes}
-
-            def log(outcomes: Sequence[InputOutcome]) -> None:
-                votes.append(*(vote for one in outcomes for vote in one.votes if vote.id not in known))
-
-            manifest = run.write(
-                recipe.read(), labeling.make_rows, total=pool.documents, progress=progress, log=log
-            )
-            agreement = Agreement()
-            for vote in votes:  # those without a consensus included
-                agreement.see(vote.scores, vote.group)
+        manifest = run.write(
+            recipe.read(), labeling.make_rows, total=pool.documents, progress=progress, votes=VoteRecord
+        )
+    agreement = Agreement()
+    for vote in Log(out / VOTES, VoteRecord):  # those without a consensus included
+        agreement.see(vote.scores, vote.group)
     manifest["agreement"] = agreement.to_dict()
     write_json(out / MANIFEST, manifest)
     return manifest

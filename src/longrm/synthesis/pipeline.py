@@ -170,7 +170,7 @@ class SynthesisRun(NamedTuple):
                 for step, reasons in entry.steps.items():
                     steps.update({(step, reason): units for reason, units in reasons.items()})
 
-        # The inputs in the ledger are done, and the batches begin after them. They are read again all the same: each must
+        # The inputs in the ledger are done; the batches begin after them. They are read again all the same: each must
         # come in its place, and simulated models learn the gold answers from the stream.
         run = ResumableRun(path, ({VOTES: votes} if votes else {}) | {LEDGER: LedgerEntry})
         ends: dict[int, int] = {}

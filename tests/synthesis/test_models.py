@@ -3,28 +3,13 @@ import threading
 import time
 from dataclasses import replace
 
-from longrm.clients import Completion, TextGenerator
+from longrm.clients import TextGenerator
 from longrm.runs.logs import Log
 from longrm.synthesis.models import SPENDING, ModelSettings, PaidAnswer, ServedModel
 from longrm.synthesis.pipeline import open_models
 from longrm.synthesis.simulated import GoldAnswers
-from longrm.types import Outcome
 
 from ..clients.conftest import Reply, requests, server  # noqa: F401  # the server is a fixture
-
-
-class Echo(TextGenerator):
-    name, limit = "echo", None
-
-    def __init__(self):
-        self.asked = []
-
-    def generate(self, requests):
-        self.asked.append(list(requests))
-        return [Completion(Outcome.ANSWERED, request.messages[0]["content"]) for request in requests]
-
-    def tokens(self, messages):
-        return None
 
 
 def ask(model, prompts):
@@ -53,35 +38,22 @@ class Endless(TextGenerator):
 
 
 def test_a_cancelled_model_stops_in_its_thread():
-    async def cancel(writers):
-        asked = asyncio.create_task(ServedModel("m", writers).ask(requests(30)))
-        while not all(writer.began.is_set() for writer in writers):
+    async def cancel(writer):
+        asked = asyncio.create_task(ServedModel("m", writer).ask(requests(30)))
+        while not writer.began.is_set():
             await asyncio.sleep(0.01)
         asked.cancel()
         await asyncio.wait([asked])
 
-    writers = [Endless(), Endless()]
+    writer = Endless()
     began = time.monotonic()
-    asyncio.run(cancel(writers))
+    asyncio.run(cancel(writer))
     assert time.monotonic() - began < 4
-    assert all(writer.ended.is_set() for writer in writers)
+    assert writer.ended.is_set()
 
 
 def opened(models, folder):
     return open_models(models, folder, 0, GoldAnswers())
-
-
-def test_requests_are_spread_over_replicas_by_content_and_answers_come_in_order():
-    writers = [Echo(), Echo(), Echo()]
-    prompts = requests(30)
-    assert ask(ServedModel("m", writers), prompts) == [f"question {number}" for number in range(30)]
-    dealt = [len(writer.asked[0]) for writer in writers]
-    assert sum(dealt) == 30
-    assert min(dealt) >= 4
-    first = next(number for number, writer in enumerate(writers) if prompts[0] in writer.asked[0])
-    ask(ServedModel("m", writers), prompts[:1])
-    assert writers[first].asked[1] == prompts[:1]
-    assert ask(ServedModel("m", writers), []) == []
 
 
 def test_an_answer_is_paid_for_once_in_all_runs(server, tmp_path):  # noqa: F811
@@ -111,20 +83,19 @@ def test_an_answer_is_paid_for_once_in_all_runs(server, tmp_path):  # noqa: F811
 
 def test_a_run_may_continue_with_other_urls_but_not_with_another_model():
     one = ModelSettings(model="openai:http://a/v1#m")
-    moved = ModelSettings(model="openai:http://b/v1#m", replica_urls=("http://c/v1",))
+    moved = ModelSettings(model="openai:http://b/v1#m")
     other = ModelSettings(model="openai:http://a/v1#n")
     first, second, third = (ModelSettings.defining(model.to_dict()) for model in (one, moved, other))
     assert first == second != third
     assert (one.label, ModelSettings(model="simulated:0.1").label) == ("m", "simulated:0.1")
 
 
-def test_equal_requests_are_asked_once_and_more_urls_ask_nothing_again(server, tmp_path):  # noqa: F811
+def test_equal_requests_are_asked_once(server, tmp_path):  # noqa: F811
     twice = [*requests(3), *requests(3)]
     one = ModelSettings(model=f"openai:{server.url}#tiny")
     with opened([one], tmp_path) as (asked, _):
         assert ask(asked[0], twice) == [f"echo of question {at % 3}" for at in range(6)]
     assert len(server.seen) == 3
-    more = one.model_copy(update={"replica_urls": (server.url.replace("127.0.0.1", "localhost"),) * 2})
-    with opened([more], tmp_path) as (asked, spending):
+    with opened([one], tmp_path) as (asked, spending):
         ask(asked[0], twice)
     assert (len(server.seen), spending.accounts["tiny"]["answers"]) == (3, 3)

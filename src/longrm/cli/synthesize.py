@@ -85,9 +85,8 @@ _RECIPES = {
     "embed": RecipeText(
         "Put short preferences into long contexts.",
         "The conversation of a comparison becomes one message of an inbox, at a drawn depth among the other "
-        "conversations of the same input and, if set, passages of documents; the prompt asks for the reply to its "
-        "sender. Responses and gold order stay. Relevance pairs prefer the reply to this sender over the reply to "
-        "another one. No model is used.",
+        "conversations of the same input; the prompt asks for the reply to its sender. Responses and gold order stay. "
+        "Relevance pairs prefer the reply to this sender over the reply to another one. No model is used.",
         _TRAIN_PAIRS,
     ),
     "distill": RecipeText(

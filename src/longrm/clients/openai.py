@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from longrm.clients import Completion, Echo, Request, TextGenerator
 from longrm.clients.cache import Cache, open_cache
 from longrm.clients.endpoint import Ask, Endpoint, RequestFailed, RequestRejected
-from longrm.clients.remote_settings import CHAT, Remote, endpoint_url
+from longrm.clients.remote_settings import CHAT, Remote
 from longrm.errors import RunError
 from longrm.types import Message, Outcome, message_text
 
@@ -44,7 +44,6 @@ class OpenAIClient(TextGenerator):
         limit: The context window in tokens, if known.
         count: Counts the tokens of a prompt as the model reads it.
         on_usage: Called with every answer that was paid for, in another thread.
-        cached_as: The server's URL in cache keys, if several servers run the same model.
         path: The path of the requests; only `/completions` can echo.
 
     Attributes:
@@ -63,7 +62,6 @@ class OpenAIClient(TextGenerator):
         limit: int | None = None,
         count: Callable[[Sequence[Message]], int] | None = None,
         on_usage: Callable[[Completion], None] | None = None,
-        cached_as: str | None = None,
         path: str = CHAT,
     ) -> None:
         self.name = f"openai:{url}#{model}"
@@ -77,7 +75,6 @@ class OpenAIClient(TextGenerator):
             self._parse_completion if path == CHAT else _parse_echo,
             advice=f"check the URL (it often ends in /v1) and the model's name '{model}'",
         )
-        self._cached_as = endpoint_url(cached_as, path) if cached_as else self.endpoint.url
         # OpenAI renamed the field and rejects the old name for reasoning models; other servers know the old one.
         host = urlsplit(url).hostname or ""
         renamed = host == "api.openai.com" or host.endswith(".openai.azure.com")
@@ -105,7 +102,7 @@ class OpenAIClient(TextGenerator):
         """The answer to a request, from the cache if it is there."""
         fields = self._body(request)
         body = json.dumps(fields, sort_keys=True)
-        key = hashlib.sha256(f"{self._cached_as}\0{body}".encode()).hexdigest()
+        key = hashlib.sha256(f"{self.endpoint.url}\0{body}".encode()).hexdigest()
         cached = cache.get(key) if cache else None
         if cached is not None:
             return cached

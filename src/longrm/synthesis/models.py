@@ -16,7 +16,7 @@ from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 from pydantic import Field
 
 from longrm.clients import Completion, Request, TextGenerator
-from longrm.clients.remote_settings import ModelName, Remote, ServerUrl
+from longrm.clients.remote_settings import ModelName, Remote
 from longrm.config import OPERATIONAL, Config, IdentifiedBy
 from longrm.errors import RunError
 from longrm.reward_models.protocol import RewardModel
@@ -104,15 +104,12 @@ class ModelSettings(Config):
             `simulated:RATES`, which knows the gold answers and errs at given rates, such as `simulated:0.1` or
             `simulated:error=0.1,misformat=0.05,disagreement=0.1,per_doubling=0.02`.
         name: Its name in rows and manifest; by default `model` without the URL.
-        replica_urls: More URLs that serve the same model. Requests are spread over all of them by content, and the
-            budgets of `remote` apply to each.
         remote: How an endpoint is reached. Answers are cached in the run folder unless `remote.cache` names a file.
         price: What a million tokens of the `prompt` and of the `completion` cost, in your currency.
     """
 
     model: Annotated[ModelName, IdentifiedBy(_served_name)]
     name: str = ""
-    replica_urls: Annotated[tuple[ServerUrl, ...], OPERATIONAL] = ()
     remote: Remote = Remote()
     price: Annotated[dict[Literal["prompt", "completion"], Annotated[float, Field(ge=0)]], OPERATIONAL] = (
         Field(default_factory=dict)
@@ -269,11 +266,11 @@ def batched_scores(reward_model: RewardModel) -> Callable[[Query], Awaitable[tup
 
 
 class ServedModel:
-    """A model behind one or several blocking writers, each of which is called in its own thread."""
+    """A model behind a blocking writer, which is called in its own thread."""
 
-    def __init__(self, name: str, writers: Sequence[TextGenerator]) -> None:
+    def __init__(self, name: str, writer: TextGenerator) -> None:
         self.name = name
-        self._writers = writers
+        self._writer = writer
         self._batched = BatchedCalls(self._write)
 
     async def ask(self, requests: Sequence[Request]) -> list[Completion]:
@@ -282,16 +279,9 @@ class ServedModel:
 
     async def _write(self, requests: Sequence[Request]) -> list[Completion]:
         keys = [_request_key(request) for request in requests]
-        # By content, so that a request goes to the same replica in every run.
-        shares: dict[int, dict[bytes, Request]] = {}
-        for key, request in zip(keys, requests, strict=True):
-            shares.setdefault(int.from_bytes(key, "big") % len(self._writers), {})[key] = request
-        answers = await asyncio.gather(
-            *(in_thread(partial(self._writers[at].generate, [*own.values()])) for at, own in shares.items())
-        )
-        found: dict[bytes, Completion] = {}
-        for own, own_answers in zip(shares.values(), answers, strict=True):
-            found.update(zip(own, own_answers, strict=True))
+        unique = dict(zip(keys, requests, strict=True))
+        answers = await in_thread(partial(self._writer.generate, [*unique.values()]))
+        found = dict(zip(unique, answers, strict=True))
         return [found[key] for key in keys]
 
 

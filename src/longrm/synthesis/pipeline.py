@@ -18,13 +18,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from longrm.clients import TextGenerator
 from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import Remote, split_address
-from longrm.data.files import RUN_ROWS, raw_rows
+from longrm.data.files import RUN_ROWS
 from longrm.errors import ConfigError, RunError
 from longrm.jsonl import append_lines, json_line, writable
 from longrm.judging.prompts import prompt_hash
@@ -44,12 +41,11 @@ from longrm.runs.folder import (
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.resumable import ResumableRun, Written, unique
-from longrm.runs.scratch import replacing
 from longrm.synthesis.models import SPENDING, AsyncModel, ModelSettings, PaidAnswer, ServedModel, Spending
 from longrm.synthesis.settings import SynthesisRecipe
 from longrm.synthesis.simulated import GoldAnswers, SimulatedModel
 
-LEDGER, VOTES, JSONL = "ledger.jsonl", "votes.jsonl", "jsonl"
+LEDGER, VOTES = "ledger.jsonl", "votes.jsonl"
 
 KEPT = "kept"
 
@@ -141,7 +137,6 @@ class SynthesisRun(NamedTuple):
         total: int = 0,
         progress: Progress = no_progress,
         votes: type[Any] | None = None,
-        parquet: bool = False,
     ) -> dict[str, Any]:
         """Works on the inputs that the folder does not contain yet, and returns the manifest.
 
@@ -151,7 +146,6 @@ class SynthesisRun(NamedTuple):
             total: The number of inputs, for the progress.
             progress: Shows the progress.
             votes: The type of the outcomes' votes, which `votes.jsonl` keeps.
-            parquet: Write `rows/` as Parquet at the end; `jsonl/` has the rows until then, and for a continued run.
         """
         path, facts, spending = self.folder.path, self.facts, self.spending
         self.folder.restarts = (
@@ -188,7 +182,7 @@ class SynthesisRun(NamedTuple):
         # A finished run: report changed files before shards are cut back to the ledger.
         if (path / FILES).is_file():
             check_files(path)
-        shards = Shards(path / (JSONL if parquet else RUN_ROWS), ends, last)
+        shards = Shards(path / RUN_ROWS, ends, last)
 
         async def gather(batch: Sequence[Any]) -> list[InputOutcome]:
             return await asyncio.gather(*map(make_rows, batch))
@@ -208,8 +202,6 @@ class SynthesisRun(NamedTuple):
                 progress=lambda new: progress("inputs", before + new, total, spending.note()),
             )
         if not (path / FILES).is_file():
-            if parquet:
-                _write_parquet(path / JSONL, path / RUN_ROWS)
             record_files(path, (path / RUN_ROWS).iterdir())
         counts = {"inputs": before + done, "rows": rows, "steps": step_counts(steps)}
         manifest = {**read_manifest(path), **facts, "counts": counts, "spending": spending.to_dict()}
@@ -273,42 +265,25 @@ def open_models(
         opened: list[AsyncModel] = []
         for model in models:
             kind, _, address = model.model.partition(":")
-            if model.replica_urls and kind != "openai":
-                raise ConfigError(f"'{model.model}': `replica_urls` is only valid with openai:URL#NAME")
             if kind == "simulated":
                 opened.append(SimulatedModel(ErrorRates.parse(address), model.label, seed, answers))
                 continue
-            writers: list[TextGenerator]
+            writer: TextGenerator
             if kind == "openai":
                 (url, name), remote = split_address(address), model.remote.cached_in(folder / CACHE)
-                pay = partial(spending.pay, model.label)
-                # All replicas share the cache entries of the first URL.
-                writers = [
-                    OpenAIClient(each, name, remote, on_usage=pay, cached_as=url)
-                    for each in (url, *model.replica_urls)
-                ]
+                writer = OpenAIClient(url, name, remote, on_usage=partial(spending.pay, model.label))
             elif split_kind(model.model)[0] is None:
                 # Here, because it imports torch, which nothing else here needs.
                 from longrm.modeling.local_generator import LocalTextGenerator
 
-                writers = [LocalTextGenerator.load(model.model)]
+                writer = LocalTextGenerator.load(model.model)
             else:
                 raise ConfigError(
                     f"'{model.model}' cannot write: use openai:URL#NAME (an endpoint), or the folder or Hub id of a "
                     "causal language model"
                 )
-            opened.append(ServedModel(model.label, writers))
+            opened.append(ServedModel(model.label, writer))
         yield opened, spending
-
-
-def _write_parquet(shards: Path, rows: Path) -> None:
-    """Writes every shard as a Parquet file with Arrow's nested types, which all readers of Parquet know."""
-    with writable(rows):
-        rows.mkdir(exist_ok=True)
-        for shard in sorted(shards.glob("*.jsonl")):
-            table = pa.Table.from_pylist([row.checked() for row in raw_rows([shard])])
-            with replacing(rows / f"{shard.stem}.parquet") as file:
-                pq.write_table(table, file)
 
 
 class Shards:

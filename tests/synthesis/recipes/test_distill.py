@@ -1,8 +1,7 @@
-"""Distillation: rollouts, the choice of the best, the short-context baseline, and whole runs."""
+"""Distillation: rollouts, the choice of the best, and whole runs."""
 
 import json
 import re
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -14,8 +13,8 @@ from longrm.reward_models import Baseline, RewardModel
 from longrm.synthesis.documents import PolicyPrompt, read_policy_prompts
 from longrm.synthesis.pipeline import nested
 from longrm.synthesis.recipes import distill
-from longrm.synthesis.recipes.distill import RECIPE, ShortContextModel, synthesize
-from longrm.types import Judgment, Outcome, Query, Span, message_text, text_of
+from longrm.synthesis.recipes.distill import RECIPE, synthesize
+from longrm.types import Judgment, Outcome, Span, message_text, text_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 from ...clients.conftest import said, server  # noqa: F401  # the server is a fixture
@@ -139,20 +138,6 @@ def test_a_model_that_sees_the_order_is_asked_in_all():
     assert best_of(policy, Baseline("first")) == {"tie": 1}
     (found,) = made(policy, Baseline("longest"), task(7), rollouts=8)
     assert found.rows[0]["completion"] == "three"
-
-
-def test_a_short_context_model_reads_only_the_end():
-    model = ShortContextModel(Reader(), words_tokenizer(), 120)
-    for depth, expected in ((0.0, 0), (0.5, 0), (1.0, 1)):
-        one = task(7, depth)
-        query = Query(one.id, one.messages, (({"role": "assistant", "content": "It is 7."},),) * 2)
-        for asked in (query, replace(query, context=one.context, question=one.question)):
-            (judged,) = model.judge([asked])
-            assert judged.scores == (float(expected),) * 2
-            assert judged.cut.tokens > 600
-    # Negative control: what reads enough is the model itself.
-    (whole,) = ShortContextModel(Reader(), words_tokenizer(), 10_000).judge([query])
-    assert (whole.scores, whole.cut) == ((1.0, 1.0), None)
 
 
 @pytest.fixture

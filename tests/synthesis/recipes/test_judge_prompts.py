@@ -67,12 +67,10 @@ def all_right(rows, data):
     return texts
 
 
-@pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
-def test_a_perfect_judge_has_the_full_reward_in_every_format(data, pairs, tmp_path, file_format):
+def test_a_perfect_judge_has_the_full_reward_in_every_format(data, pairs, tmp_path):
     formats = ["pairwise", "listwise", "pointwise"]
-    counts = run(tmp_path / "out", source=f"file:{pairs}", formats=formats, file_format=file_format)["counts"]
+    counts = run(tmp_path / "out", source=f"file:{pairs}", formats=formats)["counts"]
     rows = rows_of(tmp_path / "out")
-    assert [file.suffix for file in find_files(tmp_path / "out")] == [f".{file_format}"]
     # Of four responses gold orders five pairs of six.
     assert Counter(row["format"] for row in rows) == {
         "pairwise": 2 * (6 + 4 * 5),
@@ -181,9 +179,8 @@ def test_worlds_are_drawn_with_another_seed_than_evaluations_use(tmp_path):
     assert all(seen("same"))
 
 
-@pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
-def test_a_killed_run_ends_with_the_same_bytes(pairs, tmp_path, file_format):
-    settings = {"source": f"file:{pairs}", "batch": 2, "file_format": file_format}
+def test_a_killed_run_ends_with_the_same_bytes(pairs, tmp_path):
+    settings = {"source": f"file:{pairs}", "batch": 2}
     run(tmp_path / "whole", **settings)
 
     def contents(name):

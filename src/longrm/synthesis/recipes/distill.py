@@ -1,11 +1,10 @@
 """`longrm synthesize distill`: the best of a policy's answers, by a reward model, as demonstrations.
 
-The paper's section 6.2: two rollouts per prompt, and training on the better one. A reward model that reads only a short
-part of the prompt (`ShortContextModel`) is the baseline for a long-context one.
+The paper's section 6.2: two rollouts per prompt, and training on the better one. Its short-context baseline is a reward
+model with `judge.max_length` and `judge.cut`.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -14,8 +13,6 @@ from pydantic import Field, model_validator
 
 from longrm.clients.remote_settings import ModelName, Remote
 from longrm.data.files import find_files
-from longrm.data.tokenizing import Tokenizer
-from longrm.judging import truncate_context
 from longrm.reward_models import JudgeSettings, RewardModel
 from longrm.rng import seed_of
 from longrm.runs.progress import Progress, no_progress
@@ -23,8 +20,7 @@ from longrm.synthesis.documents import Document, PolicyPrompt, policy_prompt, re
 from longrm.synthesis.models import AsyncModel, ModelSettings, TaskRequest, ask, batched_scores, failure_of
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
 from longrm.synthesis.settings import DocumentRecipe
-from longrm.types import Judgment, Outcome, Query, Span, as_messages, message_text, text_of
-from longrm.worlds.words_tokenizer import load_tokenizer
+from longrm.types import Query, as_messages
 
 
 class DistillRecipe(DocumentRecipe):
@@ -38,9 +34,6 @@ class DistillRecipe(DocumentRecipe):
         reward_model: Scores the answers: a folder or Hub id, `openai:URL#NAME`, `baseline:NAME` or `compress:MODEL`.
         judge: How a generative reward model, or one with a length limit, is asked.
         remote: How a reward model behind HTTP is reached.
-        short_context: Only this many tokens of every prompt are read by the reward model, the question included: the
-            short-context baseline. They are the last ones.
-        tokenizer: Counts these tokens: "words", or a tokenizer's file, folder or Hub id.
     """
 
     policy: ModelSettings
@@ -49,8 +42,6 @@ class DistillRecipe(DocumentRecipe):
     reward_model: ModelName
     judge: JudgeSettings = JudgeSettings()
     remote: Remote = Remote()
-    short_context: int | None = Field(None, ge=1)
-    tokenizer: str = "words"
 
     @model_validator(mode="after")
     def _knows_its_questions(self) -> Self:
@@ -80,9 +71,6 @@ def synthesize(recipe: DistillRecipe, out: Path, *, progress: Progress = no_prog
     name = recipe.reward_model
     with open_run("distill", recipe, out, models, sources, {}, name) as run:
         reward_model = run.load_reward_model(name, recipe.judge, recipe.remote)
-        if recipe.short_context is not None:
-            tokenizer = load_tokenizer(recipe.tokenizer)
-            reward_model = ShortContextModel(reward_model, tokenizer, recipe.short_context)
         make = partial(make_rows, recipe, run.models["policy"], reward_model, batched_scores(reward_model))
         total = sum(1 for _ in recipe.read())
         return run.write(recipe.read(), make, total=total, progress=progress)
@@ -144,43 +132,3 @@ async def make_rows(
         "best": best,
     }
     return InputOutcome(prompt.id, (row,), steps)
-
-
-class ShortContextModel(RewardModel):
-    """Another reward model that reads only the last `tokens` of every prompt: the short-context baseline.
-
-    The question and the responses stay complete. If the context is not known, all of the prompt except the question
-    counts as context. The judgment records what was cut; a prompt that cannot be cut so short is `TOO_LONG`.
-    """
-
-    def __init__(self, inner: RewardModel, tokenizer: Tokenizer, tokens: int) -> None:
-        self.name = f"last-{tokens}:{inner.name}"
-        self.sees_order, self.samples, self.scale = inner.sees_order, inner.samples, inner.scale
-        self._inner, self._tokenizer, self._tokens = inner, tokenizer, tokens
-
-    def judge(self, queries: Sequence[Query]) -> list[Judgment]:
-        """Cuts every query and returns the other model's judgments."""
-        shortened = []
-        for query in queries:
-            if not query.context:
-                texts = [message_text(message) for message in query.prompt]
-                spans = tuple(Span(number, 0, len(text)) for number, text in enumerate(texts) if text)
-                query = replace(query, context=spans)
-            shortened.append(truncate_context(query, self._size, self._tokens, self._tokenizer, "left"))
-        judged = iter(self._inner.judge([found[0] for found in shortened if found is not None]))
-        judgments = []
-        for found in shortened:
-            if found is None:
-                detail = f"the question and the frame of the prompt have more than {self._tokens} tokens"
-                judgments.append(Judgment(Outcome.TOO_LONG, detail=detail))
-            else:
-                judgment = next(judged)
-                judgments.append(replace(judgment, cut=found[1] or judgment.cut))
-        return judgments
-
-    def orders(self, comparison: str) -> tuple[tuple[int, ...], ...]:
-        """The presented orders in which the other model must be asked."""
-        return self._inner.orders(comparison)
-
-    def _size(self, query: Query) -> int:
-        return self._tokenizer.count(text_of(query.prompt))

@@ -20,10 +20,10 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.rng import Rng, hash_fraction
 from longrm.runs.progress import Progress, no_progress
-from longrm.synthesis.chunks import BETWEEN, DOCUMENT, DistractorPool, DocumentChunk, fill_room
+from longrm.synthesis.chunks import BETWEEN, DocumentChunk
 from longrm.synthesis.long_context import lay_out
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
-from longrm.synthesis.settings import ComparisonRecipe, DocumentSettings, Lengths
+from longrm.synthesis.settings import ComparisonRecipe, Lengths
 from longrm.types import Comparison, Message, Response, Span, as_messages, text_of
 from longrm.worlds.prose.word_lists import FIRST_NAMES, SURNAMES
 from longrm.worlds.words_tokenizer import load_tokenizer
@@ -53,9 +53,6 @@ class EmbedRecipe(ComparisonRecipe):
         tokenizer: "words", "approximate", or the tokenizer's file, folder or Hub id of the model that will be trained.
         max_prompt: Skip comparisons whose conversation has more tokens.
         max_response: Skip comparisons with a response of more tokens.
-        documents: Documents whose passages are items, too; their questions and answers are not used.
-        document_share: The most of the padding that may be passages of documents.
-        chunk_size: Approximate tokens of a passage at most.
     """
 
     lengths: Lengths = (4096,)
@@ -66,9 +63,6 @@ class EmbedRecipe(ComparisonRecipe):
     tokenizer: str = "approximate"
     max_prompt: int | None = Field(None, ge=1)
     max_response: int | None = Field(None, ge=1)
-    documents: DocumentSettings | None = None
-    document_share: float = Field(0.5, ge=0.0, le=1.0)
-    chunk_size: int = Field(128, ge=8)
 
 
 RECIPE = EmbedRecipe
@@ -85,9 +79,7 @@ def synthesize(recipe: EmbedRecipe, out: Path, *, progress: Progress = no_progre
         own=lambda: OwnTokenizer(name, name),
     )
     sources = recipe.provenance(bench)
-    if recipe.documents is not None:
-        sources.append(recipe.documents.provenance())
-    with open_run("embed", recipe, out, {}, sources, {"embed": [SENDER, DOCUMENT, INSTRUCTION]}) as run:
+    with open_run("embed", recipe, out, {}, sources, {"embed": [SENDER, INSTRUCTION]}) as run:
         inboxes = Inboxes(recipe, load_tokenizer(name), bench.comparisons)
         inputs = inboxes.plan()
         return run.write(inputs, inboxes.make_rows, total=len(inputs), progress=progress)
@@ -154,15 +146,6 @@ class Inboxes:
             if not reason:
                 self._conversations[text] = conversation
                 conversation.answers.append(best_response(comparison))
-        self._passages: list[DocumentChunk] = []
-        if recipe.documents is not None:
-            texts = recipe.documents.read_texts()
-            pool = DistractorPool.gather(texts, tokenizer, recipe.chunk_size, recipe.seed)
-            for chunk in pool.chunks[: pool.large]:
-                text = chunk.shown
-                self._passages.append(
-                    replace(chunk, text=text, title="", tokens=tokenizer.count(BETWEEN + text))
-                )
         self._answered = cache(self._with_answer)
         self._header = cache(lambda sender: tokenizer.count(BETWEEN + SENDER.format(sender)))
         longest = " ".join(max(names, key=tokenizer.count) for names in (FIRST_NAMES, SURNAMES))
@@ -274,9 +257,7 @@ class Inboxes:
             return "too_long"
         for attempt in range(_TRIES):
             rng = Rng(*key, attempt)
-            passages = rng.order(self._passages)
-            padding = fill_room(int(room * recipe.document_share), passages, ())
-            left = room - sum(passage.tokens for passage in padding)
+            padding, left = list[DocumentChunk](), room
             names = senders(Rng(*key, "senders"))
             asked, sender = [(own, next(names))], next(names)
             wants_second = self._wants_relevance(question)

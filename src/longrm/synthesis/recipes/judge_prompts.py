@@ -46,7 +46,6 @@ class JudgePromptsRecipe(ComparisonRecipe):
             train: it counts the tokens of prompts (`length`), with its chat template, and of a probe's contexts.
         solve: Ask for the judge's own answer before the verdict; the column `answer` has the gold answers.
         confidence: Ask for the judge's confidence before the verdict.
-        file_format: "jsonl", or "parquet" with Arrow's nested types.
     """
 
     probe: PromptProbe = PromptProbe()
@@ -56,7 +55,6 @@ class JudgePromptsRecipe(ComparisonRecipe):
     tokenizer: str = "approximate"
     solve: bool = False
     confidence: bool = False
-    file_format: Literal["jsonl", "parquet"] = "jsonl"
 
     @model_validator(mode="after")
     def _fits_the_template(self) -> Self:
@@ -87,8 +85,7 @@ def synthesize(recipe: JudgePromptsRecipe, out: Path, *, progress: Progress = no
     with open_run("judge-prompts", recipe, out, {}, recipe.provenance(bench), prompts) as run:
         total, contradictory = contradictory_pairs(bench.comparisons)
         make = partial(make_rows, recipe, formats, tokenizer, contradictory)
-        parquet = recipe.file_format == "parquet"
-        return run.write(bench.comparisons, make, total=total, progress=progress, parquet=parquet)
+        return run.write(bench.comparisons, make, total=total, progress=progress)
 
 
 async def make_rows(

@@ -1,4 +1,4 @@
-"""The run folder of a recipe: shards, ledger, manifest, and continuing after a kill at any place."""
+"""The run folder of a recipe: rows, ledger, manifest, and continuing after a kill at any place."""
 
 import hashlib
 from types import SimpleNamespace
@@ -12,8 +12,7 @@ from longrm.errors import DataError, RunError
 from longrm.judging.prompts import prompt_hash
 from longrm.runs.folder import RunFolder, read_manifest
 from longrm.runs.logs import Log
-from longrm.synthesis import pipeline
-from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, SynthesisRun
+from longrm.synthesis.pipeline import InputOutcome, KEPT, Steps, SynthesisRun
 from longrm.synthesis.simulated import GoldAnswers
 
 FACTS = {
@@ -34,11 +33,6 @@ class Numbered(NamedTuple):
 
 class Killed(Exception):
     pass
-
-
-@pytest.fixture(autouse=True)
-def small_shards(monkeypatch):
-    monkeypatch.setattr(pipeline, "SHARD_ROWS", 9)
 
 
 def outcome(number):
@@ -65,26 +59,23 @@ def run(out, numbers, batch=64, die_at=None, facts=FACTS):
 
 
 def digests(out):
-    files = [out / "ledger.jsonl", *sorted((out / "rows").iterdir())]
+    files = [out / "ledger.jsonl", out / "rows" / "rows.jsonl"]
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def test_a_killed_run_ends_with_the_bytes_of_one_never_killed(tmp_path):
     whole = tmp_path / "whole"
     run(whole, range(40), 4)
-    assert len(digests(whole)) == 7
     for at, batch in ((0, 4), (5, 3), (11, 5), (23, 1), (38, 7)):
         out = tmp_path / f"killed-{at}"
         with pytest.raises(Killed):
             run(out, range(40), batch, die_at=at)
         # Killed between the rows and the ledger, and in the middle of a line of either.
-        shards = sorted((out / "rows").glob("*.jsonl"))
-        if shards:
-            with shards[-1].open("ab") as file:
+        if at:
+            with (out / "rows" / "rows.jsonl").open("ab") as file:
                 file.write(b'{"id": "not in the ledger"}\n{"id": "ha')
             with (out / "ledger.jsonl").open("ab") as file:
                 file.write(b'{"id": "ha')
-            (out / "rows" / "rows-00099.jsonl").write_bytes(b"{}\n")
         run(out, range(40), batch)
         assert digests(out) == digests(whole), at
 
@@ -153,15 +144,15 @@ def test_a_finished_run_does_nothing_and_new_inputs_are_added(tmp_path):
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_shard_that_lost_bytes_is_named(tmp_path, finished):
+def test_rows_that_lost_bytes_are_named(tmp_path, finished):
     out = tmp_path / "run"
     run(out, range(20))
     if not finished:
         (out / "files.json").unlink()
-    for path in ((shards := sorted((out / "rows").iterdir()))[0], shards[-1]):
-        content = path.read_bytes()
-        path.write_bytes(content[:-1])
-        with pytest.raises(RunError, match=path.name):
-            run(out, range(20))
-        path.write_bytes(content)
+    path = out / "rows" / "rows.jsonl"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    with pytest.raises(RunError, match=path.name):
+        run(out, range(20))
+    path.write_bytes(content)
     run(out, range(20))

@@ -1,9 +1,9 @@
 """Runs a recipe over its inputs in order, in a run folder that a killed run can continue.
 
-`rows/` contains the shards and nothing else, so that it can be read as data. `ledger.jsonl` has a line for every input,
-in order, with its outcome and the position in the shards where its rows end. Rows are on disk before the ledger
-mentions them; on resume, rows that it does not mention are cut off. So no row is lost or doubled, and a resumed run
-ends with the same bytes as one that was never killed.
+`rows/` contains the rows and nothing else, so that it can be read as data. `ledger.jsonl` has a line for every input,
+in order, with its outcome and where its rows end. Rows are on disk before the ledger mentions them; on resume, rows
+that it does not mention are cut off. So no row is lost or doubled, and a resumed run ends with the same bytes as one
+that was never killed.
 """
 
 import asyncio
@@ -68,9 +68,6 @@ class Steps(Counter[tuple[str, str]]):
             self.unusable.append({"step": step, "reason": reason, "text": text})
 
 
-SHARD_ROWS = 1000  # a shard ends with the input that brings it to this many rows
-
-
 @dataclass(frozen=True)
 class InputOutcome:
     """The rows of one input in order, the counts of its steps, and the votes of a panel of judges."""
@@ -83,12 +80,10 @@ class InputOutcome:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """The rows of one input, their shard, the rows and bytes of that shard so far, and what was dropped."""
+    """The rows of one input, the bytes of all rows so far, and what was dropped."""
 
     id: str
     rows: int
-    shard: int
-    shard_rows: int
     end: int
     steps: dict[str, dict[str, int]] = field(default_factory=dict)
     unusable: list[dict[str, str]] = field(default_factory=list)
@@ -157,17 +152,15 @@ class SynthesisRun(NamedTuple):
         stream, steps = unique(self.answers.watching(inputs)), Steps()
         rows = 0
 
-        def count(entries: Iterable[LedgerEntry]) -> None:
+        def count(entry: LedgerEntry) -> None:
             nonlocal rows
-            for entry in entries:
-                rows += entry.rows
-                for step, reasons in entry.steps.items():
-                    steps.update({(step, reason): units for reason, units in reasons.items()})
+            rows += entry.rows
+            for step, reasons in entry.steps.items():
+                steps.update({(step, reason): units for reason, units in reasons.items()})
 
         # The inputs in the ledger are done; the batches begin after them. They are read again all the same: each must
         # come in its place, and simulated models learn the gold answers from the stream.
         run = ResumableRun(path, ({VOTES: votes} if votes else {}) | {LEDGER: LedgerEntry})
-        ends: dict[int, int] = {}
         last: LedgerEntry | None = None
         before = 0
         for before, last in enumerate(run.read(LEDGER), start=1):
@@ -177,21 +170,30 @@ class SynthesisRun(NamedTuple):
                     f"{path / LEDGER}: input {before} was '{last.id}' and is now {one and repr(one.id)}; the sources "
                     "have changed: restore them, or choose another --out"
                 )
-            ends[last.shard] = last.end
-            count([last])
-        # A finished run: report changed files before shards are cut back to the ledger.
+            count(last)
+        # A finished run: report changed files before the rows are cut back to the ledger.
         if (path / FILES).is_file():
             check_files(path)
-        shards = Shards(path / RUN_ROWS, ends, last)
+        end = 0 if last is None else last.end
+        rows_file = path / RUN_ROWS / "rows.jsonl"
+        _cut_back(rows_file, end)
 
         async def gather(batch: Sequence[Any]) -> list[InputOutcome]:
             return await asyncio.gather(*map(make_rows, batch))
 
         def work(batch: Sequence[Any]) -> Written:
-            (path / FILES).unlink(missing_ok=True)  # the last shard is about to grow
-            outcomes = runner.run(gather(batch))
-            entries = shards.append(outcomes)  # a kill before the ledger mentions these rows has them cut off
-            count(entries)
+            nonlocal end
+            (path / FILES).unlink(missing_ok=True)  # the rows are about to grow
+            outcomes, entries, lines = runner.run(gather(batch)), list[LedgerEntry](), list[bytes]()
+            for one in outcomes:
+                own = [json_line(row) for row in one.rows]
+                lines += own
+                end += sum(map(len, own))
+                entries.append(LedgerEntry(one.id, len(own), end, nested(one.steps), one.steps.unusable))
+                count(entries[-1])
+            if lines:  # a kill before the ledger mentions them has them cut off
+                with writable(rows_file), rows_file.open("ab") as file:
+                    append_lines(file, lines, to_disk=True)
             return {VOTES: [vote for one in outcomes for vote in one.votes], LEDGER: entries}
 
         with asyncio.Runner() as runner:
@@ -286,60 +288,14 @@ def open_models(
         yield opened, spending
 
 
-class Shards:
-    """The JSONL shards of a run; opening them cuts them back to the bytes that the ledger mentions (`ends`)."""
-
-    def __init__(self, folder: Path, ends: Mapping[int, int], last: LedgerEntry | None) -> None:
-        self._folder = folder
-        self._shard, self._rows, self._end = (
-            (0, 0, 0) if last is None else (last.shard, last.shard_rows, last.end)
-        )
-        with writable(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            known = {self._path(shard): end for shard, end in ends.items()}
-            for path in folder.iterdir():
-                if path not in known and path.name.startswith((".", "rows-")):
-                    path.unlink()  # started by a killed process that did not get to the ledger
-            for path, end in known.items():
-                size = path.stat().st_size if path.exists() else 0
-                if size < end:
-                    raise RunError(
-                        f"{path} has {size:,} of the {end:,} bytes in the ledger; restore it, or choose another --out"
-                    )
-                if size > end:
-                    os.truncate(path, end)
-
-    def append(self, outcomes: Sequence[InputOutcome]) -> list[LedgerEntry]:
-        """Writes the rows of some inputs to disk, and returns their lines for the ledger."""
-        entries = []
-        waiting: list[bytes] = []
-        for one in outcomes:
-            if self._rows >= SHARD_ROWS:
-                self._write(waiting)
-                self._shard, self._rows, self._end, waiting = self._shard + 1, 0, 0, []
-            lines = [json_line(row) for row in one.rows]
-            waiting += lines
-            self._rows += len(lines)
-            self._end += sum(map(len, lines))
-            entries.append(
-                LedgerEntry(
-                    one.id,
-                    len(lines),
-                    self._shard,
-                    self._rows,
-                    self._end,
-                    nested(one.steps),
-                    one.steps.unusable,
-                )
+def _cut_back(rows: Path, end: int) -> None:
+    """Cuts off rows that the ledger does not mention; `RunError` if some that it mentions are missing."""
+    with writable(rows):
+        rows.parent.mkdir(exist_ok=True)
+        size = rows.stat().st_size if rows.exists() else 0
+        if size < end:
+            raise RunError(
+                f"{rows} has {size:,} of the {end:,} bytes in the ledger; restore it, or choose another --out"
             )
-        self._write(waiting)
-        return entries
-
-    def _write(self, lines: Sequence[bytes]) -> None:
-        path = self._path(self._shard)
-        if lines:
-            with writable(path), path.open("ab") as file:
-                append_lines(file, lines, to_disk=True)
-
-    def _path(self, shard: int) -> Path:
-        return self._folder / f"rows-{shard:05d}.jsonl"
+        if size > end:
+            os.truncate(rows, end)

@@ -187,6 +187,6 @@ def test_a_killed_run_ends_with_the_same_bytes_and_pays_for_nothing_twice(texts,
     server.script = lambda seen, number: said(reply(seen.text))
     second = questions.synthesize(settings, killed)
     assert Counter(seen.text for seen in server.seen) == asked
-    for name in ("ledger.jsonl", "rows/rows-00000.jsonl"):
+    for name in ("ledger.jsonl", "rows/rows.jsonl"):
         assert (killed / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert second["counts"] == first["counts"]

@@ -213,7 +213,7 @@ def test_of_simulated_analyses_the_known_share_is_kept_and_a_killed_run_ends_ali
             rationales.synthesize(recipe, tmp_path / "killed")
     assert 0 < len((tmp_path / "killed" / "ledger.jsonl").read_text().splitlines()) < 200
     rationales.synthesize(recipe, tmp_path / "killed")
-    for file in ("ledger.jsonl", "rows/rows-00000.jsonl"):
+    for file in ("ledger.jsonl", "rows/rows.jsonl"):
         assert (tmp_path / "killed" / file).read_bytes() == (tmp_path / "out" / file).read_bytes()
 
 

@@ -12,7 +12,7 @@ from longrm.errors import DataError, RunError
 from longrm.judging.prompts import prompt_hash
 from longrm.runs.folder import RunFolder, read_manifest
 from longrm.runs.logs import Log
-from longrm.synthesis.pipeline import InputOutcome, KEPT, Steps, SynthesisRun
+from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, SynthesisRun
 from longrm.synthesis.simulated import GoldAnswers
 
 FACTS = {

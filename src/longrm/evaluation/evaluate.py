@@ -9,10 +9,9 @@ from longrm.benchmarks import BenchmarkName, BenchmarkSource, Leval, LoadedBench
 from longrm.clients.remote_settings import ModelName, Remote, refuse_server, servers_of
 from longrm.config import Config
 from longrm.errors import ConfigError, DataError
-from longrm.evaluation.judge import Shard, ShardName, finish, join_logs, judge_comparisons
+from longrm.evaluation.judge import LOGS, ShardName, finish, judge_comparisons
 from longrm.evaluation.read_run import Run
 from longrm.evaluation.rules import RULES
-from longrm.evaluation.judge import LOGS
 from longrm.evaluation.summary_schema import EvaluationSummary, load_summary
 from longrm.evaluation.trials import JudgingSettings
 from longrm.reward_models import Compress, JudgeSettings, RewardModel

@@ -8,7 +8,7 @@ from pathlib import Path
 from longrm.config import changed_settings
 from longrm.errors import RunError
 from longrm.evaluation.evaluate import Evaluation
-from longrm.evaluation.judge import ExampleSample, LOGS, conclude
+from longrm.evaluation.judge import LOGS, ExampleSample, conclude
 from longrm.evaluation.read_run import Run
 from longrm.evaluation.summary_schema import EvaluationSummary
 from longrm.runs.folder import CONFIG, RunFolder, write_file

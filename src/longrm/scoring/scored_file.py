@@ -261,7 +261,7 @@ class RowScores:
             self._offsets[record.number] = offset  # the last record of a row counts
             self.done[record.number] = record.outcome is not Outcome.ERROR
 
-    def __contains__(self, number: int) -> bool:
+    def __contains__(self, number: Any) -> bool:
         return number < len(self.done) and bool(self.done[number])
 
     def join(self, rows: Iterable[ComparisonRow]) -> Iterator[tuple[ComparisonRow, ScoreRecord]]:

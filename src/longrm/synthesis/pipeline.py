@@ -7,7 +7,6 @@ that was never killed.
 """
 
 import asyncio
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence

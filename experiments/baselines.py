@@ -24,10 +24,12 @@ def main() -> None:
         "--json", action="store_true", help="print one JSON line per model instead of the table"
     )
     options = parser.parse_args()
-    judge = {"cut": "middle", "max_length": options.max_length} if options.max_length else {}
+    model_args = {"cut": "middle", "max_length": options.max_length} if options.max_length else {}
     rows = {}
     for place, model in enumerate([*(f"baseline:{name}" for name in BASELINES), *options.model]):
-        settings = Evaluation.model_validate({"model": model, "bench": options.bench, "judge": judge})
+        settings = Evaluation.model_validate(
+            {"model": model, "bench": options.bench, "model_args": model_args}
+        )
         rows[model] = run_evaluation(
             settings, options.out / str(place), progress=printed_progress(model)
         ).to_dict()

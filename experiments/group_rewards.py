@@ -38,7 +38,7 @@ def measure(method: str, size: int, error: float, by: str, options: argparse.Nam
     rows = groups_of(size, options.groups)
     judge = {"group": method, "seed": options.seed}
     model = longrm.load(
-        f"simulated:{error}" if by == "pair" else f"simulated:disagreement={error}", judge=judge, key=rows
+        f"simulated:{error}" if by == "pair" else f"simulated:disagreement={error}", judge=judge, gold=rows
     )
     found: dict[str, list[float]] = {"kendall": [], "spearman": [], "kendall_tau_a": [], "best_first": []}
     errors = []

@@ -21,7 +21,7 @@ from longrm.cli.terminal import progress
 from longrm.cli.train import evaluator_of
 from longrm.errors import LongRMError
 from longrm.evaluation.evaluate import Evaluation, run_evaluation
-from longrm.reward_models import JudgeSettings
+from longrm.reward_models import JudgeSettings, ModelSettings
 from longrm.runs.progress import Progress
 from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
@@ -51,6 +51,7 @@ class Arm:
         start: The arm whose model training starts from; none starts from the pretrained one.
         settings: Changes of the recipe.
         same_seed: Start from the model of the same seed; without it, all seeds start from that of seed 0.
+        model_args: How the model is loaded, and what it reads.
         judge: How the model is asked.
         probes: What it is judged on.
     """
@@ -60,13 +61,16 @@ class Arm:
     start: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     same_seed: bool = False
+    model_args: ModelSettings = field(default_factory=ModelSettings)
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     probes: tuple[str, ...] = ("trained", "other_texts", "other_tasks")
 
 
 ARMS: Mapping[str, Arm] = {
     "likelihood": Arm("likelihood:{}", probes=("trained", "other_texts", "other_tasks", "whole_window")),
-    "likelihood-mean": Arm("likelihood:{}", judge=JudgeSettings(likelihood="mean", cut="middle"), probes=()),
+    "likelihood-mean": Arm(
+        "likelihood:{}", model_args=ModelSettings(likelihood="mean", cut="middle"), probes=()
+    ),
     "token-scores": Arm("tokens:{}", probes=UNTRAINED),
     "writing": Arm("{}", judge=JudgeSettings(max_tokens=64, retries=0), probes=UNTRAINED),
     "likelihood-short": Arm("likelihood:{}", "likelihood_short"),
@@ -204,7 +208,7 @@ def judged(options: argparse.Namespace, name: str, report: Progress) -> None:
     """Judges all probes and prints a line for each; it replaces an earlier one in the file of results."""
     arm = ARMS[name]
     model = arm.model.format(model_of(options, name, options.seed))
-    judge = {**arm.judge.model_dump(), "dtype": precision()}
+    model_args = {**arm.model_args.model_dump(), "dtype": precision()}
     facts = circumstances(options)
     wanted = arm.probes if options.probes is None else options.probes
     benches: dict[str, dict[str, Any]] = {
@@ -232,7 +236,9 @@ def judged(options: argparse.Namespace, name: str, report: Progress) -> None:
         for bench in options.bench
     }
     for bench, what in benches.items():
-        settings = Evaluation.model_validate({"model": model, "judge": judge, **what})
+        settings = Evaluation.model_validate(
+            {"model": model, "model_args": model_args, "judge": arm.judge, **what}
+        )
         began = time.process_time()
         summary = run_evaluation(
             settings, folder_of(options, name, options.seed) / bench, progress=report

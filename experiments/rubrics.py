@@ -34,7 +34,7 @@ def judged(model: str, rows: Sequence[Comparison], **judge: Any) -> dict[str, Ju
     """The judgments of an evaluation of the rows."""
     settings = Evaluation(model=model, bench="checklist", judge=judge)
     bench = LoadedBenchmark("checklist", rows)
-    loaded = longrm.load(model, judge=settings.judge, key=rows)
+    loaded = longrm.load(model, judge=settings.judge, gold=rows)
     with tempfile.TemporaryDirectory() as folder:
         run_evaluation(settings, Path(folder) / "run", bench=bench, model=loaded)
         return {one.id: one for one in Log(Path(folder) / "run" / JUDGMENTS, JudgmentRecord)}

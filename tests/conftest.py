@@ -101,3 +101,40 @@ def put(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def install_plugin(tmp_path, monkeypatch):
+    """Installs a package with an entry point of the group `longrm.plugins`; the test's end removes it again."""
+    from longrm.plugins import load_plugins
+
+    def install(entry_point: str) -> Path:
+        info = tmp_path / "site" / "example-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: example\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[longrm.plugins]\nexample = {entry_point}\n")
+        monkeypatch.syspath_prepend(info.parent)
+        return info.parent
+
+    load_plugins.cache_clear()
+    yield install
+    load_plugins.cache_clear()
+
+
+@pytest.fixture
+def example_plugin(install_plugin):
+    """Registers `tests/example_plugin.py`; the registries are as before afterwards."""
+    from longrm.plugins import load_plugins
+
+    from . import example_plugin
+
+    registries = [
+        value for name, value in vars(example_plugin).items() if name.isupper() and type(value) is dict
+    ]
+    before = [dict(registry) for registry in registries]
+    install_plugin("tests.example_plugin:register")
+    load_plugins()
+    yield
+    for registry, entries in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(entries)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from longrm import evaluation as evaluation
     from longrm import modeling as modeling
     from longrm import types as types
+    from longrm.attribution.api import attribute
     from longrm.auditing import audit
     from longrm.evaluation.compare import compare
     from longrm.evaluation.evaluate import evaluate
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RewardModel",
+    "attribute",
     "audit",
     "compare",
     "evaluate",
@@ -34,6 +36,7 @@ __version__ = "0.2.0"
 
 _NAMES = {
     "RewardModel": "longrm.reward_models",
+    "attribute": "longrm.attribution.api",
     "audit": "longrm.auditing",
     "compare": "longrm.evaluation.compare",
     "evaluate": "longrm.evaluation.evaluate",
@@ -44,16 +47,31 @@ _NAMES = {
     "verdict_reward": "longrm.reward_models.verdict_rewards",
 }
 
-_MODULES = ("data", "evaluation", "modeling", "types")  # with names that docs/api.md lists
+# Modules with names that docs/api.md lists.
+_MODULES = {
+    "data": ("longrm.data",),
+    "evaluation": (
+        "longrm.evaluation.attention_table",
+        "longrm.evaluation.compare",
+        "longrm.evaluation.read_run",
+    ),
+    "modeling": ("longrm.modeling.attended_regions", "longrm.modeling.attention_scores"),
+    "types": ("longrm.types",),
+}
 
 
 def __getattr__(name: str) -> object:
     """Imports a public name at its first use, because importing all of them would delay the command line."""
     from importlib import import_module
 
+    from longrm.plugins import load_plugins
+
     if name in _NAMES:
+        load_plugins()
         return getattr(import_module(_NAMES[name]), name)
     if name in _MODULES:
+        for module in _MODULES[name]:
+            import_module(module)
         return import_module(f"longrm.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

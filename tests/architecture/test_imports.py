@@ -1,7 +1,15 @@
 """What may be imported where: torch only where tensors are used, and nothing slow for help texts."""
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import longrm
 
 PROGRAM = """
 import contextlib, io, sys
@@ -65,3 +73,50 @@ def test_importing_on_windows_is_an_error_that_names_wsl():
     done = subprocess.run([sys.executable, "-c", windows], capture_output=True, text=True)
     assert done.returncode == 1
     assert "WSL" in done.stderr.splitlines()[-1]
+
+
+ROOT = Path(longrm.__file__).parent
+FILES = {
+    ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in ROOT.rglob("*.py")
+}
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All that is executed at some time, in functions too; not what only type checkers read."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            continue
+        yield child
+        yield from statements(child)
+
+
+def imports(tree: ast.Module) -> set[str]:
+    """The modules of the package that a file imports."""
+    found = set()
+    for node in statements(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found.update(name if name in FILES else node.module for name in names)
+    return found & FILES.keys() - {"longrm"}
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    graph = {name: imports(ast.parse(path.read_text())) for name, path in FILES.items() if name != "longrm"}
+    assert sum(map(len, graph.values())) > 1000
+    [*TopologicalSorter(graph).static_order()]  # raises a CycleError that lists the modules
+    graph["longrm.types"].add("longrm.cli.train")
+    with pytest.raises(CycleError):
+        [*TopologicalSorter(graph).static_order()]
+
+
+def test_every_import_is_seen_by_the_checks_of_layers_and_cycles():
+    """Only the public names of the package are imported by their names as strings."""
+    hidden = [
+        name
+        for name, path in FILES.items()
+        if name != "longrm" and ("import_module" in path.read_text() or "__import__" in path.read_text())
+    ]
+    assert hidden == []

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+import longrm
 from longrm.attribution.ablation import AblatedScores
 from longrm.attribution.attribute import MASKS, attribute, prompts_at_most, target_of
 from longrm.attribution.records import Target
@@ -78,17 +79,17 @@ def test_one_prompt_can_be_explained_in_python():
     facts = [f"Person {number} has a w{number}." for number in range(12)]
     prompt, responses = " ".join([*facts, "Who has a w7?"]), ["Person 7.", "Person 5."]
     model = Known(facts, lambda held: 3.0 * (7 in held) - 1.0 * (2 in held))
-    whole = model.attribute(prompt, responses, removal="deletion")
-    named = model.attribute(prompt, responses, removal="deletion", context=" ".join(facts))
+    whole = longrm.attribute(model, prompt, responses, removal="deletion")
+    named = longrm.attribute(model, prompt, responses, removal="deletion", context=" ".join(facts))
     texts = [prompt[one.start : one.end].strip() for one in named.sentences]
     assert texts == facts
     assert len(whole.sentences) == 13
     assert texts[max(range(12), key=lambda at: named.sentences[at].weight)] == facts[7]
     with pytest.raises(DataError, match="the context"):
-        model.attribute(prompt, responses, context="other")
+        longrm.attribute(model, prompt, responses, context="other")
     for wrong in (([prompt], [responses]), (prompt, "text"), (prompt, ["alone"])):
         with pytest.raises(DataError, match="responses|one prompt"):
-            model.attribute(*wrong)
+            longrm.attribute(model, *wrong)
 
 
 def test_filler_keeps_the_length(asked):

@@ -148,12 +148,12 @@ def test_lengths_beyond_the_models_window_are_errors_before_any_work(models, tmp
         longrm(*probe, "--lengths", "2k,4k,16k")
     assert "2,048" not in str(caught.value)
     with pytest.raises(ConfigError, match=r"reads 1,000 tokens.* lengths 1,024 "):
-        longrm(*probe, "--lengths", "512,1k", "--set", "judge.max_length=1000")
+        longrm(*probe, "--lengths", "512,1k", "--set", "model_args.max_length=1000")
     grid = 'probe.cells=[{lengths=[8192], worlds=["records"], groups=1, per_group=1}]'
     with pytest.raises(ConfigError, match="lengths 8,192"):
         longrm("evaluate", "--model", models / "plain", "--bench", "probe", "--set", grid, "--out", tmp_path)
     assert not out.exists()
     # Controls: what fits, what is cut to fit, and lengths in other tokens come as far as the model.
-    for given in (("2k",), ("16k", "--set", "judge.cut=middle"), ("16k", "--tokenizer", "approximate")):
+    for given in (("2k",), ("16k", "--set", "model_args.cut=middle"), ("16k", "--tokenizer", "approximate")):
         with pytest.raises(AssertionError, match="the model was loaded"):
             longrm(*probe, "--lengths", *given)

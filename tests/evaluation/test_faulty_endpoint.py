@@ -8,8 +8,8 @@ import pytest
 from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import Remote
 from longrm.evaluation.evaluate import Evaluation, run_evaluation
+from longrm.reward_models import JudgeSettings
 from longrm.reward_models.generative import GenerativeRewardModel
-from longrm.reward_models.kinds import JudgeSettings
 from longrm.runs.folder import CACHE
 from longrm.runs.logs import EXAMPLES, GOLD, JUDGMENTS
 

@@ -66,7 +66,7 @@ def test_default_lengths_leave_room_for_the_answer(tmp_path, reads, answer, leng
     prose = [length for length in lengths if length >= 512]
     if prose:
         assert default_lengths(evaluation(model, judge=judge), ["records", "two-hops"]) == tuple(prose)
-    shorter = evaluation(model, judge=JudgeSettings(max_tokens=answer, max_length=1700))
+    shorter = evaluation(model, judge=judge, model_args={"max_length": 1700})
     assert max(default_lengths(shorter, ["records"])) == min(lengths[-1], 1024 if answer == 64 else 128)
 
 

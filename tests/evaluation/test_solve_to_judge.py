@@ -19,8 +19,8 @@ from longrm.evaluation.judge_behavior import solve_to_judge
 from longrm.evaluation.table import ScoreTable
 from longrm.evaluation.trials import JudgingSettings
 from longrm.report import build
+from longrm.reward_models import JudgeSettings
 from longrm.reward_models.generative import GenerativeRewardModel
-from longrm.reward_models.kinds import JudgeSettings
 from longrm.runs.logs import JUDGMENTS, Log, read_judgments, to_line
 from longrm.runs.records import JudgmentRecord
 from longrm.types import CommittedAnswer, Outcome, message_text, text_of

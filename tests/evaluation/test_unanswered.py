@@ -7,7 +7,7 @@ from longrm.evaluation.summarize import summarize
 from longrm.evaluation.summary_schema import parse_summary
 from longrm.types import Outcome
 
-SAID = "31,333 > 4,096 tokens; prompt and longest response have more than the model reads; judge.cut names it"
+SAID = "31,333 > 4,096 tokens; prompt and longest response have more than the model reads; model_args.cut names it"
 
 
 @pytest.fixture

@@ -57,9 +57,11 @@ def logits(folder: Path) -> torch.Tensor:
 
 def test_the_score_is_the_weighted_sum_of_the_logits(folder: Path):
     expected = logits(folder) @ torch.tensor([0.65, 0.0, -0.4])
-    scores = longrm.load(str(folder), judge={"weights": WEIGHTS}).score(PROMPT, RESPONSES)
+    scores = longrm.load(str(folder), model_args={"label_weights": WEIGHTS}).score(PROMPT, RESPONSES)
     torch.testing.assert_close(torch.tensor(scores), expected, atol=2e-6, rtol=1e-5)
-    one = longrm.load(str(folder), judge={"weights": {"correctness": 1.0}}).score(PROMPT, RESPONSES)
+    one = longrm.load(str(folder), model_args={"label_weights": {"correctness": 1.0}}).score(
+        PROMPT, RESPONSES
+    )
     torch.testing.assert_close(torch.tensor(one), logits(folder)[:, 1], atol=2e-6, rtol=1e-5)
     assert not torch.allclose(torch.tensor(one), expected, atol=1e-2)
 

@@ -1,4 +1,4 @@
-"""`judge.device` and `judge.dtype`: where models of this machine run, and in which type."""
+"""`model_args.device` and `model_args.dtype`: where models of this machine run, and in which type."""
 
 import pytest
 import torch
@@ -37,10 +37,10 @@ def data(tmp_path_factory):
     return path
 
 
-def scores(model, data, **judge):
+def scores(model, data, **settings):
     row = next(iter(read(data))).comparison
     answers = [response[0]["content"] for response in row.responses]
-    return longrm.load(model, judge={"device": "cpu", **judge}).score(row.prompt, answers)
+    return longrm.load(model, model_args={"device": "cpu", **settings}).score(row.prompt, answers)
 
 
 def test_the_dtype_is_that_of_the_weights_and_changes_scores(scorer, data):
@@ -52,33 +52,33 @@ def test_the_dtype_is_that_of_the_weights_and_changes_scores(scorer, data):
 
 @pytest.mark.parametrize("kind", ["", "likelihood:", "tokens:"])
 def test_every_kind_of_local_model_takes_a_dtype(kind, writer, tmp_path):
-    judge = {"dtype": "bfloat16"}
+    judge = {}
     if kind == "tokens:":
         (tmp_path / "template.jinja").write_text("{% for r in responses %}{{ r }}{% endfor %}")
-        judge |= {
+        judge = {
             "tokens": ["bucket", "turtle"],
             "format": "pairwise",
             "template": str(tmp_path / "template.jinja"),
         }
-    model = longrm.load(kind + writer, judge=judge)
+    model = longrm.load(kind + writer, model_args={"dtype": "bfloat16"}, judge=judge)
     assert model.provenance["dtype"] == "bfloat16"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_device_that_is_not_there_is_refused(scorer):
     with pytest.raises(ConfigError, match="cuda"):
-        longrm.load(scorer, judge={"device": "cuda"})
+        longrm.load(scorer, model_args={"device": "cuda"})
     with pytest.raises(ConfigError, match="nonsense"):
-        longrm.load(scorer, judge={"device": "nonsense"})
+        longrm.load(scorer, model_args={"device": "nonsense"})
 
 
 def test_a_run_keeps_its_dtype_and_may_change_its_device(scorer, data, tmp_path):
-    def run(**judge):
-        settings = Evaluation(model=scorer, bench=f"file:{data}", judge=judge)
+    def run(**model_args):
+        settings = Evaluation(model=scorer, bench=f"file:{data}", model_args=model_args)
         return run_evaluation(settings, tmp_path / "run").to_dict()
 
     run(dtype="bfloat16")
     assert read_manifest(tmp_path / "run")["model"]["dtype"] == "bfloat16"
     run(dtype="bfloat16", device="cpu")
-    with pytest.raises(longrm.errors.RunError, match="judge.dtype"):
+    with pytest.raises(longrm.errors.RunError, match="model_args.dtype"):
         run(dtype="float32")

@@ -10,7 +10,7 @@ import longrm
 from longrm.data.joining import encode
 from longrm.errors import DataError
 from longrm.judging import truncate_context
-from longrm.reward_models.kinds import JudgeSettings
+from longrm.reward_models import ModelSettings
 from longrm.reward_models.packed import DiscriminativeRewardModel
 from longrm.types import Outcome, Query, presented_order, query_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
@@ -93,7 +93,7 @@ def test_what_the_model_cannot_read_is_counted_and_not_cut(model):
 
 @pytest.mark.parametrize("policy", ["middle", "left", "right"])
 def test_a_named_policy_cuts_the_context_and_says_so(folder, policy):
-    cutting = DiscriminativeRewardModel.load(str(folder), JudgeSettings(cut=policy))
+    cutting = DiscriminativeRewardModel.load(str(folder), ModelSettings(cut=policy))
     tokenizer = cutting.tokenizer
     short, long = queries(n=1, per_group=1)[0], queries(n=1, per_group=1, length=700)[0]
 
@@ -115,7 +115,7 @@ def test_a_named_policy_cuts_the_context_and_says_so(folder, policy):
 def test_nothing_is_cut_where_the_context_is_not_known(folder):
     (query,) = queries(n=1, per_group=1, length=700)
     unknown = dataclasses.replace(query, context=())
-    (judged,) = DiscriminativeRewardModel.load(str(folder), JudgeSettings(cut="middle")).judge([unknown])
+    (judged,) = DiscriminativeRewardModel.load(str(folder), ModelSettings(cut="middle")).judge([unknown])
     assert judged.outcome is Outcome.TOO_LONG
 
 

@@ -19,7 +19,7 @@ from longrm.modeling import attention, loading
 from longrm.modeling.attention_cuda import sees_of
 from longrm.modeling.loading import new_scorer
 from longrm.modeling.shapes import ModelShape, build_trees
-from longrm.reward_models import JudgeSettings
+from longrm.reward_models import ModelSettings
 from longrm.reward_models import packed as scoring
 from longrm.reward_models.packed import DiscriminativeRewardModel
 from longrm.runs.logs import read_judgments
@@ -42,7 +42,7 @@ def scorer():
 
 @pytest.fixture
 def model(scorer):
-    return DiscriminativeRewardModel(scorer, "tiny", JudgeSettings(max_length=4000))
+    return DiscriminativeRewardModel(scorer, "tiny", ModelSettings(max_length=4000))
 
 
 def comparisons(n=12, length=64, responses=2):

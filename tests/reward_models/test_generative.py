@@ -5,8 +5,8 @@ from tokenizers import models, pre_tokenizers
 from longrm.clients import Completion, TextGenerator
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
+from longrm.reward_models import JudgeSettings, ModelSettings
 from longrm.reward_models.generative import GenerativeRewardModel
-from longrm.reward_models.kinds import JudgeSettings
 from longrm.types import Outcome, Query, Span, text_of
 
 GOOD, BAD = "The code is copper.", "The code is amber."
@@ -246,7 +246,9 @@ def test_seeds_differ_by_all_that_they_are_drawn_from_and_by_nothing_else():
 
 def test_a_context_that_does_not_fit_is_cut_by_the_policy(tokenizer):
     script = Script(prefers_good, limit=1000)
-    model = GenerativeRewardModel(script, JudgeSettings(cut="middle", max_tokens=100), tokenizer=tokenizer)
+    model = GenerativeRewardModel(
+        script, JudgeSettings(max_tokens=100), ModelSettings(cut="middle"), tokenizer=tokenizer
+    )
     short, long = model.judge([query(words=50), query(words=2000)])
     assert short.cut is None
     assert long.cut.policy == "middle"
@@ -273,7 +275,7 @@ def test_what_does_not_fit_is_too_long_where_nothing_may_be_cut(tokenizer):
 def test_a_retry_writes_no_more_than_the_limit_leaves(tokenizer):
     script = Script(lambda _: "hm " * 40, limit=600)
     model = GenerativeRewardModel(
-        script, JudgeSettings(max_tokens=100, retries=9, cut="right"), tokenizer=tokenizer
+        script, JudgeSettings(max_tokens=100, retries=9), ModelSettings(cut="right"), tokenizer=tokenizer
     )
     judgment = one(model, query(words=2000))
     rooms = [batch[0].max_tokens for batch in script.batches]

@@ -4,8 +4,7 @@ from tokenizers import models, pre_tokenizers
 
 from longrm.clients.remote_settings import Remote
 from longrm.data.tokenizing import Tokenizer
-from longrm.reward_models import load
-from longrm.reward_models.kinds import JudgeSettings
+from longrm.reward_models import JudgeSettings, load
 from longrm.types import Outcome, Query, Span
 
 from ..clients import conftest as peer
@@ -29,8 +28,8 @@ def folder(tmp_path_factory):
     return str(path)
 
 
-def load_remote(address, judge, remote):
-    return load(f"openai:{address}", judge=judge, remote=remote)
+def load_remote(address, judge, remote, **model_args):
+    return load(f"openai:{address}", judge=judge, remote=remote, model_args=model_args)
 
 
 def query(words):
@@ -44,8 +43,10 @@ def test_a_server_judges_and_what_does_not_fit_is_cut_for_it(server, folder):
     server.script = lambda seen, number: peer.said("It is the second.\n[[B]]", usage=None)
     model = load_remote(
         f"{server.url}#tiny",
-        JudgeSettings(max_tokens=50, max_length=800, cut="middle"),
+        JudgeSettings(max_tokens=50),
         Remote(tokenizer=folder, concurrency=1),
+        max_length=800,
+        cut="middle",
     )
     assert model.name == f"openai:{server.url}#tiny"
     short, long = model.judge([query(20), query(2000)])

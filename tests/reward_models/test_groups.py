@@ -173,7 +173,7 @@ def test_every_pair_is_asked_about_in_both_orders(method, verdicts):
 @pytest.mark.parametrize("method", ["round-robin", "anchor"])
 def test_the_presented_order_changes_nothing(method):
     comparison = Comparison("c", "c", said("?", "user"), group(5).responses, (1, 2, 3, 4, 5))
-    model = longrm.load("simulated:0.3", judge={"group": method}, key=[comparison])
+    model = longrm.load("simulated:0.3", judge={"group": method}, gold=[comparison])
     orders = [(0, 1, 2, 3, 4), (4, 2, 0, 1, 3)]
     plain, turned = model.judge([query_of(comparison, order) for order in orders])
     assert tuple(plain.scores[index] for index in orders[1]) == turned.scores
@@ -295,7 +295,7 @@ def test_ranks_of_judges_that_err_are_as_expected(method, error):
         Comparison(str(number), "", said("?", "user"), group(count).responses, tuple(range(1, count + 1)))
         for number in range(groups)
     ]
-    model = longrm.load(f"simulated:{error}", judge={"group": method}, key=rows)
+    model = longrm.load(f"simulated:{error}", judge={"group": method}, gold=rows)
     taus, firsts = [], []
     for judgment in model.judge([query_of(row, range(count)) for row in rows]):
         pairs = [
@@ -335,8 +335,8 @@ def test_a_local_model_reads_the_common_prompt_once(tmp_path, monkeypatch):
     assert together <= judgment.prompt_tokens + 11 * after + 1
     read.clear()
     for first, second in permutations(one.responses, 2):  # the control: in a new process every time
-        model._inner._writer._sampler.forget()
-        model._inner.judge([Query("alone", one.prompt, (first, second))])
+        model.inner._writer._sampler.forget()
+        model.inner.judge([Query("alone", one.prompt, (first, second))])
     assert sum(read) > 2 * together
 
 

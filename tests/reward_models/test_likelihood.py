@@ -8,7 +8,7 @@ import torch
 import longrm
 from longrm.errors import ConfigError, DataError, ModelError
 from longrm.modeling import shared_prefix
-from longrm.reward_models import JudgeSettings, pinned
+from longrm.reward_models import ModelSettings, pinned
 from longrm.reward_models import packed as likelihoods
 from longrm.types import Outcome, Query
 
@@ -38,7 +38,10 @@ def mean(values):
 
 @pytest.mark.parametrize(("how", "reduce"), [("sum", math.fsum), ("mean", mean)])
 def test_scores_are_those_of_a_plain_loop(folder, how, reduce):
-    model, plain = longrm.load(f"likelihood:{folder}", judge=JudgeSettings(likelihood=how)), Plain(folder)
+    model, plain = (
+        longrm.load(f"likelihood:{folder}", model_args=ModelSettings(likelihood=how)),
+        Plain(folder),
+    )
     asked = [*queries(*SHAPES), *queries((60, 2), (80, 3), per_document=3, seed=1)]
     judged = model.judge(asked)
     assert [judgment.outcome for judgment in judged] == [Outcome.ANSWERED] * len(asked)
@@ -142,11 +145,11 @@ def test_without_a_chat_template_the_end_token_closes(tmp_path):
 
 def test_what_does_not_fit_is_counted_or_cut(folder):
     (short, long) = queries((20, 2), (600, 2))
-    counted = longrm.load(f"likelihood:{folder}", judge=JudgeSettings(max_length=500))
+    counted = longrm.load(f"likelihood:{folder}", model_args=ModelSettings(max_length=500))
     judged = counted.judge([long, short])
     assert [judgment.outcome for judgment in judged] == [Outcome.TOO_LONG, Outcome.ANSWERED]
     assert "> 500 tokens;" in judged[0].detail
-    cutting = longrm.load(f"likelihood:{folder}", judge=JudgeSettings(max_length=500, cut="middle"))
+    cutting = longrm.load(f"likelihood:{folder}", model_args=ModelSettings(max_length=500, cut="middle"))
     (judgment,) = cutting.judge([long])
     assert judgment.cut.policy == "middle"
     (item,) = cutting._items(long)

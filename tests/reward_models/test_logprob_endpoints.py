@@ -11,7 +11,7 @@ import longrm
 from longrm.cli import score as scoring
 from longrm.clients.remote_settings import Remote
 from longrm.errors import ConfigError, ModelError, RunError
-from longrm.reward_models import JudgeSettings
+from longrm.reward_models import JudgeSettings, ModelSettings
 from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.types import Outcome, Query
 from tests.data.trajectories import HERMES, PROMPT, RESPONSES, TOOLS
@@ -34,10 +34,11 @@ def told(*pairs):
     return reply
 
 
-def load(server, kind="tokens", remote=None, **judge):
+def load(server, kind="tokens", remote=None, model_args=None, **judge):
     return longrm.load(
         f"{kind}:openai:{server.url}/v1#tiny",
-        judge=JudgeSettings(**judge),
+        model_args=model_args,
+        judge=judge,
         remote=Remote(concurrency=1, retries=0, **(remote or {})),
     )
 
@@ -199,9 +200,9 @@ def echoing(folder, extra=0):
 @pytest.mark.parametrize("how", ["sum", "mean"])
 def test_an_echoed_likelihood_is_that_of_the_model_itself(server, folder, how):
     server.script = echoing(folder)
-    model = load(server, "likelihood", {"tokenizer": str(folder)}, likelihood=how)
+    model = load(server, "likelihood", {"tokenizer": str(folder)}, {"likelihood": how})
     asked = queries((20, 2), (60, 3))
-    here = longrm.load(f"likelihood:{folder}", judge=JudgeSettings(likelihood=how))
+    here = longrm.load(f"likelihood:{folder}", model_args=ModelSettings(likelihood=how))
     for found, truth in zip(model.judge(asked), here.judge(asked), strict=True):
         assert found.scores == pytest.approx(truth.scores, abs=5e-4)
         assert found.prompt_tokens == truth.prompt_tokens
@@ -214,8 +215,10 @@ def test_of_an_echoed_trajectory_the_assistants_turns_count(server, tmp_path):
     server.script = echoing(folder)
     asked = Query("q", PROMPT, RESPONSES, tools=TOOLS)
     for how in ("sum", "mean"):
-        (truth,) = longrm.load(f"likelihood:{folder}", judge=JudgeSettings(likelihood=how)).judge([asked])
-        (found,) = load(server, "likelihood", {"tokenizer": str(folder)}, likelihood=how).judge([asked])
+        (truth,) = longrm.load(f"likelihood:{folder}", model_args=ModelSettings(likelihood=how)).judge(
+            [asked]
+        )
+        (found,) = load(server, "likelihood", {"tokenizer": str(folder)}, {"likelihood": how}).judge([asked])
         assert found.scores == pytest.approx(truth.scores, abs=5e-3, rel=1e-5)
     (other,) = load(server, "likelihood", {"tokenizer": str(folder)}).judge([replace(asked, tools=())])
     assert other.scores != pytest.approx(truth.scores, abs=5e-3)
@@ -237,7 +240,7 @@ def test_files_are_scored_ranked_and_filtered_by_it(server, folder, put, tmp_pat
         return peer.Reply({}, 500) if failing and "w1 w2" in seen.body["prompt"] else plain(seen, number)
 
     def run(command, out, *options):
-        settings = [f"remote.tokenizer={folder}", "remote.retries=0", "judge.likelihood=mean"]
+        settings = [f"remote.tokenizer={folder}", "remote.retries=0", "model_args.likelihood=mean"]
         words = ["--model", name, "--data", data, "--out", tmp_path / out, *options]
         words += [word for one in settings for word in ("--set", one)]
         done = CliRunner().invoke(command, list(map(str, words)))
@@ -251,7 +254,7 @@ def test_files_are_scored_ranked_and_filtered_by_it(server, folder, put, tmp_pat
     failing, before = False, len(server.seen)
     done, rows = run(scoring.command, "scored.jsonl")
     assert (done.exit_code, len(server.seen) - before) == (0, 1), "paid answers are kept for the same command"
-    here = longrm.load(f"likelihood:{folder}", judge={"likelihood": "mean"})
+    here = longrm.load(f"likelihood:{folder}", model_args={"likelihood": "mean"})
     for row in rows:
         expected = here.score(row["prompt"], [row["chosen"], row["rejected"]])
         assert row["scores"] == pytest.approx(expected, abs=5e-4)

@@ -9,7 +9,6 @@ import torch
 
 import longrm
 from longrm.reward_models import packed
-from longrm.reward_models.kinds import JudgeSettings
 from longrm.types import Outcome
 
 from .tiny_models import bytes_tokenizer, make_model, make_scorer, queries
@@ -35,8 +34,8 @@ def names(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["scalar", "mlp", "likelihood", "implicit reward", "tokens"])
 def test_scores_are_those_without_a_cache_in_any_order(names, kind):
-    settings = JudgeSettings(likelihood="mean", format="pointwise")
-    plain, caching = (longrm.load(names[kind], judge=settings) for _ in range(2))
+    settings = {"model_args": {"likelihood": "mean"}, "judge": {"format": "pointwise"}}
+    plain, caching = (longrm.load(names[kind], **settings) for _ in range(2))
     caching.keep_prefixes(2**19)
     asked = queries((40, 2), (90, 3), (5, 2), (60, 4), per_document=2)
     truth = {query.id: judgment for query, judgment in zip(asked, plain.judge(asked), strict=True)}

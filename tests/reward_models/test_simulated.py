@@ -142,7 +142,7 @@ def test_by_criterion_it_errs_at_its_rate_and_calls_a_tie_a_tie():
     rows = list(generate(WorldPlan("checklist", 400, per_group=6), 600, load_tokenizer("approximate")))
     asked = [query_of(row, (0, 1)) for row in rows]
     for rate in (0.0, 0.25):
-        judge = longrm.load(f"simulated:{rate}", judge={"rubrics": "item"}, key=rows)
+        judge = longrm.load(f"simulated:{rate}", judge={"rubrics": "item"}, gold=rows)
         wrong = 0
         for row, judgment in zip(rows, judge.judge(asked), strict=True):
             for criterion, ranks in zip(judgment.criteria, row.metadata["criterion_ranks"], strict=True):
@@ -152,7 +152,7 @@ def test_by_criterion_it_errs_at_its_rate_and_calls_a_tie_a_tie():
                     wrong += criterion.index(max(criterion)) != ranks.index(1)
         # Binomial: within four standard deviations.
         assert abs(wrong - 600 * rate) <= 4 * (600 * rate * (1 - rate)) ** 0.5
-    plain = longrm.load("simulated:0.25", key=rows).judge(asked)
+    plain = longrm.load("simulated:0.25", gold=rows).judge(asked)
     assert {judgment.scores for judgment in plain} == {(1.0, 0.0), (0.0, 1.0)}
 
 
@@ -173,6 +173,6 @@ def test_ties_by_a_criterion_lack_a_verdict_as_often_as_others():
 def test_without_gold_by_the_criterion_a_coin_decides():
     rows = list(generate(WorldPlan("single-fact", 400), 200, load_tokenizer("approximate")))
     rows = [replace(row, rubrics=(Criterion("It is true."),)) for row in rows]
-    judge = longrm.load("simulated:0", judge={"rubrics": "item"}, key=rows)
+    judge = longrm.load("simulated:0", judge={"rubrics": "item"}, gold=rows)
     first = sum(one.scores[0] for one in judge.judge([query_of(row, (0, 1)) for row in rows]))
     assert 65 < first < 135

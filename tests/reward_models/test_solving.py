@@ -14,10 +14,9 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
 from longrm.modeling import local_generator
 from longrm.modeling.local_generator import LocalTextGenerator
-from longrm.reward_models import load
+from longrm.reward_models import JudgeSettings, ModelSettings, load
 from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.reward_models.groups import GroupRewardModel
-from longrm.reward_models.kinds import JudgeSettings
 from longrm.reward_models.wrappers import CompressRewardModel, RubricRewardModel
 from longrm.runs.logs import read_judgments
 from longrm.types import CommittedAnswer, Comparison, Criterion, Outcome, Query, Span, text_of
@@ -147,8 +146,8 @@ def test_without_an_answer_of_the_model_there_is_no_verdict(outcome):
 
 def test_all_orders_are_cut_alike_and_leave_room_for_both_answers(by_words):
     script = Script("word " * 40, limit=900)
-    settings = JudgeSettings(solve=True, cut="middle", max_tokens=50)
-    model = GenerativeRewardModel(script, settings, tokenizer=by_words)
+    settings = JudgeSettings(solve=True, max_tokens=50)
+    model = GenerativeRewardModel(script, settings, ModelSettings(cut="middle"), tokenizer=by_words)
     judged = model.judge([query(GOOD, BAD, words=2000), query(BAD, GOOD, trial=1, words=2000)])
     assert {one.cut for one in judged} == {judged[0].cut}
     assert judged[0].cut.tokens > 1000

@@ -7,7 +7,6 @@ import torch
 import longrm
 from longrm.errors import ConfigError
 from longrm.judging import TOKEN_FORMATS, load_token_format
-from longrm.reward_models import JudgeSettings
 from longrm.reward_models import packed as tokens_read
 from longrm.reward_models.trials import to_scores
 from longrm.types import Outcome
@@ -26,8 +25,8 @@ def folder(request, tmp_path_factory):
     return make_model(tmp_path_factory.mktemp(request.param) / "model", request.param)
 
 
-def load(folder, **settings):
-    return longrm.load(f"tokens:{folder}", judge=JudgeSettings(**settings))
+def load(folder, model_args=None, **judge):
+    return longrm.load(f"tokens:{folder}", model_args=model_args, judge=judge)
 
 
 def log_shares(values):
@@ -134,9 +133,9 @@ def test_tokens_that_a_tokenizer_does_not_tell_apart_are_refused(tmp_path):
 
 def test_what_does_not_fit_is_counted_or_cut(folder):
     (long,) = queries((900, 2))
-    (judgment,) = load(folder, max_length=3000).judge([long])
+    (judgment,) = load(folder, {"max_length": 3000}).judge([long])
     assert judgment.outcome is Outcome.TOO_LONG
-    (judgment,) = load(folder, max_length=3000, cut="left").judge([long])
+    (judgment,) = load(folder, {"max_length": 3000, "cut": "left"}).judge([long])
     assert (judgment.outcome, judgment.cut.policy) == (Outcome.ANSWERED, "left")
     assert 2900 < judgment.prompt_tokens <= 3000
 

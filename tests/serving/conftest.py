@@ -6,7 +6,6 @@ import pytest
 from starlette.testclient import TestClient
 
 import longrm
-from longrm.reward_models.kinds import JudgeSettings
 from longrm.serving.app import build_app
 from longrm.serving.settings import ServeSettings
 
@@ -31,10 +30,10 @@ def start(names):
     """Serves a kind of model, with settings of its own."""
     with ExitStack() as servers:
 
-        def begin(kind="scalar", judge=None, **settings):
-            judge = JudgeSettings(**(judge or {}))
-            model = longrm.load(names[kind], judge=judge)
-            app = build_app(ServeSettings(model=names[kind], judge=judge, **settings), lambda: model)
+        def begin(kind="scalar", judge=None, model_args=None, **settings):
+            of_model = {"judge": judge or {}, "model_args": model_args or {}}
+            model = longrm.load(names[kind], **of_model)
+            app = build_app(ServeSettings(model=names[kind], **of_model, **settings), lambda: model)
             return servers.enter_context(TestClient(app, "http://127.0.0.1", raise_server_exceptions=False))
 
         yield begin

@@ -80,7 +80,7 @@ def test_it_works_in_evaluations_and_reward_functions(behind, names, plain, tmp_
 
 
 def test_outcomes_of_the_server_are_kept(behind, server):
-    model = longrm.load(behind(judge={"max_length": 400}), remote=fast())
+    model = longrm.load(behind(model_args={"max_length": 400}), remote=fast())
     short, long = model.judge(queries((20, 2), (500, 2)))
     assert (short.outcome, long.outcome) == (Outcome.ANSWERED, Outcome.TOO_LONG)
 
@@ -102,8 +102,8 @@ def test_the_context_is_cut_on_request(behind, server):
     prompt = ({"role": "user", "content": f"{context} w1 w2?"},)
     responses = (({"role": "assistant", "content": "w3"},), ({"role": "assistant", "content": "w4"},))
     query = Query("q", prompt, responses, context=(Span(0, 0, len(context)),))
-    address = behind(judge={"max_length": 400})
-    (cut,) = longrm.load(address, judge={"cut": "middle"}, remote=fast()).judge([query])
+    address = behind(model_args={"max_length": 400})
+    (cut,) = longrm.load(address, model_args={"cut": "middle"}, remote=fast()).judge([query])
     assert (cut.outcome, cut.cut.policy) == (Outcome.ANSWERED, "middle")
     assert cut.cut.tokens > 100
     (refused,) = longrm.load(address, remote=fast()).judge([query])

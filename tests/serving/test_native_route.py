@@ -6,7 +6,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import longrm
-from longrm.reward_models.kinds import JudgeSettings
 
 from ..reward_models.tiny_models import queries, words
 
@@ -81,17 +80,17 @@ def test_metrics_count_what_was_answered(start):
 
 
 @pytest.mark.parametrize(
-    ("kind", "judge"),
+    ("kind", "settings"),
     [
         ("scalar", {}),
-        ("likelihood", {"likelihood": "mean"}),
-        ("tokens", {"format": "pointwise"}),
-        ("tokens", {"format": "pairwise"}),
+        ("likelihood", {"model_args": {"likelihood": "mean"}}),
+        ("tokens", {"judge": {"format": "pointwise"}}),
+        ("tokens", {"judge": {"format": "pairwise"}}),
         ("baseline", {}),
     ],
 )
-def test_every_kind_of_model_is_served(start, names, kind, judge):
-    client, alone = start(kind, judge), longrm.load(names[kind], judge=JudgeSettings(**judge))
+def test_every_kind_of_model_is_served(start, names, kind, settings):
+    client, alone = start(kind, **settings), longrm.load(names[kind], **settings)
     for query in queries((40, 2), (25, 2), per_document=2):
         for _ in range(2):
             expected = alone.score(query.prompt, query.responses)

@@ -1,8 +1,6 @@
 """A loss and an objective that a plug-in file adds are known to settings, command line, plan, training and card."""
 
 import json
-import sys
-from importlib import import_module
 from pathlib import Path
 
 import jsonschema
@@ -10,69 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 import longrm.runs
-from longrm.cli.train import _command, command
+from longrm.cli.train import command
 from longrm.training.losses import LOSSES
-from longrm.training.objectives import OBJECTIVES
 from longrm.training.plan.plan import plan_training
 from longrm.training.train import train
-
-PLUGIN = """
-from longrm.training.losses import Loss
-from longrm.training.objectives import Objective
-
-
-def hinge(logprobs, counts, *, beta, reference):
-    import torch
-
-    ratios = torch.stack([own.sum() for own in logprobs]) - torch.tensor(reference)
-    leads = [own[0] - own[1:].mean() for own in ratios.split(counts)]
-    loss = (1.0 - beta * torch.stack(leads)).clamp(min=0.0).mean()
-    return loss, {"lead": torch.stack(leads).mean().item()}
-
-
-HINGE = Loss(
-    "preference",
-    hinge,
-    "Hinge",
-    "one minus the lead of the chosen response",
-    {"beta": 0.7},
-    mean_over="comparisons",
-    needs_reference=True,
-)
-
-
-def last_token(logprobs):
-    return -logprobs.mean(), {"last": logprobs.mean().item()}
-
-
-LAST = Loss("endings", last_token, "last token", "the likelihood of the last token", {}, "comparisons")
-
-
-class Endings(Objective):
-    trains = "language_model"
-    reads = "demonstration"
-    help = "Imitate how completions end."
-    description = "imitation of the last token of completions"
-
-    def loss(self, model, micro):
-        import torch
-
-        return self.settings.loss.function(torch.stack([own[-1] for own in micro.response_logprobs(model)]))
-"""
-
-
-@pytest.fixture
-def plugin(tmp_path, monkeypatch):
-    (tmp_path / "plugin_of_a_test.py").write_text(PLUGIN)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "plugin_of_a_test", raising=False)
-    module = import_module("plugin_of_a_test")
-    monkeypatch.setitem(LOSSES, "hinge", module.HINGE)
-    monkeypatch.setitem(LOSSES, "last_token", module.LAST)
-    monkeypatch.setitem(OBJECTIVES, "endings", module.Endings)
-    # Subcommands are made when the command line is imported, which another test may have done.
-    monkeypatch.setitem(command.commands, "endings", _command("endings"))
-    return module
 
 
 def check_summary(out: Path, objective: str) -> None:
@@ -82,7 +21,9 @@ def check_summary(out: Path, objective: str) -> None:
     assert (summary["objective"], summary["steps"]) == (objective, 8)
 
 
-def test_a_loss_is_trained_to_the_end_and_shown(tmp_path, plugin, recipe, base, steps_of, monkeypatch):
+def test_a_loss_is_trained_to_the_end_and_shown(
+    tmp_path, example_plugin, recipe, base, steps_of, monkeypatch
+):
     settings = recipe("preference", model={"path": str(base)}, loss={"kind": "hinge"})
     train(settings, tmp_path / "run")
     check_summary(tmp_path / "run", "preference")
@@ -95,12 +36,12 @@ def test_a_loss_is_trained_to_the_end_and_shown(tmp_path, plugin, recipe, base, 
     assert "- Loss: Hinge, one minus the lead of the chosen response" in card
     with_reference = plan_training(settings, "cpu").flops.total
     assert with_reference > plan_training(recipe("preference", model={"path": str(base)}), "cpu").flops.total
-    monkeypatch.setitem(LOSSES, "simpo", plugin.HINGE)
+    monkeypatch.setitem(LOSSES, "simpo", LOSSES["hinge"])
     simpo = recipe("preference", model={"path": str(base)}, loss={"kind": "simpo"})
     assert plan_training(simpo, "cpu").flops.total == with_reference
 
 
-def test_settings_know_the_loss(plugin, recipe):
+def test_settings_know_the_loss(example_plugin, recipe):
     with pytest.raises(ValueError, match="did you mean 'hinge'"):
         recipe("preference", loss={"kind": "hing"})
     with pytest.raises(ValueError, match=r"loss\.gamma"):
@@ -109,7 +50,7 @@ def test_settings_know_the_loss(plugin, recipe):
         recipe("preference", loss={"kind": "hinge"}, data={"world": {}}, curriculum={"lengths": [64]})
 
 
-def test_an_objective_is_trained_to_the_end_and_shown(tmp_path, plugin, demonstrations, base):
+def test_an_objective_is_trained_to_the_end_and_shown(tmp_path, example_plugin, demonstrations, base):
     (tmp_path / "endings.toml").write_text(
         f'objective = "endings"\nmodel.path = "{base}"\ndata = {{path = "{demonstrations}", per_step = 4}}\n'
         "optimizer.steps = 8\n"

@@ -22,10 +22,8 @@ from longrm.attribution.ablation import (
 )
 from longrm.attribution.records import AttributionRecord, SentenceWeight, Target, TopDrop, Trust
 from longrm.data.chunking import WORD_OR_MARK, approximate_tokens
-from longrm.data.spans import context_in
 from longrm.errors import DataError
 from longrm.reward_models import RewardModel
-from longrm.reward_models.trials import to_scores
 from longrm.rng import Rng
 from longrm.types import Query
 
@@ -119,28 +117,6 @@ def target_of(values: Sequence[float], ranks: Sequence[int] | None) -> Target:
     if better:
         return Target(preferred, min(better, key=lambda at: (gold[at], order.index(at))))
     return Target(preferred, (worse or others)[0])
-
-
-def attribute_prompt(
-    model: RewardModel,
-    query: Query,
-    context: str | None = None,
-    removal: Removal = "filler",
-    *,
-    masks: int = MASKS,
-    seed: int = 0,
-) -> AttributionRecord:
-    """Explains the lead of the response that a model judges best over the next one; see `RewardModel.attribute`."""
-    if context is not None:
-        query = replace(query, context=context_in(query.prompt, context))
-    if all(one == query.responses[0] for one in query.responses):
-        raise DataError("all responses are equal: there is no lead to explain")
-    check_plain(query)
-    (trial,) = model.judge_in_all_orders([query])
-    values = to_scores(trial)
-    if not values:
-        raise DataError(f"{model.name} gave no scores ({trial.outcome}): {trial.detail}")
-    return attribute(model, query, target_of(values, None), removal, masks=masks, seed=seed)
 
 
 def prompts_at_most(sentences: int, masks: int) -> int:

@@ -1,6 +1,6 @@
 """Readers of published benchmarks, by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -63,7 +63,7 @@ class BenchmarkEntry(NamedTuple):
     own_columns: bool = False
 
 
-BENCHMARKS: Mapping[str, BenchmarkEntry] = {
+BENCHMARKS: dict[str, BenchmarkEntry] = {
     "probe": BenchmarkEntry(load_probe, needs_path=False),
     "file": BenchmarkEntry(load_comparison_file, own_columns=True),
     "long-rewardbench": BenchmarkEntry(load_long_rewardbench),

@@ -6,7 +6,7 @@ Packages that only some metrics need (rouge-score's nltk, math-verify, rapidfuzz
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -196,7 +196,7 @@ def chrf(answer: str, gold: str) -> float:
     return float(CHRF().sentence_score(answer, [gold]).score) / 100
 
 
-ANSWER_METRICS: Mapping[str, AnswerMetric] = {
+ANSWER_METRICS: dict[str, AnswerMetric] = {
     "rouge_l": rouge_l,
     "token_f1": token_f1,
     "exact_match": exact_match,

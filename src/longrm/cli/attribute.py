@@ -109,7 +109,7 @@ def _settings_of(run: Path) -> dict[str, Any]:
             f"--run {run} is a run of kind {short(kind)}; name an evaluation, such as a demo's stages/long/pairs"
         )
     stored = Evaluation.resolve(run / CONFIG).model_dump(exclude_unset=True)
-    names = ("model", "bench", "source", "probe", "leval", "judge", "remote", "compress")
+    names = ("model", "bench", "source", "probe", "leval", "model_args", "judge", "remote")
     return {name: stored[name] for name in names if stored.get(name) is not None}
 
 

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from longrm.cli.help import Command
-from longrm.cli.options import JUDGING_OPTIONS, ON_BAD_ROW, RUN_OPTIONS, columns_option, resolve, setting
+from longrm.cli.options import (
+    JUDGE_OPTIONS,
+    JUDGING_OPTIONS,
+    ON_BAD_ROW,
+    RUN_OPTIONS,
+    columns_option,
+    resolve,
+    setting,
+)
 from longrm.cli.terminal import (
     echo,
     print_facts,
@@ -26,8 +34,6 @@ if TYPE_CHECKING:  # numpy is not loaded for the help
     from longrm.runs.records import Estimate
 
 _MODEL_HELP = "Folder, Hub id, openai:URL#NAME or another kind."
-_FORMAT_HELP = "Judging format: pairwise, listwise or pointwise."
-_FORMATS = ["pairwise", "listwise", "pointwise"]
 _COMMON = {
     "Model": "--model --recorded --format --template --device",
     "Data": "--bench --columns --limit",
@@ -39,11 +45,7 @@ _COMMON = {
 @setting("--model", "model", _MODEL_HELP, metavar="MODEL")
 @setting("--recorded", "recorded", "Recorded judgments to evaluate instead of a model.", metavar="PATH")
 @setting("--bench", "bench", "Your data, or a benchmark from the list above.", metavar="PATH")
-@setting("--format", "judge.format", _FORMAT_HELP, _FORMATS, "FORMAT")
-@setting("--template", "judge.template", "Your own judging prompt (jinja2).", metavar="FILE")
-@setting("--verdict", "judge.verdict", "Pattern of the verdict that your template asks for.", metavar="REGEX")
-@setting("--retries", "judge.retries", "Retries after an answer without a verdict (default 1).", int, "N")
-@setting("--temperature", "judge.temperature", "Temperature of a generative model (default 0).", float, "T")
+@JUDGE_OPTIONS
 @setting(
     "--votes", "judging.votes", "Votes per order of a generative model that samples (default 1).", int, "N"
 )

@@ -152,19 +152,39 @@ def columns_option(key: str = "columns") -> Decorator:
 _WEIGHTS_HELP = "Weights of the labels of a multi-label model, as in helpfulness=1,verbosity=-0.4."
 _DEVICE_HELP = "Device of a local model (default: a GPU if any)."
 _DTYPE_HELP = "Dtype of a local model's weights (default auto: as in its files)."
+_CUT_HELP = "Cut contexts that do not fit: middle, left or right."
 MODEL_OPTIONS = options(
     click.option(
-        "--weights", "judge__weights", metavar="LABEL=WEIGHT,...", callback=_pairs, help=_WEIGHTS_HELP
+        "--weights",
+        "model_args__label_weights",
+        metavar="LABEL=WEIGHT,...",
+        callback=_pairs,
+        help=_WEIGHTS_HELP,
     ),
-    setting("--device", "judge.device", _DEVICE_HELP, metavar="NAME"),
-    setting("--dtype", "judge.dtype", _DTYPE_HELP, ["auto", "float32", "bfloat16", "float16"]),
+    setting("--device", "model_args.device", _DEVICE_HELP, metavar="NAME"),
+    setting("--dtype", "model_args.dtype", _DTYPE_HELP, ["auto", "float32", "bfloat16", "float16"]),
+    setting("--cut", "model_args.cut", _CUT_HELP, ["middle", "left", "right", "refuse"], "WHERE"),
 )
+"""How a model of any kind is loaded, and what it reads: `ModelSettings`."""
+
+_FORMAT_HELP = "Judging format: pairwise, listwise or pointwise."
+_FORMATS = ["pairwise", "listwise", "pointwise"]
+_VERDICT_HELP = "Pattern of the verdict that your template asks for."
+JUDGE_OPTIONS = options(
+    setting("--format", "judge.format", _FORMAT_HELP, _FORMATS, "FORMAT"),
+    setting("--template", "judge.template", "Your own judging prompt (jinja2).", metavar="FILE"),
+    setting("--verdict", "judge.verdict", _VERDICT_HELP, metavar="REGEX"),
+    setting("--retries", "judge.retries", "Retries after an answer without a verdict (default 1).", int, "N"),
+    setting(
+        "--temperature", "judge.temperature", "Temperature of a generative model (default 0).", float, "T"
+    ),
+)
+"""How a language model is asked for its judgment: `JudgeSettings`."""
 
 ON_BAD_ROW = ("Stop at a row that cannot be read, or skip and count it (default stop).", ["stop", "skip"])
 _LIMIT_HELP = "Judge a sample, spread over lengths and tasks."
 _SHARD_HELP = "Judge part I of N only; longrm runs merge joins the parts."
 _ORDERS_HELP = "Orders in which a judge sees the responses (default auto: both for pairs)."
-_CUT_HELP = "Cut contexts that do not fit: middle, left or right."
 JUDGING_OPTIONS = options(
     setting(
         "--seed", "judging.seed", "Seed of the presented orders and of the bootstrap (default 0).", int, "N"
@@ -172,9 +192,9 @@ JUDGING_OPTIONS = options(
     setting("--limit", "source.limit", _LIMIT_HELP, int, "N"),
     setting("--shard", "shard", _SHARD_HELP, metavar="I/N"),
     setting("--orders", "judging.orders", _ORDERS_HELP, ["auto", "one", "both"]),
-    setting("--cut", "judge.cut", _CUT_HELP, ["middle", "left", "right", "refuse"], "WHERE"),
     MODEL_OPTIONS,
 )
+"""What evaluate and probe judge, in which orders, with which model."""
 
 MODEL_HELP = "Folder or Hub id of a reward model, or another kind (longrm evaluate --help-all)."
 ROWS_HELP = {"Rows": "--data --columns --out --on-bad-row", "Model": "--model --device --set"}

@@ -1,6 +1,5 @@
 """`longrm synthesize`."""
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,7 +118,9 @@ def _subcommand(name: str, recipe: RecipeText) -> click.Command:
     @click.command(name, cls=Command, help=f"{recipe.summary}\n\n{example}\n\n{recipe.help}")
     @RUN_OPTIONS
     def synthesize(out: Path, config_file: Path | None, assignments: tuple[str, ...], as_json: bool) -> None:
-        module = importlib.import_module(f"longrm.synthesis.recipes.{name.replace('-', '_')}")
+        from longrm.synthesis.recipes import RECIPES
+
+        module = RECIPES[name]
         settings = resolve(module.RECIPE, config_file, assignments)
         with progress() as report:
             manifest = module.synthesize(settings, out, progress=report)

@@ -21,8 +21,9 @@ from longrm.training.settings import EvaluationSettings, TrainingSettings
 
 if TYPE_CHECKING:  # torch and the benchmarks are not loaded before the settings are known to be valid
     from longrm.benchmarks import OwnTokenizer
+    from longrm.evaluation.evaluate import Evaluation
     from longrm.modeling.loading import LanguageModel, Scorer
-    from longrm.reward_models import JudgeSettings, RewardModel
+    from longrm.reward_models import RewardModel
     from longrm.training.evaluations import Evaluator
 
 _FLAGS = (
@@ -48,7 +49,18 @@ SETTINGS_HEADING = "Settings for --set and --config"
 _logger = logging.getLogger(__name__)
 
 
-@click.group("train", cls=Group)
+class _Objectives(Group):
+    """The subcommands: one for each entry of the registry of objectives, which plug-ins add to."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [objective.replace("_", "-") for objective in OBJECTIVES]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        objective = cmd_name.replace("-", "_")
+        return _command(objective) if objective in OBJECTIVES else None
+
+
+@click.group("train", cls=_Objectives)
 def command() -> None:
     """Train a reward model.
 
@@ -125,10 +137,6 @@ def _command(objective: str) -> click.Command:
     return train_objective
 
 
-for _objective in OBJECTIVES:
-    command.add_command(_command(_objective))
-
-
 def _own_tokenizer(settings: TrainingSettings) -> "OwnTokenizer | None":
     """The tokenizer of the model that training starts from."""
     from longrm.benchmarks import OwnTokenizer
@@ -183,7 +191,7 @@ def evaluator_of(
     def evaluate(trained: "Scorer | LanguageModel", folder: Path) -> Mapping[str, Any]:
         name = f"{folder.resolve().parent.parent.name} at step {folder.name}"
         named = evaluation.model_copy(update={"model": name})
-        with _judge(trained, name, evaluation.judge) as model:
+        with _judge(trained, name, evaluation) as model:
             summary = run_evaluation(named, folder, bench=bench, model=model, progress=progress)
         if errors := summary.counts.outcomes[Outcome.ERROR]:
             share = f"{errors} of {summary.counts.comparisons} comparisons"
@@ -194,9 +202,7 @@ def evaluator_of(
 
 
 @contextmanager
-def _judge(
-    trained: "Scorer | LanguageModel", name: str, settings: "JudgeSettings"
-) -> Iterator["RewardModel"]:
+def _judge(trained: "Scorer | LanguageModel", name: str, settings: "Evaluation") -> Iterator["RewardModel"]:
     """The reward model that shares its weights with the model in training."""
     from longrm.modeling.loading import Scorer, generation_mode
     from longrm.modeling.local_generator import LocalTextGenerator
@@ -204,11 +210,11 @@ def _judge(
     from longrm.reward_models.packed import DiscriminativeRewardModel
 
     if isinstance(trained, Scorer):
-        yield DiscriminativeRewardModel(trained, name, settings)
+        yield DiscriminativeRewardModel(trained, name, settings.model_args)
         return
     with generation_mode(trained) as language_model:
         writer = LocalTextGenerator(language_model, name)
-        yield GenerativeRewardModel(writer, settings, tokenizer=trained.tokenizer)
+        yield GenerativeRewardModel(writer, settings.judge, settings.model_args, tokenizer=trained.tokenizer)
 
 
 def print_trained(summary: Mapping[str, Any], out: Path, *, lora: bool) -> None:

@@ -14,7 +14,7 @@ from longrm.evaluation.read_run import Run
 from longrm.evaluation.rules import RULES
 from longrm.evaluation.summary_schema import EvaluationSummary, load_summary
 from longrm.evaluation.trials import JudgingSettings
-from longrm.reward_models import Compress, JudgeSettings, RewardModel
+from longrm.reward_models import JudgeSettings, ModelSettings, RewardModel
 from longrm.runs.folder import CACHE, RunFolder, claimed_once
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.resumable import ResumableRun, Shard
@@ -34,9 +34,9 @@ class JudgedBenchmark(Config):
         source: How to read a benchmark's files.
         probe: Lengths, depths and tasks of a probe.
         leval: How answers become comparisons in `leval`.
+        model_args: How to load a model, and what it reads.
         judge: How to prompt a model.
         remote: How to reach a model behind HTTP.
-        compress: How `compress:MODEL` shortens a context.
     """
 
     model: ModelName | None = None
@@ -44,9 +44,9 @@ class JudgedBenchmark(Config):
     source: BenchmarkSource = BenchmarkSource()
     probe: Probe = Probe()
     leval: Leval = Leval()
+    model_args: ModelSettings = ModelSettings()
     judge: JudgeSettings = JudgeSettings()
     remote: Remote = Remote()
-    compress: Compress = Compress()
 
 
 class Evaluation(JudgedBenchmark):
@@ -150,7 +150,7 @@ def load_benchmark(settings: JudgedBenchmark) -> LoadedBenchmark:
     name, probe = settings.model or "", settings.probe
     models = reward_models.local_models(name) if settings.bench == "probe" else []
     # With a cut context, or chunks of it, the model reads less than the probe's length.
-    shortened = settings.judge.cut != "refuse" or "compress:" in name
+    shortened = settings.model_args.cut != "refuse" or "compress:" in name
     if models and not shortened and probe.tokenizer in (None, *models):
         window = tokens_read(settings)
         lengths = sorted({length for cell in probe.cells for length in cell.lengths})
@@ -158,7 +158,7 @@ def load_benchmark(settings: JudgedBenchmark) -> LoadedBenchmark:
         if too_long:
             raise ConfigError(
                 f"{name} reads {window:,} tokens of prompt and response; lengths {', '.join(too_long)} do not fit: "
-                "lower --lengths (probe.cells) or set judge.cut"
+                "lower --lengths (probe.cells) or set model_args.cut"
             )
     return benchmarks.load(
         settings.bench,
@@ -170,11 +170,11 @@ def load_benchmark(settings: JudgedBenchmark) -> LoadedBenchmark:
 
 
 def tokens_read(settings: JudgedBenchmark) -> int | None:
-    """The context window of the local models, by their configs and `judge.max_length`; None if unknown."""
+    """The context window of the local models, by their configs and `model_args.max_length`; None if unknown."""
     from longrm.modeling.folders import positions_of
 
     names = reward_models.local_models(settings.model or "")
-    limits = (settings.judge.max_length, *map(positions_of, names))
+    limits = (settings.model_args.max_length, *map(positions_of, names))
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -198,8 +198,8 @@ def load_judge(settings: JudgedBenchmark, bench: LoadedBenchmark, out: Path) -> 
     assert settings.model is not None, "run_evaluation checks it"
     return reward_models.load(
         settings.model,
+        model_args=settings.model_args,
         judge=settings.judge,
         remote=settings.remote.cached_in(out / CACHE),  # a continued run does not pay twice
-        compress=settings.compress,
-        key=bench.comparisons,
+        gold=bench.comparisons,
     )

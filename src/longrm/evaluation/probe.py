@@ -112,7 +112,7 @@ def default_lengths(settings: Evaluation, worlds: Sequence[str]) -> tuple[int, .
     if window is None:
         raise ConfigError(
             f"the context window of {settings.model} is unknown: give --lengths, such as 1k,4k,16k, or "
-            "--set judge.max_length=TOKENS"
+            "--set model_args.max_length=TOKENS"
         )
     room = window - _ROOM - settings.judge.max_tokens
     least = _LEAST if without_tokenizer(worlds) == "words" else _LEAST_PROSE

@@ -399,7 +399,7 @@ class ScoringRule:
     parts: tuple[str, ...]  # the keys of its scores by part of the benchmark
 
 
-RULES: Mapping[str, ScoringRule] = {
+RULES: dict[str, ScoringRule] = {
     "judgebench": ScoringRule(
         judgebench,
         "JudgeBench's own rule",

@@ -22,7 +22,7 @@ _SLACK = 8  # tokens; a result this close to the limit is not improved
 def why_uncut(query: Query, policy: TruncationSide) -> str:
     """The end of a message that a query is too long: why it was not cut."""
     if policy == "refuse":
-        return "; judge.cut (--cut middle) can shorten the context"
+        return "; model_args.cut (--cut middle) can shorten the context"
     if not query.context:
         return "; it was not cut because the data does not mark the context"
     return "; it is too long even without the context"

@@ -147,7 +147,7 @@ class LocalTextGenerator(TextGenerator):
             return first + second
         detail = (
             f"out of memory with {len(prompts[0]):,} tokens of the prompt and up to {requests[0].max_tokens:,} of the "
-            "answer; lower judge.max_length, set judge.cut, or use a larger device"
+            "answer; lower model_args.max_length, set model_args.cut, or use a larger device"
         )
         return [Completion(Outcome.ERROR, detail=detail, prompt_tokens=len(prompts[0]))]
 

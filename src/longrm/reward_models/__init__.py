@@ -1,16 +1,17 @@
 """Reward models of every kind behind one protocol."""
 
 from longrm.reward_models.baselines import BASELINES, Baseline
-from longrm.reward_models.kinds import KINDS, Compress, JudgeSettings, load, local_models, pinned
+from longrm.reward_models.kinds import KINDS, load, local_models, pinned
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.reward_functions import RewardFunction, reward_function
+from longrm.reward_models.settings import JudgeSettings, ModelSettings
 
 __all__ = [
     "BASELINES",
     "KINDS",
     "Baseline",
-    "Compress",
     "JudgeSettings",
+    "ModelSettings",
     "RewardFunction",
     "RewardModel",
     "load",

@@ -1,6 +1,6 @@
 """Baselines: rules without a model, which a reward model should beat."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from longrm.errors import ConfigError, nearest
@@ -32,7 +32,7 @@ class BaselineRule:
     reads_context: bool = False  # whether it reads the prompt, and not only the responses
 
 
-BASELINES: Mapping[str, BaselineRule] = {
+BASELINES: dict[str, BaselineRule] = {
     "random": BaselineRule(_random),
     "first": BaselineRule(lambda query: [-score for score in _last(query)], sees_order=True),
     "last": BaselineRule(_last, sees_order=True),

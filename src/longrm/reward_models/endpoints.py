@@ -27,15 +27,15 @@ from longrm.judging import (
     truncate_context,
 )
 from longrm.reward_models.generative import WORST_FIRST, Conversation, GenerativeRewardModel
-from longrm.reward_models.kinds import JudgeSettings, LoadRequest
 from longrm.reward_models.protocol import RewardModel
+from longrm.reward_models.settings import DEFAULT_MODEL, JudgeSettings, LoadRequest, ModelSettings
 from longrm.types import Cut, Judgment, Outcome, Query, Scale, message_text
 
 
 def connect(address: str, request: LoadRequest, path: str = CHAT) -> tuple[OpenAIClient, Tokenizer | None]:
     """A client of the endpoint `URL#NAME`, and the model's tokenizer if `remote.tokenizer` is set."""
     url, name = split_address(address)
-    remote, limit = request.remote, request.judge.max_length
+    remote, limit = request.remote, request.model_args.max_length
     tokenizer = Tokenizer.load(remote.tokenizer) if remote.tokenizer else None
     count = None if tokenizer is None else lambda messages: len(tokenizer.generation_ids(messages))
     client = OpenAIClient(url, name, remote, limit=limit, count=count, on_usage=request.on_usage, path=path)
@@ -60,10 +60,15 @@ class TokenEndpoint(GenerativeRewardModel):
     """
 
     def __init__(
-        self, client: OpenAIClient, settings: JudgeSettings, *, tokenizer: Tokenizer | None = None
+        self,
+        client: OpenAIClient,
+        settings: JudgeSettings,
+        model_args: ModelSettings = DEFAULT_MODEL,
+        *,
+        tokenizer: Tokenizer | None = None,
     ) -> None:
         one_token = settings.model_copy(update={"max_tokens": 1, "retries": 0, "temperature": 0.0})
-        super().__init__(client, one_token, tokenizer=tokenizer)
+        super().__init__(client, one_token, model_args, tokenizer=tokenizer)
         self.name = f"tokens:{client.name}"
         formats = load_formats(TOKEN_FORMATS, settings.format, settings.template, settings.tokens)
         self._formats, self.scale = formats, "logit"
@@ -110,7 +115,7 @@ class TokenEndpoint(GenerativeRewardModel):
 
     def _logprob(self, token: str, returned: Sequence[tuple[str, float]]) -> float | None:
         """A token's log-probability: of exactly that token if its id is known, else of the most likely match."""
-        own = self._ids and self._tokenizer and self._tokenizer.decode([self._ids[token]])
+        own = self._ids and self.tokenizer and self.tokenizer.decode([self._ids[token]])
         exact = [value for text, value in returned if text == own]
         return max(
             exact or (value for text, value in returned if text.strip() == token.strip()), default=None
@@ -131,12 +136,14 @@ class LikelihoodEndpoint(RewardModel):
 
     The server returns it for a text sent to `/completions` with `echo` and `logprobs`, as vLLM does. The text is
     rendered by the chat template of `remote.tokenizer`, and the server must tokenize it into the same number of tokens.
-    `judge.max_length` is the server's context window.
+    `model_args.max_length` is the server's context window.
     """
+
+    tokenizer: Tokenizer
 
     def __init__(self, address: str, request: LoadRequest) -> None:
         self._client, tokenizer = connect(address, request, COMPLETIONS)
-        self._settings = request.judge
+        self._settings = request.model_args
         if tokenizer is None or tokenizer.chat_template is None:
             raise ConfigError(
                 f"likelihood:{self._client.name} requires the server's tokenizer with its chat template: --set "
@@ -144,10 +151,10 @@ class LikelihoodEndpoint(RewardModel):
             )
         if self._settings.cut != "refuse" and self._settings.max_length is None:
             raise ConfigError(
-                f'judge.cut = "{self._settings.cut}" requires judge.max_length, the context window of '
+                f'model_args.cut = "{self._settings.cut}" requires model_args.max_length, the context window of '
                 f"{self._client.name}"
             )
-        self._tokenizer = tokenizer
+        self.tokenizer, self.limit = tokenizer, self._settings.max_length
         self.name = f"likelihood:{self._client.name}"
         self.scale = "none" if self._settings.likelihood == "mean" else "logit"
 
@@ -164,18 +171,18 @@ class LikelihoodEndpoint(RewardModel):
 
     def _open(self, query: Query) -> tuple[Encoded, list[Echo], Cut | None] | Judgment:
         """The token ids of a query, one request for each response, and what was cut to make it fit."""
-        limit, policy = self._settings.max_length, self._settings.cut
+        limit, policy = self.limit, self._settings.cut
         try:
             item, cut = self._encode(query), None
             if limit is not None and item.longest > limit:
                 fitted = truncate_context(
-                    query, lambda one: self._encode(one).longest, limit, self._tokenizer, policy
+                    query, lambda one: self._encode(one).longest, limit, self.tokenizer, policy
                 )
                 if fitted is None:
                     return too_long(query, policy, item.longest, limit, len(item.prompt))
                 query, cut = fitted
                 item = self._encode(query)
-            opening, texts = self._tokenizer.continuations(query.prompt, query.responses, query.tools)
+            opening, texts = self.tokenizer.continuations(query.prompt, query.responses, query.tools)
         except DataError as error:
             return Judgment(Outcome.ERROR, detail=str(error))
         # `written` counts from the end of each response, and the server is asked for the last tokens of the text: from
@@ -187,7 +194,7 @@ class LikelihoodEndpoint(RewardModel):
         return item, echoes, cut
 
     def _encode(self, query: Query) -> Encoded:
-        return encode(self._tokenizer, query.prompt, query.responses, query.tools, completion_tokens=True)
+        return encode(self.tokenizer, query.prompt, query.responses, query.tools, completion_tokens=True)
 
     def _judgment(
         self, item: Encoded, echoes: Sequence[Echo], cut: Cut | None, completions: Sequence[Completion]
@@ -257,12 +264,12 @@ class LongrmServer(RewardModel):
     """Sends every query to `POST /v1/scores`, several at a time.
 
     The server decides how the model is queried: it averages over orders if the model sees the order of responses, and
-    caches prefixes. Of `JudgeSettings` only `cut` is sent with each request.
+    caches prefixes. Of `ModelSettings` only `cut` is sent with each request.
     """
 
-    def __init__(self, url: str, settings: Remote, judge: JudgeSettings) -> None:
+    def __init__(self, url: str, settings: Remote, model_args: ModelSettings) -> None:
         self.name = f"longrm:{url}"
-        self._cut = judge.cut
+        self._cut = model_args.cut
         self._endpoint = Endpoint(url, "/v1/scores", settings, _parser(_Answer), root="", advice=_ADVICE)
         info_endpoint = Endpoint(url, "/info", settings, _parser(_Info), root="", advice=_ADVICE)
         try:

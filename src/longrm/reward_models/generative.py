@@ -18,8 +18,8 @@ from longrm.judging import (
     why_uncut,
 )
 from longrm.judging.answers import answer_of, opened_thought, thinking_tags
-from longrm.reward_models.kinds import JudgeSettings
 from longrm.reward_models.protocol import RewardModel
+from longrm.reward_models.settings import DEFAULT_MODEL, JudgeSettings, ModelSettings
 from longrm.rng import seed_of
 from longrm.types import CommittedAnswer, Cut, Judgment, Message, Outcome, Query, message_text, text_of
 
@@ -61,31 +61,38 @@ class GenerativeRewardModel(RewardModel):
     by_criterion = True
 
     def __init__(
-        self, writer: TextGenerator, settings: JudgeSettings, *, tokenizer: Tokenizer | None = None
+        self,
+        writer: TextGenerator,
+        settings: JudgeSettings,
+        model_args: ModelSettings = DEFAULT_MODEL,
+        *,
+        tokenizer: Tokenizer | None = None,
     ) -> None:
         self.name = writer.name
         self.sees_order = settings.format != "pointwise"
         self.samples = settings.temperature > 0
         self.solves = settings.solve
-        self._writer, self._settings, self._tokenizer = writer, settings, tokenizer
+        self._writer, self._settings, self._cut, self.tokenizer = writer, settings, model_args.cut, tokenizer
         # Only for a local model: `remote.tokenizer` may be another that counts alike.
         own = getattr(writer, "tokenizer", None)
         self._unknown = None if own is None else UnknownTokens(own, writer.name)
-        known = [limit for limit in (settings.max_length, writer.limit) if limit is not None]
-        self._limit = min(known, default=None)
-        if tokenizer is None and settings.max_length is not None:
-            raise ConfigError(f"judge.max_length requires the tokenizer of {self.name}; set remote.tokenizer")
-        if settings.cut != "refuse" and (tokenizer is None or self._limit is None):
+        known = [limit for limit in (model_args.max_length, writer.limit) if limit is not None]
+        self.limit = min(known, default=None)
+        if tokenizer is None and model_args.max_length is not None:
             raise ConfigError(
-                f'judge.cut = "{settings.cut}" requires the tokenizer and the context window of {self.name}; set '
-                "remote.tokenizer and judge.max_length"
+                f"model_args.max_length requires the tokenizer of {self.name}; set remote.tokenizer"
+            )
+        if model_args.cut != "refuse" and (tokenizer is None or self.limit is None):
+            raise ConfigError(
+                f'model_args.cut = "{model_args.cut}" requires the tokenizer and the context window of {self.name}; '
+                "set remote.tokenizer and model_args.max_length"
             )
         # Of all answers that a conversation has before it is asked again.
         self._answer_tokens = settings.max_tokens * (2 if settings.solve else 1)
-        if self._limit is not None and self._answer_tokens >= self._limit:
+        if self.limit is not None and self._answer_tokens >= self.limit:
             raise ConfigError(
                 f"judge.max_tokens = {settings.max_tokens} leaves no room for a prompt: the context window of "
-                f"{self.name} has {self._limit} tokens"
+                f"{self.name} has {self.limit} tokens"
             )
         self._formats: Mapping[str, JudgingFormat] = load_formats(
             JUDGING_FORMATS, settings.format, settings.template, settings.verdict
@@ -127,14 +134,14 @@ class GenerativeRewardModel(RewardModel):
 
     def _start(self, query: Query) -> tuple[Conversation, ...] | Judgment:
         """The prompts of a query, or its judgment if they cannot be rendered or do not fit."""
-        cut, policy, max_tokens = None, self._settings.cut, self._settings.max_tokens
+        cut, policy, max_tokens = None, self._cut, self._settings.max_tokens
         format = format_for(self._formats, len(query.responses))
         try:
             # Only the comparison's texts are checked: the judging prompt is the same for all.
             if self._unknown is not None:
                 texts = [*map(message_text, query.prompt), *map(text_of, query.responses)]
                 self._unknown.check(map(self._unknown.tokenizer.encode, texts))
-            if self._tokenizer is not None and self._limit is not None:
+            if self.tokenizer is not None and self.limit is not None:
 
                 def measure(candidate: Query) -> int:
                     if not self.solves:
@@ -144,8 +151,8 @@ class GenerativeRewardModel(RewardModel):
                     turns = format.render_turns(replace(candidate, responses=shown))
                     return max(self._tokens(_continued((asks,), ".", text)) for asks, text in turns)
 
-                room = self._limit - self._answer_tokens
-                fitted = truncate_context(query, measure, room, self._tokenizer, policy)
+                room = self.limit - self._answer_tokens
+                fitted = truncate_context(query, measure, room, self.tokenizer, policy)
                 if fitted is None:
                     tokens = measure(query)
                     detail = (
@@ -235,15 +242,15 @@ class GenerativeRewardModel(RewardModel):
         stays as it is: many servers remove the thinking.
         """
         tagged = completion.thinking or thinking_tags(completion.text)
-        if self._tokenizer is None or completion.outcome is not Outcome.TRUNCATED or tagged:
+        if self.tokenizer is None or completion.outcome is not Outcome.TRUNCATED or tagged:
             return completion.text
-        return opened_thought(self._tokenizer.render(messages, add_generation_prompt=True)) + completion.text
+        return opened_thought(self.tokenizer.render(messages, add_generation_prompt=True)) + completion.text
 
     def _continue(self, one: Conversation, answer: str, request: str) -> None:
         """Adds an answer and the user's next message to a conversation."""
         one.messages = _continued(one.messages, answer, request)
-        if self._tokenizer is not None and self._limit is not None:
-            one.max_tokens = min(one.max_tokens, self._limit - self._tokens(one.messages))
+        if self.tokenizer is not None and self.limit is not None:
+            one.max_tokens = min(one.max_tokens, self.limit - self._tokens(one.messages))
 
     def _tokens(self, messages: Sequence[Message]) -> int:
         tokens = self._writer.tokens(messages)

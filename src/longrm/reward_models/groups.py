@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from longrm.errors import ConfigError
-from longrm.reward_models.protocol import RewardModel
+from longrm.reward_models.protocol import RewardModel, WrappedRewardModel
 from longrm.reward_models.trials import merge_judgments, to_scores, trial_of
 from longrm.rng import key_hash
-from longrm.types import Judgment, Outcome, Query, Scale, text_of
+from longrm.types import Judgment, Outcome, Query, text_of
 
 _logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def verdicts_asked(group: str, responses: int) -> int:
     return len(GROUPS[group](responses, 0))
 
 
-class GroupRewardModel(RewardModel):
+class GroupRewardModel(WrappedRewardModel):
     """Asks a judge about two responses at a time, in both orders; the score is the Bradley-Terry strength.
 
     "round-robin" compares all pairs, N (N - 1) verdicts for N responses; "anchor" compares each response with one, the
@@ -59,18 +59,16 @@ class GroupRewardModel(RewardModel):
         missing: The number of verdicts without an answer so far, by outcome.
     """
 
-    scale: Scale = "verdict"
-
     def __init__(self, inner: RewardModel, group: str) -> None:
         if not inner.sees_order:
             raise ConfigError(
                 f"judge.group = '{group}' requires a judge that compares responses in the order shown, such as a "
                 f"causal language model or an endpoint, and {inner.name} does not"
             )
-        self.name, self.samples, self.provenance = inner.name, inner.samples, inner.provenance
-        self.solves = inner.solves
+        super().__init__(inner)
+        self.sees_order, self.by_criterion, self.scale = False, False, "verdict"
         self.missing: Counter[str] = Counter()
-        self._inner, self._pairs = inner, GROUPS[group]
+        self._pairs = GROUPS[group]
         four, eight = (verdicts_asked(group, count) for count in (4, 8))
         _logger.info(
             "%s: judge.group = '%s' asks for %d verdicts about 4 responses, %d about 8",
@@ -92,16 +90,12 @@ class GroupRewardModel(RewardModel):
             for query, pairs in zip(queries, plans, strict=True)
             for number, pair in enumerate(pairs)
         ]
-        self._inner.on_progress = self.on_progress
-        verdicts = iter(self._inner.judge(asked))
+        self.inner.on_progress = self.on_progress
+        verdicts = iter(self.inner.judge(asked))
         return [
             self._judgment(len(query.responses), {pair: next(verdicts) for pair in pairs})
             for query, pairs in zip(queries, plans, strict=True)
         ]
-
-    def keep_prefixes(self, budget: int | None = None) -> None:
-        """See `RewardModel`."""
-        self._inner.keep_prefixes(budget)
 
     def _judgment(self, count: int, verdicts: Mapping[Pair, Judgment]) -> Judgment:
         if not verdicts:
@@ -113,7 +107,7 @@ class GroupRewardModel(RewardModel):
             values = to_scores(verdict)
             if values:
                 lead = values[0] - values[1]
-                share = float(expit(lead)) if self._inner.scale == "logit" else (1 + np.sign(lead)) / 2
+                share = float(expit(lead)) if self.inner.scale == "logit" else (1 + np.sign(lead)) / 2
                 wins[first, second] += share
                 wins[second, first] += 1 - share
             else:

@@ -4,102 +4,20 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, assert_never
-
-from pydantic import Field
+from typing import Any, assert_never
 
 from longrm import hub
 from longrm.clients import Completion
 from longrm.clients.remote_settings import Remote
-from longrm.config import OPERATIONAL, Config
 from longrm.errors import ConfigError, importing, nearest
 from longrm.modeling.folders import find_model_folder, kind_of
+from longrm.plugins import load_plugins
 from longrm.reward_models.baselines import Baseline
 from longrm.reward_models.protocol import RewardModel
+from longrm.reward_models.settings import JudgeSettings, LoadRequest, ModelSettings
 from longrm.types import Comparison
 
 _logger = logging.getLogger(__name__)
-
-
-class JudgeSettings(Config):
-    """How a model is queried for its judgment.
-
-    Attributes:
-        format: What a generative reward model is asked for: "pairwise" (which of two is better), "listwise" (a ranking)
-            or "pointwise" (0 to 10 for each response alone). By default pairwise for two responses, else listwise.
-        template: A jinja2 file with a prompt of your own; by default the format's.
-        verdict: A regular expression with one group that finds the verdict your template asks for.
-        solve: Whether a generative reward model first answers the question itself, before it sees the responses, and
-            then judges them in the same conversation (S2J, arXiv 2509.22099).
-        retries: How often the model is asked again if its answer contains no verdict.
-        temperature: 0 decodes greedily; votes need more.
-        max_tokens: The most tokens an answer may have.
-        max_length: The most tokens of prompt and answer together; by default the model's context window.
-        cut: What to cut of a context that does not fit: its "middle", "left" (the beginning) or "right" (the end).
-            "refuse" cuts nothing; the outcome is then too_long.
-        seed: Seeds the sampling.
-        likelihood: How `likelihood:MODEL` reduces the log-probabilities of a response's tokens: "sum", or "mean", which
-            does not favor short responses.
-        tokens: The tokens that your template asks for, whose probabilities `tokens:MODEL` reads: one for each response
-            in presented order or, pointwise, the one for the response and the one against it.
-        rubrics: Judge by one criterion at a time; the score is the weighted mean. "item" uses the `rubrics` of each
-            row; a file has the same criteria for all rows, one per line (`criterion`, and optionally `weight`).
-        group: How a judge that compares responses scores a group of N. "listwise" shows it all of them at once. The
-            others compare two at a time, in both orders, and score by Bradley-Terry strengths: "round-robin" all pairs,
-            N (N - 1) verdicts, "anchor" each response with one of them, 2 (N - 1) verdicts.
-        weights: For a model with several labels: the weight of each in the score, by its name in the config's
-            `id2label`. The default weight is 0.
-        device: The device of a local model as torch names it, such as "cpu" or "cuda:1"; "auto" is a GPU if there is
-            one.
-        dtype: The type of its weights; "auto" is that of the checkpoint. A scalar head is always float32.
-    """
-
-    format: Literal["pairwise", "listwise", "pointwise"] | None = None
-    template: str | None = None
-    verdict: str | None = None
-    solve: bool = False
-    retries: int = Field(1, ge=0)
-    temperature: float = Field(0.0, ge=0)
-    max_tokens: int = Field(1024, ge=1)
-    max_length: int | None = Field(None, ge=1)
-    cut: Literal["middle", "left", "right", "refuse"] = "refuse"
-    seed: int = Field(0, ge=0)
-    likelihood: Literal["sum", "mean"] = "sum"
-    tokens: tuple[str, ...] | None = None
-    rubrics: str | None = None
-    group: Literal["listwise", "round-robin", "anchor"] = "listwise"
-    weights: Mapping[str, float] | None = None
-    device: Annotated[str, OPERATIONAL] = "auto"
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-
-
-DEFAULT_JUDGE = JudgeSettings()
-
-
-class Compress(Config):
-    """What `compress:MODEL` keeps of a context.
-
-    Attributes:
-        tokens: The most words and punctuation marks that are kept.
-    """
-
-    tokens: int = Field(1024, ge=1)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadRequest:
-    """The arguments of `load` except the name."""
-
-    judge: JudgeSettings
-    remote: Remote
-    compress: Compress
-    key: Iterable[Comparison]
-    on_usage: Callable[[Completion], None] | None
-
-    def load(self, model: str) -> RewardModel:
-        """Loads a model by its name."""
-        kind, name = split_kind(model)
-        return _load_local(model, self) if kind is None else kind.load(name, self)
 
 
 # The loaders import the implementations late: most of them need torch, bm25s or tokenizers, without which settings and
@@ -111,7 +29,7 @@ _HTTP = "openai:"
 def _load_simulated(name: str, request: LoadRequest) -> RewardModel:
     from longrm.reward_models.simulated import ErrorRates, SimulatedRewardModel
 
-    return SimulatedRewardModel(ErrorRates.parse(name), request.key, request.judge.seed)
+    return SimulatedRewardModel(ErrorRates.parse(name), request.gold, request.judge.seed)
 
 
 def _load_openai(name: str, request: LoadRequest) -> RewardModel:
@@ -119,7 +37,7 @@ def _load_openai(name: str, request: LoadRequest) -> RewardModel:
     from longrm.reward_models.generative import GenerativeRewardModel
 
     client, tokenizer = connect(name, request)
-    return GenerativeRewardModel(client, request.judge, tokenizer=tokenizer)
+    return GenerativeRewardModel(client, request.judge, request.model_args, tokenizer=tokenizer)
 
 
 def _load_longrm(url: str, request: LoadRequest) -> RewardModel:
@@ -128,7 +46,7 @@ def _load_longrm(url: str, request: LoadRequest) -> RewardModel:
     remote = request.remote
     if "api_key_env" not in remote.model_fields_set:
         remote = remote.model_copy(update={"api_key_env": "LONGRM_API_KEY"})
-    return LongrmServer(url, remote, request.judge)
+    return LongrmServer(url, remote, request.model_args)
 
 
 def _load_likelihood(name: str, request: LoadRequest) -> RewardModel:
@@ -144,11 +62,11 @@ def _load_likelihood(name: str, request: LoadRequest) -> RewardModel:
         raise ConfigError(
             f"'likelihood:{name}' lacks the {'reference after' if names[0] else 'model before'} #"
         )
-    judge = request.judge
+    settings = request.model_args
     model, *reference = (
-        load_language_model(part, dtype=judge.dtype, device=judge.device, packed=True) for part in names
+        load_language_model(part, dtype=settings.dtype, device=settings.device, packed=True) for part in names
     )
-    return LikelihoodRewardModel(model, f"likelihood:{name}", judge, *reference)
+    return LikelihoodRewardModel(model, f"likelihood:{name}", settings, *reference)
 
 
 def _load_tokens(name: str, request: LoadRequest) -> RewardModel:
@@ -156,19 +74,19 @@ def _load_tokens(name: str, request: LoadRequest) -> RewardModel:
         from longrm.reward_models.endpoints import TokenEndpoint, connect
 
         client, tokenizer = connect(name.removeprefix(_HTTP), request)
-        return TokenEndpoint(client, request.judge, tokenizer=tokenizer)
+        return TokenEndpoint(client, request.judge, request.model_args, tokenizer=tokenizer)
     from longrm.modeling.loading import load_language_model
     from longrm.reward_models.packed import TokenRewardModel
 
-    judge = request.judge
-    model = load_language_model(name, dtype=judge.dtype, device=judge.device, packed=True)
-    return TokenRewardModel(model, f"tokens:{name}", judge)
+    settings = request.model_args
+    model = load_language_model(name, dtype=settings.dtype, device=settings.device, packed=True)
+    return TokenRewardModel(model, f"tokens:{name}", request.judge, settings)
 
 
 def _load_compress(name: str, request: LoadRequest) -> RewardModel:
     from longrm.reward_models.wrappers import CompressRewardModel
 
-    return CompressRewardModel(request.load(name), request.compress.tokens)
+    return CompressRewardModel(_load(name, request), request.model_args.compress_tokens)
 
 
 def _load_ensemble(name: str, request: LoadRequest) -> RewardModel:
@@ -182,16 +100,16 @@ def _load_ensemble(name: str, request: LoadRequest) -> RewardModel:
         raise ConfigError(
             f"'ensemble:{name}' needs two models or more, joined by +, and none may be an ensemble"
         )
-    return EnsembleRewardModel([request.load(member) for member in names], combination)
+    return EnsembleRewardModel([_load(member, request) for member in names], combination)
 
 
 def _load_local(model: str, request: LoadRequest) -> RewardModel:
-    judge = request.judge
+    judge, settings = request.judge, request.model_args
     match kind_of(model):
         case "discriminative":
             from longrm.reward_models.packed import DiscriminativeRewardModel
 
-            return DiscriminativeRewardModel.load(model, judge)
+            return DiscriminativeRewardModel.load(model, settings)
         case "generative":
             from longrm.modeling.local_generator import LocalTextGenerator
             from longrm.reward_models.generative import GenerativeRewardModel
@@ -201,8 +119,8 @@ def _load_local(model: str, request: LoadRequest) -> RewardModel:
                 "likelihood:%s and tokens:%s judge without writing",
                 *(model, f"{judge.max_tokens:,}", model, model),
             )
-            writer = LocalTextGenerator.load(model, dtype=judge.dtype, device=judge.device)
-            loaded = GenerativeRewardModel(writer, judge, tokenizer=writer.tokenizer)
+            writer = LocalTextGenerator.load(model, dtype=settings.dtype, device=settings.device)
+            loaded = GenerativeRewardModel(writer, judge, settings, tokenizer=writer.tokenizer)
             loaded.provenance = {**writer.provenance, **loaded.provenance}
             return loaded
         case unknown:
@@ -253,10 +171,10 @@ KINDS: dict[str, RewardModelKind] = {
 def load(
     model: str,
     *,
+    model_args: ModelSettings | Mapping[str, Any] | None = None,
     judge: JudgeSettings | Mapping[str, Any] | None = None,
     remote: Remote | Mapping[str, Any] | None = None,
-    compress: Compress | Mapping[str, Any] | None = None,
-    key: Iterable[Comparison] = (),
+    gold: Iterable[Comparison] = (),
     on_usage: Callable[[Completion], None] | None = None,
 ) -> RewardModel:
     """Loads a reward model by its name.
@@ -277,10 +195,10 @@ def load(
             - `compress:MODEL`, another model that sees only the most relevant chunks of the context;
             - `ensemble:mean-rank:MODEL+MODEL` or `ensemble:votes:MODEL+MODEL`, several models together;
             - `simulated:RATE`, a judge that knows the gold order and errs at the given rate.
-        judge: How the model is queried, such as {"cut": "middle"}.
+        model_args: How the model is loaded and what it reads, such as {"device": "cuda:1", "cut": "middle"}.
+        judge: How a language model is asked, such as {"format": "pointwise"}.
         remote: How requests are sent to an endpoint.
-        compress: What `compress:MODEL` keeps of a context.
-        key: The comparisons, with their gold, that a simulated judge will be given.
+        gold: The comparisons, with their gold ranks, that a simulated judge will be given.
         on_usage: Called with every answer of an endpoint that counts for its cost.
 
     Raises:
@@ -288,25 +206,27 @@ def load(
             by one criterion, or a `judge.group` for one that does not compare responses.
         ModelError: A folder, Hub id or endpoint that cannot be used.
     """
+    load_plugins()  # a process of Ray or torchrun starts here
     request = LoadRequest(
+        model_args if isinstance(model_args, ModelSettings) else ModelSettings.resolve(overrides=model_args),
         judge if isinstance(judge, JudgeSettings) else JudgeSettings.resolve(overrides=judge),
         remote if isinstance(remote, Remote) else Remote.resolve(overrides=remote),
-        compress if isinstance(compress, Compress) else Compress.resolve(overrides=compress),
-        key,
+        gold,
         on_usage,
     )
-    judge, local = request.judge, local_models(model)
-    if (judge.device, judge.dtype) != ("auto", "auto") and not local:
+    settings, judge, local = request.model_args, request.judge, local_models(model)
+    if (settings.device, settings.dtype) != ("auto", "auto") and not local:
         raise ConfigError(
-            f"{model} does not run on this machine, so --device and --dtype (judge.device, judge.dtype) do not apply"
+            f"{model} does not run on this machine, so --device and --dtype (model_args.device, model_args.dtype) do "
+            "not apply"
         )
     # A member of an ensemble may have several labels where others have none.
-    if judge.weights and not any(kind_of(name) == "discriminative" for name in local):
+    if settings.label_weights and not any(kind_of(name) == "discriminative" for name in local):
         raise ConfigError(
-            f"--weights (judge.weights) requires a model with more than one label, which {model} is not"
+            f"--weights (model_args.label_weights) requires a model with more than one label, which {model} is not"
         )
     with importing(f"the model {model}"):
-        loaded = request.load(model)
+        loaded = _load(model, request)
     if judge.solve and not loaded.solves:
         raise ConfigError(f"judge.solve requires a generative reward model, which {loaded.name} is not")
     if judge.rubrics is not None:
@@ -318,6 +238,11 @@ def load(
 
         loaded = GroupRewardModel(loaded, judge.group)
     return loaded
+
+
+def _load(model: str, request: LoadRequest) -> RewardModel:
+    kind, name = split_kind(model)
+    return _load_local(model, request) if kind is None else kind.load(name, request)
 
 
 def writes_verdicts(model: str) -> bool:

@@ -42,8 +42,8 @@ from longrm.modeling.shared_prefix import (
     scored_states,
     scores,
 )
-from longrm.reward_models.kinds import DEFAULT_JUDGE, JudgeSettings
 from longrm.reward_models.protocol import RewardModel
+from longrm.reward_models.settings import DEFAULT_JUDGE, DEFAULT_MODEL, JudgeSettings, ModelSettings
 from longrm.types import Cut, Judgment, Outcome, Query, Scale
 
 # Tokens of one forward pass. Short contexts are packed up to it; a longer one is read alone.
@@ -84,21 +84,22 @@ class PackedRewardModel(RewardModel):
     """A transformers model that reads several responses, or several questions, over one shared prefix.
 
     Its results depend on neither the batch nor padding, except for rounding. `judge` opens queries (renders, tokenizes,
-    cuts) and reads them in packed forward passes; a server calls `open`, `choose` and `read` itself. The settings `cut`
-    and `max_length` apply to all subclasses. The model's attention is `longrm_shared_prefix`.
+    cuts) and reads them in packed forward passes; a server calls `open`, `choose` and `read` itself. `cut`
+    and `max_length` of `ModelSettings` apply to all subclasses. The model's attention is `longrm_shared_prefix`.
     """
 
-    def __init__(self, loaded: LoadedModel, name: str, settings: JudgeSettings = DEFAULT_JUDGE) -> None:
+    limit: int
+    tokenizer: Tokenizer
+
+    def __init__(self, loaded: LoadedModel, name: str, settings: ModelSettings = DEFAULT_MODEL) -> None:
         self.name = name
         self.provenance = loaded.provenance
         self.tokenizer = loaded.tokenizer
-        self.prefix_cache: PrefixCache | None = None  # set by `keep_prefixes`
         self._model = loaded.model
         # All models that read the same tokens, whose prefixes are cached together.
         self._models: list[TransformersModel] = [loaded.model]
         self._policy = settings.cut
         reads = int(loaded.model.config.max_position_embeddings)
-        # The context window in tokens.
         self.limit = reads if settings.max_length is None else min(settings.max_length, reads)
         self._unknown = UnknownTokens(loaded.tokenizer, name)
 
@@ -142,7 +143,7 @@ class PackedRewardModel(RewardModel):
     def open(self, query: Query, cut: TruncationSide | None = None, salt: str = "") -> OpenedQuery | Judgment:
         """Tokenizes a query and cuts it if needed; returns a judgment if it cannot be read.
 
-        `cut` replaces the setting `judge.cut`. Cached prefixes are shared only between queries with the same `salt`.
+        `cut` replaces `model_args.cut`. Cached prefixes are shared only between queries with the same `salt`.
         """
         policy = self._policy if cut is None else cut
         try:
@@ -206,7 +207,7 @@ class PackedRewardModel(RewardModel):
             if len(rows) < len(branches):
                 detail = (
                     f"out of memory: {one.size:,} tokens of the prompt and its {len(one.query.responses)} responses; "
-                    "lower judge.max_length, set judge.cut, or use a larger device"
+                    "lower model_args.max_length, set model_args.cut, or use a larger device"
                 )
                 judgments.append(Judgment(Outcome.ERROR, detail=detail, prompt_tokens=tokens, cut=one.cut))
                 continue
@@ -287,9 +288,11 @@ class DiscriminativeRewardModel(PackedRewardModel):
     scale: Scale = "logit"
 
     @classmethod
-    def load(cls, model: str, settings: JudgeSettings = DEFAULT_JUDGE) -> Self:
+    def load(cls, model: str, settings: ModelSettings = DEFAULT_MODEL) -> Self:
         """Loads a folder or Hub id."""
-        scorer = load_scorer(model, dtype=settings.dtype, device=settings.device, weights=settings.weights)
+        scorer = load_scorer(
+            model, dtype=settings.dtype, device=settings.device, weights=settings.label_weights
+        )
         return cls(scorer, model, settings)
 
     @torch.inference_mode()
@@ -345,7 +348,7 @@ class LikelihoodRewardModel(PackedRewardModel):
         self,
         language_model: LanguageModel,
         name: str,
-        settings: JudgeSettings = DEFAULT_JUDGE,
+        settings: ModelSettings = DEFAULT_MODEL,
         reference: LanguageModel | None = None,
     ) -> None:
         super().__init__(language_model, name, settings)
@@ -416,11 +419,15 @@ class TokenRewardModel(PackedRewardModel):
     scale: Scale = "logit"
 
     def __init__(
-        self, language_model: LanguageModel, name: str, settings: JudgeSettings = DEFAULT_JUDGE
+        self,
+        language_model: LanguageModel,
+        name: str,
+        judge: JudgeSettings = DEFAULT_JUDGE,
+        settings: ModelSettings = DEFAULT_MODEL,
     ) -> None:
         super().__init__(language_model, name, settings)
-        self.sees_order = settings.format != "pointwise"
-        self._formats = load_formats(TOKEN_FORMATS, settings.format, settings.template, settings.tokens)
+        self.sees_order = judge.format != "pointwise"
+        self._formats = load_formats(TOKEN_FORMATS, judge.format, judge.template, judge.tokens)
         self.provenance = {**self.provenance, **prompt_provenance(self._formats)}
         # The letters of two responses are the first of those of many, so one forward pass reads all.
         self._tokens = max((format.tokens for format in self._formats.values()), key=len)

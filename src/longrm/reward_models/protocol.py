@@ -3,14 +3,17 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from longrm.errors import DataError
 from longrm.reading import short
 from longrm.reward_models.trials import aggregate_trials, latin_square, to_scores, trial_of
 from longrm.types import Judgment, Message, Outcome, Query, Scale, Tool, Trial, as_messages
+
+if TYPE_CHECKING:  # a server of a baseline starts without torch
+    from longrm.data.tokenizing import Tokenizer
+    from longrm.modeling.prefix_cache import PrefixCache
 
 Chat = str | Sequence[Message]
 """A prompt or a response: its text, or its messages."""
@@ -25,6 +28,9 @@ class RewardModel(ABC):
     by_criterion: bool = False  # whether it can judge by one criterion alone, `Query.criterion`
     solves: bool = False  # whether it answers the question before it judges, `Judgment.committed`
     scale: Scale = "none"  # what a difference of two scores means
+    limit: int | None = None  # the context window in tokens, if known
+    tokenizer: "Tokenizer | None" = None  # of the model, if known
+    prefix_cache: "PrefixCache | None" = None  # set by `keep_prefixes`
     # What a run's manifest records about the model, such as commits of the Hub.
     provenance: Mapping[str, str] = MappingProxyType({})
     # Called during `judge` with the share of the prompts that is done, by models that report it.
@@ -81,13 +87,13 @@ class RewardModel(ABC):
             DataError: A prompt has no response, the lists differ in length, the responses are one conversation, or the
                 model gave no scores.
         """
-        several = _are_prompts(prompt)
+        several = are_prompts(prompt)
         if several and (isinstance(responses, str) or len(responses) != len(prompt)):
             raise DataError(
                 f"score needs a list of responses for each of {len(prompt)} prompts, got {len(responses)}"
             )
         pairs = zip(prompt, responses, strict=True) if several else [(prompt, responses)]
-        queries = [_query(number, *pair, tools) for number, pair in enumerate(pairs)]
+        queries = [query_of(number, *pair, tools) for number, pair in enumerate(pairs)]
         scored = []
         for query, trial in zip(queries, self.judge_in_all_orders(queries), strict=True):
             if trial.outcome is not Outcome.ANSWERED:
@@ -107,42 +113,33 @@ class RewardModel(ABC):
             return sorted(range(len(scores)), key=lambda index: -scores[index])
 
         scores = self.score(prompt, responses, tools=tools)
-        return [ranked(one) for one in scores] if _are_prompts(prompt) else ranked(scores)
-
-    def attribute(
-        self, prompt: Chat, responses: Sequence[Chat], *, tools: Sequence[Tool] = (), **settings: Any
-    ) -> Any:
-        """Finds the sentences of a prompt that moved the lead of the best response, as `longrm attribute` does.
-
-        Args:
-            prompt: The user's text, or messages.
-            responses: At least two responses.
-            tools: The tools that the prompt offers.
-            settings: `context`, the verbatim part of the prompt that is context (by default all of it), and settings of
-                `ablation` such as `removal`, `masks` and `seed`.
-
-        Returns:
-            An `AttributionRecord` of `longrm.attribution.attribute`: all sentences with their weights, and `trust`.
-
-        Raises:
-            DataError: As `score`; or there are several prompts, no two different responses, or the context is in a
-                message whose content is a list.
-        """
-        if _are_prompts(prompt):
-            raise DataError("attribute takes one prompt: a text, or messages")
-        # Attribution is a layer above, which the import linter would refuse here.
-        attribute_prompt = import_module("longrm.attribution.attribute").attribute_prompt
-        return attribute_prompt(self, _query(0, prompt, responses, tools), **settings)
+        return [ranked(one) for one in scores] if are_prompts(prompt) else ranked(scores)
 
 
-def _are_prompts(prompt: Any) -> bool:
+class WrappedRewardModel(RewardModel):
+    """A reward model that changes what another one, `inner`, is asked, and reports the same capabilities."""
+
+    def __init__(self, inner: RewardModel) -> None:
+        self.inner = inner
+        self.name, self.sees_order, self.samples = inner.name, inner.sees_order, inner.samples
+        self.by_criterion, self.solves, self.scale = inner.by_criterion, inner.solves, inner.scale
+        self.limit, self.tokenizer, self.provenance = inner.limit, inner.tokenizer, inner.provenance
+
+    def keep_prefixes(self, budget: int | None = None) -> None:
+        """See `RewardModel`."""
+        self.inner.keep_prefixes(budget)
+        self.prefix_cache = self.inner.prefix_cache
+
+
+def are_prompts(prompt: Any) -> bool:
     """Whether this is a list of prompts rather than of messages."""
     return not isinstance(prompt, str | Mapping) and not all(
         isinstance(message, Mapping) for message in prompt
     )
 
 
-def _query(number: int, prompt: Chat, responses: Sequence[Chat], tools: Sequence[Tool]) -> Query:
+def query_of(number: int, prompt: Chat, responses: Sequence[Chat], tools: Sequence[Tool]) -> Query:
+    """The query about the responses to the prompt with this number."""
     if isinstance(responses, str | Mapping) or not responses:
         raise DataError("responses must be a list of at least one response")
     if any(isinstance(response, Mapping) for response in responses):

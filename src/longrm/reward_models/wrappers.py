@@ -13,7 +13,7 @@ from longrm.data.spans import disjoint_spans, edit_context
 from longrm.errors import ConfigError, DataError
 from longrm.reading import file_digest
 from longrm.reward_models.lexical import index
-from longrm.reward_models.protocol import RewardModel
+from longrm.reward_models.protocol import RewardModel, WrappedRewardModel
 from longrm.reward_models.trials import mean_scores, merge_judgments, to_scores
 from longrm.types import Criterion, Cut, Judgment, Outcome, Query, Scale, Span, message_text, text_of
 
@@ -92,7 +92,7 @@ def _first_unanswered(judgments: Sequence[Judgment]) -> int | None:
 # ---- Rubrics ----
 
 
-class RubricRewardModel(RewardModel):
+class RubricRewardModel(WrappedRewardModel):
     """Queries a judge about one criterion at a time; the score is the weighted mean.
 
     All prompts about a query begin alike, up to the criterion, so a model with a prefix cache reads prompt and
@@ -107,10 +107,8 @@ class RubricRewardModel(RewardModel):
                 f"judge.rubrics requires a judge (a causal language model, tokens:MODEL or an endpoint), and "
                 f"{inner.name} answers no questions"
             )
-        self.name = inner.name
-        self.sees_order, self.samples, self.scale = inner.sees_order, inner.samples, inner.scale
-        self.provenance, self.solves = inner.provenance, inner.solves
-        self._inner = inner
+        super().__init__(inner)
+        self.by_criterion = False
         self._criteria: tuple[Criterion, ...] = ()
         if rubrics != "item":
             self._criteria = read_rubrics(Path(rubrics))
@@ -124,12 +122,8 @@ class RubricRewardModel(RewardModel):
             for query, criteria in zip(queries, rubrics, strict=True)
             for criterion in criteria
         ]
-        judgments = iter(self._inner.judge(by_criterion))
+        judgments = iter(self.inner.judge(by_criterion))
         return [_weighted(criteria, [next(judgments) for _ in criteria]) for criteria in rubrics]
-
-    def keep_prefixes(self, budget: int | None = None) -> None:
-        """See `RewardModel`."""
-        self._inner.keep_prefixes(budget)
 
 
 def _weighted(criteria: Sequence[Criterion], judgments: Sequence[Judgment]) -> Judgment:
@@ -166,7 +160,7 @@ CHUNK = 128
 """Words and punctuation marks of a chunk: a paragraph, which is enough to hold one piece of evidence."""
 
 
-class CompressRewardModel(RewardModel):
+class CompressRewardModel(WrappedRewardModel):
     """Queries another reward model with only the most relevant chunks of the context.
 
     Relevance does not depend on the order of the responses, so all orders see the same context. The judgment's `cut`
@@ -175,11 +169,9 @@ class CompressRewardModel(RewardModel):
     """
 
     def __init__(self, inner: RewardModel, tokens: int, chunk: int = CHUNK) -> None:
-        self.name = f"compress:{inner.name}"
-        self.sees_order, self.samples, self.scale = inner.sees_order, inner.samples, inner.scale
-        self.by_criterion, self.solves = inner.by_criterion, inner.solves
-        self.provenance = inner.provenance
-        self._inner, self._tokens, self._chunk = inner, tokens, chunk
+        super().__init__(inner)
+        self.name, self.limit = f"compress:{inner.name}", None  # it reads contexts of any length
+        self._tokens, self._chunk = tokens, chunk
         self._warned = False
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
@@ -193,7 +185,7 @@ class CompressRewardModel(RewardModel):
                 unmarked,
             )
         compressed = [compress(query, self._tokens, self._chunk) for query in queries]
-        judgments = self._inner.judge([query for query, _ in compressed])
+        judgments = self.inner.judge([query for query, _ in compressed])
         results = []
         for judgment, (_, cut) in zip(judgments, compressed, strict=True):
             if cut is not None:

@@ -16,16 +16,18 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from longrm import reward_models
 from longrm.data import ComparisonReader
 from longrm.errors import ConfigError, LongRMError, RunError, first_line, importing
-from longrm.scoring.scored_file import RowScores, ScoreBatch, ScoreRecord, ScoreSettings, batches, score
 from longrm.types import Outcome
+
+if TYPE_CHECKING:
+    from longrm.scoring.scored_file import RowScores, ScoreBatch, ScoreRecord, ScoreSettings
 
 # Batches travel to a worker together up to this size, some 16,000 tokens of text: Ray takes about 30 ms for a block,
 # and a killed run loses one for each worker.
@@ -41,9 +43,15 @@ _MAX_TRIES = 4
 
 
 def scored_by_ray(
-    model: str, settings: ScoreSettings, reading: ComparisonReader, scores: RowScores
-) -> Generator[list[ScoreRecord]]:
-    """Scores every row that is not done, in any order.
+    model: str,
+    settings: "ScoreSettings",
+    reading: ComparisonReader,
+    scores: "RowScores",
+    batches: "Callable[[Iterable[Any]], Iterator[ScoreBatch]]",
+    score: "Callable[[ScoreBatch, reward_models.RewardModel], list[ScoreRecord]]",
+    record: "type[ScoreRecord]",
+) -> "Generator[list[ScoreRecord]]":
+    """Scores every row that is not done, in any order, by the functions with which one process would.
 
     A process on this machine reads the rows, and each worker loads the model. By default there is one worker per GPU,
     or one per CPU where there is no GPU.
@@ -67,13 +75,20 @@ def scored_by_ray(
         home = os.getcwd()
         read = ray.data.from_items([0]).map_batches(
             _read,
-            fn_kwargs={"reading": reading, "done": bytes(scores.done), "home": home},
+            fn_kwargs={"batches": batches, "reading": reading, "done": bytes(scores.done), "home": home},
             num_cpus=0,  # the workers may use all there are
             label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},
         )
         scored = read.map_batches(
             _Worker,
-            fn_constructor_args=(model, settings, home, ray.remote(num_cpus=0)(_Starts).remote()),
+            fn_constructor_args=(
+                model,
+                settings,
+                score,
+                record,
+                home,
+                ray.remote(num_cpus=0)(_Starts).remote(),
+            ),
             batch_size=None,
             compute=ray.data.ActorPoolStrategy(size=workers or gpus or cpus),
             num_cpus=1,
@@ -93,7 +108,12 @@ def scored_by_ray(
 
 
 def _read(
-    _: Mapping[str, Any], *, reading: ComparisonReader, done: bytes, home: str
+    _: Mapping[str, Any],
+    *,
+    batches: "Callable[[Iterable[Any]], Iterator[ScoreBatch]]",
+    reading: ComparisonReader,
+    done: bytes,
+    home: str,
 ) -> Iterator[dict[str, Any]]:
     """Streams the batches that have a row without scores."""
     _enter(home)
@@ -124,32 +144,43 @@ class _Starts:
 class _Worker:
     """Holds the model; it is loaded with the first block, so that an error can be returned as a result."""
 
-    def __init__(self, model: str, settings: ScoreSettings, home: str, starts: Any) -> None:
+    def __init__(
+        self,
+        model: str,
+        settings: "ScoreSettings",
+        score: "Callable[[ScoreBatch, reward_models.RewardModel], list[ScoreRecord]]",
+        record: "type[ScoreRecord]",
+        home: str,
+        starts: Any,
+    ) -> None:
         _enter(home)
         self._name, self._settings, self._starts = model, settings, starts
+        self._score, self._record = score, record
         self._model: reward_models.RewardModel | None = None
 
     def __call__(self, block: Mapping[str, Any]) -> dict[str, Any]:
         """Scores the batches of a block; a `LongRMError` is returned as a result."""
         import ray
 
-        records: list[ScoreRecord] = []
+        records: list[Any] = []
         try:
             for packed in block["batch"]:
-                batch: ScoreBatch | LongRMError = pickle.loads(packed)
+                batch: Any = pickle.loads(packed)
                 if isinstance(batch, LongRMError):
                     raise batch
-                judge, compress = self._settings.judge, self._settings.compress
-                self._model = self._model or reward_models.load(self._name, judge=judge, compress=compress)
+                settings = self._settings
+                self._model = self._model or reward_models.load(
+                    self._name, model_args=settings.model_args, judge=settings.judge
+                )
                 first, last = batch[0][0], batch[-1][0]
                 if ray.get(self._starts.add.remote(first)) > _MAX_TRIES:
                     detail = (
                         f"{_MAX_TRIES} workers of Ray were killed while scoring rows {first} to {last}, perhaps out of "
                         "memory; check these rows, or give workers more"
                     )
-                    records += [ScoreRecord(number, Outcome.ERROR, detail=detail) for number, _ in batch]
+                    records += [self._record(number, Outcome.ERROR, detail=detail) for number, _ in batch]
                 else:
-                    records += score(batch, self._model)
+                    records += self._score(batch, self._model)
                     ray.get(self._starts.clear.remote(first))
         except LongRMError as error:
             return {"records": [pickle.dumps(error)]}

@@ -22,7 +22,7 @@ from longrm.data.files import raw_rows
 from longrm.data.readers import SCORES, ScoredRow, written_columns
 from longrm.errors import ConfigError, DataError
 from longrm.reading import STDIN_COPY, short
-from longrm.reward_models import Compress, JudgeSettings, RewardModel
+from longrm.reward_models import JudgeSettings, ModelSettings, RewardModel
 from longrm.reward_models.trials import to_scores
 from longrm.runs.folder import CACHE, RunFolder, claimed_once
 from longrm.runs.logs import Log
@@ -56,9 +56,9 @@ class ScoreSettings(Config):
         on_bad_row: Whether an unreadable row stops the run or is skipped.
         column: The column of the scores; `COLUMN_outcome` has the outcomes, `COLUMN_by` the model's name. By default
             "scores", or "model_scores" if the rows already have a column of that name.
+        model_args: How the model is loaded, and what it reads.
         judge: How the model is asked; a generative one is slow if `judge.max_tokens` is large.
         remote: How to reach a model behind HTTP.
-        compress: How `compress:MODEL` shortens a context.
         engine: "ray" scores on the workers of a Ray cluster; by default this process scores, or those of torchrun.
         force: Whether a file with another model's scores is overwritten.
         workers: Number of Ray workers; by default one per GPU, or one per CPU where there is no GPU.
@@ -69,9 +69,9 @@ class ScoreSettings(Config):
     columns: ColumnNames | None = None
     on_bad_row: Literal["stop", "skip"] = "stop"
     column: str | None = None
+    model_args: ModelSettings = ModelSettings()
     judge: JudgeSettings = JudgeSettings()
     remote: Remote = Remote()
-    compress: Compress = Compress()
     engine: Annotated[Literal["ray"] | None, OPERATIONAL] = None
     force: Annotated[bool, OPERATIONAL] = False
     workers: Annotated[int | None, OPERATIONAL] = Field(None, ge=1)
@@ -82,10 +82,10 @@ class ScoreSettings(Config):
             raise ConfigError(
                 "--workers requires --engine ray; otherwise use torchrun --nproc-per-node N -m longrm score"
             )
-        of_a_model = self.judge, self.remote, self.compress
-        if self.model is None and (self.engine or of_a_model != (JudgeSettings(), Remote(), Compress())):
+        of_a_model = self.model_args, self.judge, self.remote
+        if self.model is None and (self.engine or of_a_model != (ModelSettings(), JudgeSettings(), Remote())):
             raise ConfigError(
-                "--engine and the settings of a model (--device, --set judge.*, ...) require --model"
+                "--engine and the settings of a model (--device, --set model_args.*, ...) require --model"
             )
         return self
 
@@ -139,7 +139,7 @@ def score_file(
         refuse_server(model, "--engine ray" if settings.engine else "torchrun")
     check_out(out, settings.data)
     reading = settings.open_rows()
-    by, grouped = _model_name(model, settings.judge), settings.judge.group != "listwise"
+    by, grouped = _model_name(model, settings.model_args, settings.judge), settings.judge.group != "listwise"
     input_columns = next(iter(reading)).source.keys()  # all rows of a file have the same
     if out.exists() and not settings.force:
         _check_overwritten(out, settings.column, by, input_columns)
@@ -296,7 +296,9 @@ def _scoring(
             folder.record(model={"commit": pinned.rpartition("@")[2]})
         return scored_by_ray(pinned, settings, reading, scores), lambda records: {SCORES_LOG: records}
     remote = settings.remote.cached_in(folder.path / CACHE)  # a continued run does not pay twice
-    model = reward_models.load(model_name, judge=settings.judge, remote=remote, compress=settings.compress)
+    model = reward_models.load(
+        model_name, model_args=settings.model_args, judge=settings.judge, remote=remote
+    )
     if workers.is_main_process:
         folder.record(model=model.provenance)
     model.on_progress = run.report
@@ -345,11 +347,11 @@ def _scored_rows(
         yield ScoredRow(row.comparison, columns, column, tuple(values or ()), outcome)
 
 
-def _model_name(model: str, judge: JudgeSettings) -> str:
+def _model_name(model: str, settings: ModelSettings, judge: JudgeSettings) -> str:
     """The model, with the weights of its labels, its dtype and how it scores groups, if given."""
-    options = [f"{label}={weight:g}" for label, weight in (judge.weights or {}).items()]
-    if judge.dtype != "auto":
-        options.append(f"dtype={judge.dtype}")
+    options = [f"{label}={weight:g}" for label, weight in (settings.label_weights or {}).items()]
+    if settings.dtype != "auto":
+        options.append(f"dtype={settings.dtype}")
     if judge.group != "listwise":
         options.append(f"group={judge.group}")
     return f"{model} ({', '.join(options)})" if options else model

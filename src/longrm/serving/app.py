@@ -133,12 +133,12 @@ def _endpoint(service: ScoringService, routes: Sequence[Route]) -> Callable[[Req
 
 def _add_info_routes(app: FastAPI, service: ScoringService, settings: ServeSettings) -> None:
     worker, model = service.worker, service.worker.model
-    cache = getattr(model, "prefix_cache", None)
+    cache = model.prefix_cache
     info = {
         "model": service.name,
         "version": __version__,
         "scale": model.scale,
-        "max_tokens": getattr(model, "limit", None),
+        "max_tokens": model.limit,
         "prefix_cache_tokens": 0 if cache is None else cache.capacity,
         "provenance": dict(model.provenance),
         "limits": {

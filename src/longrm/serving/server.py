@@ -56,7 +56,7 @@ def serve(settings: ServeSettings, ready: Callable[[str], None]) -> None:
         application = app.build_app(
             settings,
             lambda: load(
-                settings.model, judge=settings.judge, remote=settings.remote, compress=settings.compress
+                settings.model, model_args=settings.model_args, judge=settings.judge, remote=settings.remote
             ),
         )
 

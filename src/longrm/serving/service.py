@@ -55,7 +55,7 @@ class ScoringService:
     def __init__(self, settings: ServeSettings, worker: Worker) -> None:
         self.name, self.worker, self.draining = short_name(settings.model), worker, False
         self._seconds = settings.limits.seconds
-        context: int | None = getattr(worker.model, "limit", None)
+        context = worker.model.limit
         # Most texts have 4 bytes per token; one of 8 characters per token is rare.
         least, most = BODY_BYTES
         self.body_bytes = most if context is None else min(max(4 * context * MAX_RESPONSES, least), most)
@@ -88,7 +88,7 @@ class ScoringService:
             "num_requests_running": ("Prompts that the model reads now.", lambda: worker.running),
             "num_requests_waiting": ("Prompts that wait for the model.", lambda: worker.waiting),
         }
-        cache = getattr(worker.model, "prefix_cache", None)
+        cache = worker.model.prefix_cache
         if cache is not None:
             size = cache.block_bytes
             gauges["prefix_cache_bytes"] = ("Bytes in the cache.", lambda: len(cache.table) * size)

@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from longrm.clients.remote_settings import Remote
 from longrm.config import Config
 from longrm.errors import ConfigError
-from longrm.reward_models.kinds import Compress, JudgeSettings
+from longrm.reward_models.settings import JudgeSettings, ModelSettings
 
 
 class ServerLimits(Config):
@@ -48,9 +48,9 @@ class ServeSettings(Config):
     allowed_hosts: tuple[str, ...] = ()
     allow_origins: tuple[str, ...] = ()
     limits: ServerLimits = ServerLimits()
+    model_args: ModelSettings = ModelSettings()
     judge: JudgeSettings = JudgeSettings()
     remote: Remote = Remote()
-    compress: Compress = Compress()
 
     def accepts_host(self, host: str) -> bool:
         """Whether a server without a key answers requests whose Host header has this host."""

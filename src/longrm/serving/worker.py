@@ -122,7 +122,7 @@ class Worker:
         # A `PackedRewardModel` chooses its batches. By attribute, so that a server of a remote model or a baseline
         # starts without torch.
         self._batching: Any = model if hasattr(model, "choose") else None
-        tokenizer = getattr(self._batching, "tokenizer", None)
+        tokenizer = None if self._batching is None else model.tokenizer
         self._template = (tokenizer and tokenizer.chat_template) or ""
         self._queries = QueryMaker(tokenizer)
         loaded.set_result(model)

@@ -9,8 +9,8 @@ from pydantic import Field
 from longrm.clients.remote_settings import ModelName, Remote
 from longrm.config import Config
 from longrm.errors import ConfigError
-from longrm.reward_models.kinds import JudgeSettings
 from longrm.reward_models.protocol import RewardModel
+from longrm.reward_models.settings import JudgeSettings, ModelSettings
 
 # Added to the rounds of a chunk, as in the authors' code: from round 2 on, new chunks come before all others.
 _NEVER = 1e-6
@@ -29,6 +29,7 @@ class BanditSettings(Config):
             them with the gold answer.
         rows: "candidates", all answers, or "pairs": the best and the worst answer of all writers, to the question about
             the whole context.
+        model_args: How the reward model is loaded, and what it reads.
         judge: How the reward model is asked.
         remote: How a reward model behind HTTP is reached.
     """
@@ -39,6 +40,7 @@ class BanditSettings(Config):
     temperature: float = Field(1.0, ge=0)
     reward_model: ModelName | None = None
     rows: Literal["candidates", "pairs"] = "candidates"
+    model_args: ModelSettings = ModelSettings()
     judge: JudgeSettings = JudgeSettings()
     remote: Remote = Remote()
 

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from longrm import reward_models
 from longrm.clients import TextGenerator
 from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import Remote, split_address
@@ -24,7 +25,8 @@ from longrm.data.files import RUN_ROWS
 from longrm.errors import ConfigError, RunError
 from longrm.jsonl import append_lines, json_line, writable
 from longrm.judging.prompts import prompt_hash
-from longrm.reward_models.kinds import JudgeSettings, load, split_kind
+from longrm.reward_models import JudgeSettings, load
+from longrm.reward_models.kinds import split_kind
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.simulated import ErrorRates
 from longrm.runs.folder import (
@@ -118,10 +120,13 @@ class SynthesisRun(NamedTuple):
     spending: Spending
     answers: GoldAnswers
 
-    def load_reward_model(self, name: str, judge: JudgeSettings, remote: Remote) -> RewardModel:
+    def load_reward_model(
+        self, name: str, model_args: reward_models.ModelSettings, judge: JudgeSettings, remote: Remote
+    ) -> RewardModel:
         """Loads a reward model; paid answers of an endpoint are cached in the folder unless `remote` names a file."""
         cached = remote.cached_in(self.folder.path / CACHE)
-        return load(name, judge=judge, remote=cached, on_usage=partial(self.spending.pay, name))
+        pay = partial(self.spending.pay, name)
+        return load(name, model_args=model_args, judge=judge, remote=cached, on_usage=pay)
 
     def write(
         self,

@@ -73,8 +73,8 @@ class Evaluations:
             if not is_out_of_memory(error):
                 raise
             raise TrainingError(
-                f"out of memory in the evaluation after step {step}; lower evaluation.settings.judge.max_length, or "
-                "remove [evaluation] and use longrm evaluate after training"
+                f"out of memory in the evaluation after step {step}; lower evaluation.settings.model_args.max_length, "
+                "or remove [evaluation] and use longrm evaluate after training"
             ) from None
         overall, metric = summary["metrics"]["overall"], self.settings.metric
         # Rounding may differ between processes, and all must agree on which model is the best.

@@ -1,13 +1,14 @@
 """What to generate (`WorldPlan`), and groups of comparisons: several questions about one generated context."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, nearest
-from longrm.types import Comparison, Criterion, Span
+from longrm.types import Comparison
+from longrm.worlds.known_worlds import WORLDS
 
 MOST_TOKENS, MOST_PER_GROUP, MOST_ROWS = 10_000_000, 10_000, 100_000_000
 """Limits of tokens per context and questions about it, which are held in memory, and of comparisons."""
@@ -50,8 +51,6 @@ class WorldPlan:
     haystack_column: str = "text"
 
     def __post_init__(self) -> None:
-        from longrm.worlds.known_worlds import WORLDS  # late: worlds are made of plans
-
         if self.world not in WORLDS:
             raise ConfigError(f"no world '{self.world}'; {nearest(self.world, WORLDS)}")
         if self.depth != "uniform" and not (isinstance(self.depth, int | float) and 0 <= self.depth <= 1):
@@ -99,60 +98,4 @@ def group(plan: WorldPlan, index: int, tokenizer: Tokenizer) -> list[Comparison]
         ConfigError: The plan's length is too short for its questions, the haystack too small for the length, or the
             tokenizer does not know the world's words.
     """
-    from longrm.worlds.known_worlds import WORLDS
-
     return WORLDS[plan.world].group(plan, index, tokenizer)
-
-
-def ending_of(question: str) -> str:
-    """What follows a context in the user message."""
-    return f"\n\n{question}"
-
-
-def world_comparison(
-    plan: WorldPlan,
-    index: int,
-    number: int,
-    *,
-    context: str,
-    question: str,
-    responses: Sequence[str],
-    ranks: tuple[int, ...],
-    evidence: Iterable[tuple[int, int]],
-    depth: float,
-    rubrics: tuple[Criterion, ...] = (),
-    answer: str | Sequence[str] = "",
-    **metadata: Any,
-) -> Comparison:
-    """Makes question `number` about context `index` a comparison.
-
-    Args:
-        plan: What is generated.
-        index: The group's number.
-        number: The question's number within its group.
-        context: The context.
-        question: The question.
-        responses: In the order in which they are stored.
-        ranks: 1 = best.
-        evidence: Characters of the context, (start, end) each; empty where the context is an unrelated one.
-        depth: Where the evidence is, 0 to 1.
-        rubrics: The criteria by which the responses are judged, if the world has any.
-        answer: The gold answer, in several forms if need be; empty if the question has no single one.
-        metadata: Further metadata.
-    """
-    content = context + ending_of(question)
-    group_id = f"{plan.name}-{index:06d}"
-    own = {"task": plan.world, "length": plan.length, "depth": depth, "seed": plan.seed}
-    gold = {"answer": answer} if answer else {}
-    return Comparison(
-        id=f"{group_id}-{number}",
-        group=group_id,
-        prompt=({"role": "user", "content": content},),
-        responses=tuple(({"role": "assistant", "content": response},) for response in responses),
-        ranks=ranks,
-        metadata={**own, **gold, **metadata, **({"unrelated": True} if plan.unrelated else {})},
-        context=(Span(0, 0, len(context)),),
-        question=Span(0, len(context) + 2, len(content)),
-        evidence=tuple(Span(0, start, end) for start, end in sorted(evidence)),
-        rubrics=rubrics,
-    )

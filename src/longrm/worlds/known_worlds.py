@@ -1,7 +1,5 @@
 """The registry of worlds."""
 
-from collections.abc import Mapping
-
 from longrm.worlds.prose import balanced_tasks, tasks
 from longrm.worlds.prose.prose_world import ProseWorld
 from longrm.worlds.prose.tool_calls import tool_call
@@ -15,7 +13,7 @@ from longrm.worlds.sentence_world import (
 )
 from longrm.worlds.vocabulary import LINK, RECORDS
 
-WORLDS: Mapping[str, SentenceWorld | ProseWorld] = {
+WORLDS: dict[str, SentenceWorld | ProseWorld] = {
     "records": SentenceWorld(
         record_unit, record_claim, forms=RECORDS, anywhere=True, similar_to="RULER NIAH multi-key"
     ),

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, cycle, pairwise
+from typing import TYPE_CHECKING
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, ContextLengthError
 from longrm.rng import Rng
 from longrm.types import Comparison
-from longrm.worlds.generator import WorldPlan, ending_of, world_comparison
+from longrm.worlds.comparisons import ending_of, world_comparison
 from longrm.worlds.vocabulary import (
     ANSWER,
     CLAIM,
@@ -29,6 +30,9 @@ from longrm.worlds.vocabulary import (
     VALUES,
     VERSION,
 )
+
+if TYPE_CHECKING:
+    from longrm.worlds.generator import WorldPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ class SentenceWorld:
         """Texts whose words the `words` tokenizer must know."""
         return (self.subject, *self.forms)
 
-    def check(self, plan: WorldPlan) -> None:
+    def check(self, plan: "WorldPlan") -> None:
         """Refuses a plan that this world cannot generate.
 
         Raises:
@@ -110,7 +114,7 @@ class SentenceWorld:
         if not 2 <= plan.responses <= most:
             raise ConfigError(f"{plan.world} can rank 2 to {most} responses, got {plan.responses}")
 
-    def group(self, plan: WorldPlan, index: int, tokenizer: Tokenizer) -> list[Comparison]:
+    def group(self, plan: "WorldPlan", index: int, tokenizer: Tokenizer) -> list[Comparison]:
         """Makes a group of comparisons about one context; see `longrm.worlds.generator.group`."""
         draft = _Draft(self, plan, index, tokenizer)
         sentences, context = draft.fit(draft.questions)
@@ -294,7 +298,7 @@ class _Draft:
     them can be its alternative.
     """
 
-    def __init__(self, world: SentenceWorld, plan: WorldPlan, index: int, tokenizer: Tokenizer) -> None:
+    def __init__(self, world: SentenceWorld, plan: "WorldPlan", index: int, tokenizer: Tokenizer) -> None:
         self._world, self._plan, self._tokenizer = world, plan, tokenizer
         self._key = ("longrm worlds", VERSION, *plan.key, index)
         self._uniform = plan.depth == "uniform"

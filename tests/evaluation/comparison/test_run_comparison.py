@@ -141,10 +141,10 @@ def test_what_cannot_be_compared_is_left_out_and_counted(written, pairs):
 def test_differences_of_settings_are_listed(written, pairs):
     one = pairs(np.array([1.0, 0.0] * 40))
     moved = [replace(r, length=3657 if r.length == 1024 else r.length) for r in one]
-    settings = {"judging.orders": "one", "judging.seed": 3, "remote.concurrency": 2, "judge.cut": "left"}
+    settings = {"judging.orders": "one", "judging.seed": 3, "remote.concurrency": 2, "model_args.cut": "left"}
     found = compare(written("a", one), written("b", moved, model="other", **settings))
     assert found.differs_in == (
-        "judge.cut: 'refuse' -> 'left'",
+        "model_args.cut: 'refuse' -> 'left'",
         "judging.orders: 'auto' -> 'one'",
         "judging.seed: 0 -> 3",
         "length: differs for 40 comparisons, such as 'item-0000' (1024 -> 3657); the first run's is used",

@@ -1,6 +1,6 @@
 """The formats in which clients ask for scores, one file per client."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from longrm.serving import wire
 from longrm.serving.wire_formats.llama_factory import LLAMA_FACTORY
@@ -11,7 +11,7 @@ from longrm.serving.wire_formats.sglang import SGLANG
 from longrm.serving.wire_formats.slime import SLIME
 from longrm.serving.wire_formats.vllm import VLLM
 
-WIRE_FORMATS: Mapping[str, Sequence[wire.Route]] = {
+WIRE_FORMATS: dict[str, Sequence[wire.Route]] = {
     "native": NATIVE,
     "vllm": VLLM,
     "sglang": SGLANG,

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from longrm import reward_models
 from longrm.clients.remote_settings import ModelName, Remote
 from longrm.data.files import find_files
 from longrm.reward_models import JudgeSettings, RewardModel
@@ -32,7 +33,8 @@ class DistillRecipe(DocumentRecipe):
         rollouts: Answers drawn for each prompt.
         temperature: Of the answers; 0 would give the same answer every time.
         reward_model: Scores the answers: a folder or Hub id, `openai:URL#NAME`, `baseline:NAME` or `compress:MODEL`.
-        judge: How a generative reward model, or one with a length limit, is asked.
+        model_args: How the reward model is loaded, and what it reads.
+        judge: How a generative reward model is asked.
         remote: How a reward model behind HTTP is reached.
     """
 
@@ -40,6 +42,7 @@ class DistillRecipe(DocumentRecipe):
     rollouts: int = Field(2, ge=2, le=10_000)
     temperature: float = Field(1.0, gt=0)
     reward_model: ModelName
+    model_args: reward_models.ModelSettings = reward_models.ModelSettings()
     judge: JudgeSettings = JudgeSettings()
     remote: Remote = Remote()
 
@@ -70,7 +73,7 @@ def synthesize(recipe: DistillRecipe, out: Path, *, progress: Progress = no_prog
     sources = [documents.provenance(find_files(documents.place) if documents.format == "prompts" else None)]
     name = recipe.reward_model
     with open_run("distill", recipe, out, models, sources, {}, name) as run:
-        reward_model = run.load_reward_model(name, recipe.judge, recipe.remote)
+        reward_model = run.load_reward_model(name, recipe.model_args, recipe.judge, recipe.remote)
         make = partial(make_rows, recipe, run.models["policy"], reward_model, batched_scores(reward_model))
         total = sum(1 for _ in recipe.read())
         return run.write(recipe.read(), make, total=total, progress=progress)

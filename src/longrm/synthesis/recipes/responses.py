@@ -280,7 +280,9 @@ def synthesize(recipe: ResponsesRecipe, out: Path, *, progress: Progress = no_pr
             pool, total = gather_passages(recipe.documents.read(), recipe.seed)
             make = partial(make_rows, recipe, writers, pool)
         else:
-            reward_model = run.load_reward_model(name, bandit.judge, bandit.remote) if name else None
+            reward_model = (
+                run.load_reward_model(name, bandit.model_args, bandit.judge, bandit.remote) if name else None
+            )
             total = sum(1 for _ in recipe.documents.read())
             make = partial(make_rows_by_bandit, recipe, bandit, writers, rater(reward_model))
         return run.write(recipe.documents.read(), make, total=total, progress=progress)

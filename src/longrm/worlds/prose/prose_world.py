@@ -2,16 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
 from longrm.rng import Rng
 from longrm.types import Comparison, Criterion
-from longrm.worlds.generator import WorldPlan, ending_of, world_comparison
+from longrm.worlds.comparisons import ending_of, world_comparison
 from longrm.worlds.prose.prose_context import PlacedFact, ProseDraft
 from longrm.worlds.prose.tasks import Case, Names, Point
 from longrm.worlds.prose.texts import text_kinds
+
+if TYPE_CHECKING:
+    from longrm.worlds.generator import WorldPlan
 
 PROSE_VERSION = "2"
 """Part of every random key; raise it with any change of what prose worlds write."""
@@ -50,7 +53,7 @@ class ProseWorld:
         """Empty: the `words` tokenizer does not know prose."""
         return ()
 
-    def check(self, plan: WorldPlan) -> None:
+    def check(self, plan: "WorldPlan") -> None:
         """Refuses a plan that this world cannot generate.
 
         Raises:
@@ -61,7 +64,7 @@ class ProseWorld:
             raise ConfigError(f"{plan.world} can rank {most} responses, got {plan.responses}")
         text_kinds(plan.texts, plan.haystack, plan.haystack_column)
 
-    def group(self, plan: WorldPlan, index: int, tokenizer: Tokenizer) -> list[Comparison]:
+    def group(self, plan: "WorldPlan", index: int, tokenizer: Tokenizer) -> list[Comparison]:
         """Makes a group of comparisons about one context; see `longrm.worlds.generator.group`."""
         asked = _Scene(self, plan, index, tokenizer)
         shown = _Scene(self, plan, index + 1, tokenizer) if plan.unrelated else asked
@@ -105,7 +108,7 @@ class _ProseQuestion:
 class _Scene:
     """The facts of context number `index` of a plan, their places, and the questions about them."""
 
-    def __init__(self, world: ProseWorld, plan: WorldPlan, index: int, tokenizer: Tokenizer) -> None:
+    def __init__(self, world: ProseWorld, plan: "WorldPlan", index: int, tokenizer: Tokenizer) -> None:
         kinds = text_kinds(plan.texts, plan.haystack, plan.haystack_column)
         digests = (kind.digest for kind in kinds)
         key: tuple[object, ...] = ("longrm prose worlds", PROSE_VERSION, *plan.key, index, *digests)

@@ -1,7 +1,6 @@
 """The registry of kinds of text, one TOML file each; a haystack takes the place of all."""
 
 import tomllib
-from collections.abc import Mapping
 from importlib.resources import files
 
 from longrm.errors import ConfigError, nearest
@@ -19,7 +18,7 @@ def read_text_kind(content: str) -> GeneratedText:
     return GeneratedText(**{**fields, "slots": slots})
 
 
-TEXTS: Mapping[str, GeneratedText] = {
+TEXTS: dict[str, GeneratedText] = {
     name: read_text_kind((files(__name__) / f"{name}.toml").read_text("utf-8"))
     for name in ("minutes", "ledger", "mail", "code", "chat", "report")
 }

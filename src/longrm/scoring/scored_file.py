@@ -294,7 +294,8 @@ def _scoring(
         pinned = reward_models.pinned(model_name)
         if pinned != model_name:
             folder.record(model={"commit": pinned.rpartition("@")[2]})
-        return scored_by_ray(pinned, settings, reading, scores), lambda records: {SCORES_LOG: records}
+        scored = scored_by_ray(pinned, settings, reading, scores, batches, score, ScoreRecord)
+        return scored, lambda records: {SCORES_LOG: records}
     remote = settings.remote.cached_in(folder.path / CACHE)  # a continued run does not pay twice
     model = reward_models.load(
         model_name, model_args=settings.model_args, judge=settings.judge, remote=remote

@@ -9,7 +9,6 @@ the gap of a real judge is, only from which gap on the recipe pays for models th
 import argparse
 import asyncio
 import json
-import os
 import re
 import sys
 import time
@@ -266,7 +265,6 @@ def trained(arm: Arm, seed: int, out: Path) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / "rows.jsonl", rows)
     source = {"path": str(folder / "rows.jsonl")}
-    os.environ["LONGRM_CACHE"] = str(out / "tokens")
     given = {"model": {"path": str(start)}, "data": source}
     settings = RECIPE | {name: RECIPE[name] | value for name, value in given.items()} | {"seed": seed}
     summary = train(

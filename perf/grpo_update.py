@@ -46,10 +46,11 @@ from measuring import (
 from torch import Tensor
 
 from longrm.data.joining import Encoded
+from longrm.data.training_rows import Example
 from longrm.modeling.group_sampling import GroupSampler
 from longrm.modeling.shared_prefix import pack, response_logprobs
 from longrm.runs.records import RolloutRecord
-from longrm.training.batches import Example, MicroBatch
+from longrm.training.batches import MicroBatch
 from longrm.training.objectives import GRPO
 from longrm.training.rollouts import advantages
 from longrm.training.settings import LossSettings, RolloutSettings

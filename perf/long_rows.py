@@ -29,8 +29,9 @@ from torch.nn import functional
 from longrm.data import read, read_demonstrations
 from longrm.data.joining import Encoded
 from longrm.data.tokenizing import Tokenizer
+from longrm.data.training_rows import Example
 from longrm.training import losses
-from longrm.training.batches import Batches, Example
+from longrm.training.batches import Batches
 from longrm.training.initial_model import initial_model
 from longrm.training.objectives import SFT, BradleyTerry, Objective, Preference
 from longrm.training.settings import LossSettings, TrainingSettings
@@ -187,7 +188,6 @@ def make_recipe(options: argparse.Namespace, scratch: Path) -> TrainingSettings:
         "too_long": "skip",
         "per_step": options.per_step,
     }
-    os.environ["LONGRM_CACHE"] = str(scratch / "cache")
     optimizer = {"epochs": 1, "learning_rate": 1e-4}
     settings = {"model": {"new": model}, "data": data, "optimizer": optimizer, **own}
     return TrainingSettings.model_validate({"objective": named} | settings)

@@ -10,7 +10,6 @@ written. In the set grpo, "rejected" is the number of sampled judgments. `--set 
 import argparse
 import gc
 import json
-import os
 import random
 import sys
 import tempfile
@@ -141,7 +140,6 @@ def make(case: dict[str, Any], folder: Path, model: Path | None = None) -> Path:
 
 
 def recipe_of(file: Path, assignments: list[str]) -> TrainingSettings:
-    os.environ["LONGRM_CACHE"] = str(file.parent / "cache")
     settings = json.loads(file.read_text())
     for key, value in parse_assignments(assignments).items():
         *groups, last = key.split(".")

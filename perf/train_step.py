@@ -45,7 +45,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from longrm.data.joining import Encoded
-from longrm.training.batches import Batches, Example
+from longrm.data.training_rows import Example
+from longrm.training.batches import Batches
 from longrm.training.objectives import BradleyTerry, Objective, Preference
 from longrm.training.settings import LossSettings
 

@@ -97,20 +97,24 @@ def test_every_command_of_rows_takes_them(files):
         run("evaluate", "--model", "baseline:longest", "--bench", "probe", "--out", "p", "--columns", FLAG)
 
 
-def test_training_reads_them_as_a_setting(files, monkeypatch):
-    from longrm.data.token_cache import open_tokenized
+def test_training_reads_them_as_a_setting(files):
+    from longrm.data.training_rows import digest_of, open_rows, tokenize_rows
     from longrm.training.settings import DataSettings
     from longrm.worlds.words_tokenizer import words_tokenizer
 
-    data = DataSettings.resolve(None, {"sources": [{"path": "theirs.csv", "columns": NAMED}]})
+    data, tokenizer = (
+        DataSettings.resolve(None, {"sources": [{"path": "theirs.csv", "columns": NAMED}]}),
+        words_tokenizer(),
+    )
     (file,) = data.files()
-    monkeypatch.setenv("LONGRM_CACHE", str(files / "cache"))
-    theirs = open_tokenized(file.path, words_tokenizer(), kind="comparison", columns=file.columns)
-    ours = open_tokenized("ours.jsonl", words_tokenizer(), kind="comparison")
-    assert [row.tokens for row in theirs] == [row.tokens for row in ours]
+    theirs = open_rows(file.path, "comparison", columns=file.columns)
+    ours = open_rows("ours.jsonl", "comparison")
+    assert [row.tokens for row in tokenize_rows(theirs, tokenizer)] == [
+        row.tokens for row in tokenize_rows(ours, tokenizer)
+    ]
     flipped = NAMED | {"chosen": "bad", "rejected": "good"}
-    other = open_tokenized(file.path, words_tokenizer(), kind="comparison", columns=flipped)
-    assert other.digest != theirs.digest
+    other = open_rows(file.path, "comparison", columns=flipped)
+    assert digest_of(other, tokenizer) != digest_of(theirs, tokenizer)
 
 
 CONTEXT, QUESTION = "Ann holds key a. Who?", "Who?"

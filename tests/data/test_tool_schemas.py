@@ -5,7 +5,7 @@ import json
 import pytest
 
 from longrm.data import read, read_demonstrations, write
-from longrm.data.token_cache import open_tokenized
+from longrm.data.training_rows import open_rows, tokenize_rows
 from tests.data.trajectories import ANSWERED, PLAIN, PROMPT, TOOLS, WRITTEN_HERE, pair_of_tokenizers
 
 PAIR = {"prompt": [*PROMPT], "chosen": [*ANSWERED], "rejected": [*PLAIN], "id": "a"}
@@ -44,19 +44,16 @@ def test_a_shared_prompt_ends_before_a_turn_of_the_assistant(put):
 
 
 @pytest.mark.parametrize("kind", ["comparison", "demonstration"])
-def test_training_reads_the_tools_and_counts_no_results(kind, put, tmp_path, monkeypatch):
-    monkeypatch.setenv("LONGRM_CACHE", str(tmp_path))
+def test_training_reads_the_tools_and_counts_no_results(kind, put):
     ours, theirs = pair_of_tokenizers(WRITTEN_HERE["hermes"])
     row = PAIR if kind == "comparison" else {"prompt": [*PROMPT], "completion": [*ANSWERED], "id": "a"}
     whole = theirs.apply_chat_template([*PROMPT, *ANSWERED], tools=[*TOOLS])["input_ids"]
     found = {}
     for name, tools in (("with", [*TOOLS]), ("without", None)):
-        rows = open_tokenized(put("rows.jsonl", row | {"tools": tools}), ours, kind=kind)
-        again = open_tokenized(put("rows.jsonl", row | {"tools": tools}), ours, kind=kind)
-        found[name] = rows[0].tokens
-        assert again[0].tokens == rows[0].tokens
+        rows = open_rows(put("rows.jsonl", row | {"tools": tools}), kind)
+        found[name] = next(tokenize_rows(rows, ours)).tokens
         assert "degrees: 21" not in ours.decode(
-            [rows[0].tokens.responses[0][place] for place in rows[0].tokens.completion_tokens[0]]
+            [found[name].responses[0][place] for place in found[name].completion_tokens[0]]
         )
     assert [*found["with"].prompt, *found["with"].responses[0]] == whole
     assert [*found["without"].prompt, *found["without"].responses[0]] != whole

@@ -13,9 +13,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaConfig
 
 from longrm.data.joining import Encoded
+from longrm.data.training_rows import Example
 from longrm.modeling.attention import SHARED_PREFIX
 from longrm.rng import Rng
-from longrm.training.batches import Batches, Example, MicroBatch
+from longrm.training.batches import Batches, MicroBatch
 from longrm.training.objectives import SFT, BradleyTerry, Objective, Preference
 from longrm.training.settings import LossSettings
 

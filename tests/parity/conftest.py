@@ -19,11 +19,12 @@ from transformers import (
 
 from longrm.data.joining import encode
 from longrm.data.tokenizing import Tokenizer
+from longrm.data.training_rows import Example
 from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.shapes import build_trees
 from longrm.modeling.shared_prefix import pack
 from longrm.rng import Rng
-from longrm.training.batches import Example, MicroBatch
+from longrm.training.batches import MicroBatch
 from longrm.training.objectives import Objective
 from longrm.types import Message
 

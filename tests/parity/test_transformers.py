@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from longrm.data.joining import Encoded
-from longrm.training.batches import Example
+from longrm.data.training_rows import Example
 from longrm.training.objectives import SFT
 from longrm.training.settings import LossSettings
 

@@ -15,11 +15,12 @@ import trl
 from torch import Tensor
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 
+from longrm.data.training_rows import Example
 from longrm.modeling.loading import LanguageModel
 from longrm.modeling.shared_prefix import Packed
 from longrm.reward_models.packed import LikelihoodRewardModel
 from longrm.runs.progress import no_progress
-from longrm.training.batches import Example, MicroBatch
+from longrm.training.batches import MicroBatch
 from longrm.training.objectives import BradleyTerry, Preference
 from longrm.training.reference import reference_logprobs
 from longrm.training.settings import LossSettings

@@ -18,13 +18,14 @@ import trl
 from torch import Tensor
 
 from longrm.data.joining import Encoded
+from longrm.data.training_rows import Example
 from longrm.modeling.group_sampling import Sample
 from longrm.modeling.loading import LanguageModel
 from longrm.modeling.shared_prefix import Packed
 from longrm.reward_models.verdict_rewards import VerdictScore
 from longrm.rng import Rng
 from longrm.runs.progress import no_progress
-from longrm.training.batches import Batches, Example, MicroBatch
+from longrm.training.batches import Batches, MicroBatch
 from longrm.training.objectives import GRPO
 from longrm.training.rollouts import RolloutSource
 from longrm.training.settings import RolloutSettings, TrainingSettings

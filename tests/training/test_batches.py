@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longrm.data.joining import Encoded
+from longrm.data.training_rows import Example
 from longrm.errors import DataError
 from longrm.modeling.loading import new_language_model, new_scorer
 from longrm.modeling.shapes import ModelShape
-from longrm.training.batches import Batches, Example
+from longrm.training.batches import Batches
 from longrm.training.losses import LOSSES, Loss
 from longrm.training.objectives import SFT, BradleyTerry, Preference
 from longrm.training.settings import LossSettings, WorldDataSettings

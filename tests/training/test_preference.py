@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from longrm.data.joining import Encoded
-from longrm.training.batches import Example
+from longrm.data.training_rows import Example
 from longrm.training.objectives import Preference
 from longrm.training.settings import LossSettings
 from longrm.training.train import train

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from longrm.data.joining import Encoded
+from longrm.data.training_rows import Example
 from longrm.errors import DataError
 from longrm.modeling import shared_prefix
 from longrm.modeling.shapes import build_trees
 from longrm.modeling.shared_prefix import pack
 from longrm.training import losses
-from longrm.training.batches import Example, MicroBatch
+from longrm.training.batches import MicroBatch
 from longrm.training.objectives import BradleyTerry
 from longrm.training.settings import LossSettings
 

@@ -9,12 +9,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from longrm.data.joining import Encoded
+from longrm.data.training_rows import Example
 from longrm.errors import TrainingError
 from longrm.runs.logs import Log
 from longrm.runs.progress import no_progress
 from longrm.runs.records import ReferenceRecord
 from longrm.training import reference
-from longrm.training.batches import Example, MicroBatch
+from longrm.training.batches import MicroBatch
 from longrm.training.distributed import DistributedContext
 from longrm.training.initial_model import initial_model
 from longrm.training.reference import reference_logprobs

@@ -38,7 +38,7 @@ def command() -> None:
     longrm runs runs/mine --filter kind=evaluation --sort -result
     longrm runs show runs/judge --limit 3
     longrm runs rm runs/old
-    longrm runs cache --prune tokens
+    longrm runs cache --prune
     """
 
 
@@ -308,8 +308,6 @@ def _numbers(places: Iterable[int]) -> str:
 
 # --- merge, rm, cache ---
 
-_PRUNE_HELP = "Remove this part; repeatable."
-
 
 @command.command("merge")
 @click.argument("shards", metavar="SHARD...", nargs=-1, required=True, type=PATH)
@@ -362,32 +360,24 @@ def remove(runs: tuple[Path, ...], yes: bool) -> None:
 
 @command.command("cache")
 @click.argument("folder", default="runs", type=PATH)
-@click.option("--prune", multiple=True, type=click.Choice(["tokens", "answers"]), help=_PRUNE_HELP)
-def cache(folder: Path, prune: tuple[str, ...]) -> None:
-    """Show the sizes of caches, or prune them.
+@click.option("--prune", is_flag=True, help="Remove them.")
+def cache(folder: Path, prune: bool) -> None:
+    """Show the size of the cached answers of endpoints, or prune them.
 
     \b
     longrm runs cache
-    longrm runs cache --prune tokens --prune answers
+    longrm runs cache --prune
 
-    Tokenized data are in the user's cache (~/.cache/longrm, or LONGRM_CACHE) and are recreated when needed. Answers of
-    endpoints are in the runs of FOLDER (default `runs`); those of unfinished runs are never pruned, because continuing
-    would pay for them again.
+    The answers are in the runs of FOLDER (default `runs`). Those of unfinished runs are never pruned, because
+    continuing would pay for them again.
     """
-    from longrm.data.token_cache import cache_folder
     from longrm.runs.folder import CACHE
     from longrm.runs.removal import delete, size_of
 
-    tokens = cache_folder()
     runs = listed_runs(folder, every=True) if folder.is_dir() else []
     finished = [Path(run["path"]) for run in runs if run["state"] == "finished"]
-    parts = {
-        # A process may hold a lock.
-        "tokens": (tokens, [entry for entry in sorted(tokens.glob("*")) if entry.suffix != ".lock"]),
-        "answers": (folder, [file for run in finished for file in sorted(run.glob(f"{CACHE}*"))]),
-    }
-    for name, (place, entries) in parts.items():
-        echo(f"{name} in {place}: {len(entries)} entries, {file_size(sum(map(size_of, entries)))}")
-    for name in dict.fromkeys(prune):
-        delete(parts[name][1])
-        echo(f"Removed {name}: {len(parts[name][1])} entries")
+    files = [file for run in finished for file in sorted(run.glob(f"{CACHE}*"))]
+    echo(f"answers in {folder}: {len(files)} entries, {file_size(sum(map(size_of, files)))}")
+    if prune:
+        delete(files)
+        echo(f"Removed {len(files)} entries")

@@ -3,12 +3,12 @@
 Torch is imported where trees are packed; `longrm plan` needs only their shapes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol
 
-from longrm.data.joining import Encoded
+from longrm.data.training_rows import Example
 from longrm.errors import DataError, TrainingError
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape, build_trees
 from longrm.training.objectives import Objective
@@ -18,29 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from longrm.modeling.shared_prefix import Packed
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A row of training data as token ids: a comparison, a demonstration with its one completion, or a judge prompt."""
-
-    id: str
-    tokens: Encoded
-    ranks: tuple[int, ...]  # gold ranks of the responses, 1 = best; (1,) for a demonstration
-    digest: str  # of its context, for the log of what was trained on
-    source: str = ""  # its file or world
-    margin: float | None = None  # by how much a better response's score should exceed a worse one's
-    probability: float | None = None  # that the gold order is right, from 0.5 to 1
-    judge: Mapping[str, Any] | None = None  # the columns of a judge prompt
-
-    @property
-    def size(self) -> int:
-        """Tokens of the prompt and of all responses."""
-        return self.tokens.size
-
-    def with_judgments(self, judgments: Sequence[Sequence[int]]) -> "Example":
-        """The same judge prompt with judgments, given by their tokens, as its responses."""
-        return replace(self, tokens=replace(self.tokens, responses=judgments), ranks=(1,) * len(judgments))
 
 
 @dataclass(frozen=True, slots=True)

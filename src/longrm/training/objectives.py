@@ -15,8 +15,9 @@ from longrm.training.settings import LossSettings, RolloutSettings
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from longrm.data.training_rows import Example
     from longrm.runs.records import RolloutRecord
-    from longrm.training.batches import Example, MicroBatch
+    from longrm.training.batches import MicroBatch
 
 ModelKind = Literal["scorer", "language_model"]
 """A model with a scalar head, or a language model."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from longrm.data.training_rows import Example
 from longrm.errors import TrainingError
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.shapes import build_trees, within_budget
@@ -16,7 +17,7 @@ from longrm.modeling.shared_prefix import pack
 from longrm.runs.progress import Progress
 from longrm.runs.records import ReferenceRecord
 from longrm.runs.resumable import ResumableRun, Written, unique
-from longrm.training.batches import Example, MicroBatch, list_ids, out_of_memory
+from longrm.training.batches import MicroBatch, list_ids, out_of_memory
 from longrm.training.distributed import ALONE, DistributedContext
 
 REFERENCE = "reference.jsonl"

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 
+from longrm.data.training_rows import Example
 from longrm.errors import DataError, TrainingError
 from longrm.modeling.adapters import without_adapter
 from longrm.modeling.group_sampling import GroupSampler, Sample
@@ -25,7 +26,7 @@ from longrm.rng import seed_of
 from longrm.runs.logs import ROLLOUTS, Log
 from longrm.runs.progress import Progress
 from longrm.runs.records import RolloutRecord
-from longrm.training.batches import Example, ExampleSource, MicroBatch
+from longrm.training.batches import ExampleSource, MicroBatch
 from longrm.training.distributed import ALONE, DistributedContext
 from longrm.training.objectives import GRPO
 from longrm.training.sampling import Curriculum

@@ -6,21 +6,27 @@ No iterator holds state, so a resumed run draws what an uninterrupted one would 
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from longrm.data.joining import Encoded, encode
-from longrm.data.token_cache import TokenizedRows, open_tokenized
+from longrm.data.readers import Skipped
 from longrm.data.tokenizing import Tokenizer
-from longrm.data.training_rows import RowKind, context_digest
+from longrm.data.training_rows import (
+    Example,
+    RowKind,
+    context_digest,
+    digest_of,
+    open_rows,
+    tokenize_rows,
+)
 from longrm.errors import ConfigError, DataError
 from longrm.judging import load_format
 from longrm.judging.judge_prompts import judge_prompt_rows
 from longrm.rng import Rng
 from longrm.runs.progress import Progress, no_progress
-from longrm.training.batches import Example
 from longrm.training.sampling import Mixture
 from longrm.training.settings import DataSettings, WorldDataSettings
 from longrm.training.world_judgments import TEMPLATES, JudgmentWriter
@@ -118,12 +124,11 @@ class GeneratedSource:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """One file: the indices of the rows to train on, and the counts for the summary."""
+    """One file: the rows to train on, and the counts for the summary."""
 
     path: str
     weight: float
-    tokenized: TokenizedRows
-    kept: Sequence[Sequence[int]]  # rows of one comparison, which stay together
+    comparisons: Sequence[Sequence[Example]]  # the rows of one comparison, which stay together
     counts: Mapping[str, int]
 
 
@@ -138,13 +143,13 @@ class FileSource:
         digest: Digest of all files.
     """
 
-    def __init__(self, files: Sequence[_File], *, per_step: int, seed: int, group_size: int = 1) -> None:
+    def __init__(self, files: Sequence[_File], data: DataSettings, seed: int, digest: str) -> None:
         self.counts = {name: sum(file.counts[name] for file in files) for name in files[0].counts}
-        self.digest = "-".join(file.tokenized.digest for file in files)
+        self.digest = digest
         self._files = files
-        self._per_step = per_step
-        lengths = [[file.tokenized.longest[rows[0]] for rows in file.kept] for file in files]
-        self._mixture = Mixture(lengths, [file.weight for file in files], seed, group_size)
+        self._per_step = data.per_step
+        lengths = [[rows[0].tokens.longest for rows in file.comparisons] for file in files]
+        self._mixture = Mixture(lengths, [file.weight for file in files], seed, data.group_by_length)
         self._epoch = lru_cache(maxsize=2)(self._cut_epoch)
         self._ends: list[int] = []  # the step after the last one of each epoch, as far as they are known
 
@@ -154,28 +159,26 @@ class FileSource:
             self.steps(len(self._ends) + 1)
         epoch = bisect_right(self._ends, step)
         within = step - self._ends[epoch]  # from the epoch's end
-        return [self._example(self._files[file], index) for file, index in self._epoch(epoch)[within]]
+        return self._epoch(epoch)[within]
 
-    def _cut_epoch(self, number: int) -> list[list[tuple[int, int]]]:
-        """The rows of every step of an epoch, as file and index: as many whole comparisons as `per_step` rows hold."""
-        steps: list[list[tuple[int, int]]] = []
+    def _cut_epoch(self, number: int) -> list[list[Example]]:
+        """The rows of every step of an epoch: as many whole comparisons as `per_step` rows hold."""
+        steps: list[list[Example]] = []
         room = 0
         for file, at in self._mixture.epoch(number):
-            rows = self._files[file].kept[at]
+            rows = self._files[file].comparisons[at]
             if len(rows) > room:
                 steps.append([])
                 room = self._per_step  # a larger comparison has a step of its own
-            steps[-1] += [(file, index) for index in rows]
+            steps[-1] += rows
             room -= len(rows)
         return steps
 
     def judge_rows(self) -> list[Mapping[str, Any]]:
         """The columns of all judge prompts; their ids name the file, for errors."""
         return [
-            {**row.judge, "id": f"{file.path}/{row.judge['id']}"}
-            for file in self._files
-            for rows in file.kept
-            for row in (file.tokenized.rows[index] for index in rows)
+            {**row.judge, "id": f"{row.source}/{row.judge['id']}"}
+            for row in self.examples()
             if row.judge is not None
         ]
 
@@ -201,21 +204,7 @@ class FileSource:
 
     def examples(self) -> Iterator[Example]:
         """All rows, each once, in file order, whatever their weight."""
-        return (self._example(file, index) for file in self._files for rows in file.kept for index in rows)
-
-    def _example(self, file: _File, index: int) -> Example:
-        tokenized = file.tokenized[index]
-        row = tokenized.row
-        return Example(
-            f"{file.path}/{row.id}" if len(self._files) > 1 else row.id,
-            tokenized.tokens,
-            row.ranks,
-            row.digest,
-            source=file.path,
-            margin=row.margin,
-            probability=row.probability,
-            judge=row.judge,
-        )
+        return (row for file in self._files for rows in file.comparisons for row in rows)
 
 
 def open_source(
@@ -235,88 +224,87 @@ def open_source(
     """
     if data.world is not None:
         return GeneratedSource(data.world, tokenizer, kind)
-    files = []
+    files, digests = [], []
     for file in data.files():
         if kind != "comparison" and file.format is not None:
             raise ConfigError(f"{file.path}: '{file.format}' is a format of comparisons; omit it for {kind}s")
-        tokenized = open_tokenized(
-            file.path,
-            tokenizer,
-            kind=kind,
-            format=file.format,
-            columns=file.columns,
-            on_bad_row=data.on_bad_row,
-            progress=progress,
+        rows = open_rows(
+            file.path, kind, format=file.format, columns=file.columns, on_bad_row=data.on_bad_row
         )
-        kept, counts = _rows_to_use(file.path, tokenized, data, limit, reserved)
-        files.append(_File(file.path, file.weight, tokenized, kept, counts))
-    source = FileSource(files, per_step=data.per_step, seed=seed, group_size=data.group_by_length)
+        examples = list(tokenize_rows(rows, tokenizer, progress))
+        comparisons, counts = _rows_to_use(file.path, examples, rows.skipped, data, limit, reserved)
+        prefix = f"{file.path}/" if len(data.files()) > 1 else ""  # ids are unique within a file only
+        comparisons = [
+            [replace(row, id=prefix + row.id, source=file.path) for row in own] for own in comparisons
+        ]
+        files.append(_File(file.path, file.weight, comparisons, counts))
+        digests.append(digest_of(rows, tokenizer))
+    source = FileSource(files, data, seed, "-".join(digests))
     source.log_step_sizes()
     return source
 
 
 def _rows_to_use(
-    path: str, tokenized: TokenizedRows, data: DataSettings, limit: int, reserved: int
-) -> tuple[list[list[int]], dict[str, int]]:
-    """Omits rows as the settings say, and logs how many; returns the indices of the others, and the counts."""
-    rows = tokenized.rows
+    path: str, rows: Sequence[Example], skipped: Skipped, data: DataSettings, limit: int, reserved: int
+) -> tuple[list[list[Example]], dict[str, int]]:
+    """Omits rows as the settings say, and logs how many; returns the others by comparison, and the counts."""
     scores = {row.score for row in rows if row.score is not None}
     # 0 and 1, or -1 and 1, are labels; on any other scale it is not known from where on a completion is good.
     are_labels = 1.0 in scores and scores <= {-1.0, 0.0, 1.0}
     labeled_bad = [
-        index
-        for index, row in enumerate(rows)
+        row
+        for row in rows
         if row.label is False or (are_labels and row.label is None and row.score in (-1.0, 0.0))
     ]
-    learned = {*range(len(rows))}.difference(labeled_bad)
-    tied = [index for index, row in enumerate(rows) if row.tied]
+    tied = [row for row in rows if row.tied]
     if tied and data.on_bad_row == "stop":
         raise DataError(
-            f"{path}: '{rows[tied[0]].id}' has no gold order: all its ranks are tied; "
+            f"{path}: '{tied[0].id}' has no gold order: all its ranks are tied; "
             f'data.on_bad_row = "skip" omits such rows ({len(tied)})'
         )
     longest = min(limit, data.max_tokens or limit) - reserved
-    too_long = [index for index in sorted(learned) if tokenized.longest[index] > longest]
+    bad = {row.id for row in labeled_bad}
+    too_long = [row for row in rows if row.tokens.longest > longest and row.id not in bad]
     if too_long and data.too_long == "stop":
         bound = "the context window" if longest + reserved == limit else "data.max_tokens"
         leaves = (
             f"{longest + reserved} leaves with rollouts.max_tokens = {reserved}" if reserved else str(longest)
         )
         raise DataError(
-            f"{path}: '{rows[too_long[0]].id}' has {tokenized.longest[too_long[0]]} tokens, more than {bound} of "
+            f"{path}: '{too_long[0].id}' has {too_long[0].tokens.longest} tokens, more than {bound} of "
             f'{leaves}; data.too_long = "skip" omits such rows ({len(too_long)})'
         )
-    without_contrast = [index for index, row in enumerate(rows) if row.contrast is False]
+    without_contrast = [row for row in rows if row.contrast is False]
     skips_these = data.without_contrast == "skip"
-    omitted = {*tied, *too_long, *labeled_bad, *(without_contrast if skips_these else ())}
-    kept = [index for index in range(len(rows)) if index not in omitted]
+    omitted = bad | {row.id for row in (*tied, *too_long, *(without_contrast if skips_these else ()))}
+    kept = [row for row in rows if row.id not in omitted]
     counts = {
-        "read": len(rows) + tokenized.skipped.count,
+        "read": len(rows) + skipped.count,
         "used": len(kept),
-        "bad": tokenized.skipped.count,
+        "bad": skipped.count,
         "tied": len(tied),
         "too_long": len(too_long),
         "labeled_bad": len(labeled_bad),
         "without_contrast": len(without_contrast),
-        "margin": sum(rows[index].margin is not None for index in kept),
-        "probability": sum(rows[index].probability is not None for index in kept),
+        "margin": sum(row.margin is not None for row in kept),
+        "probability": sum(row.probability is not None for row in kept),
     }
-    tokenized.skipped.log()
+    skipped.log()
     _logger.info("%s: %d rows read, %d used", path, counts["read"], counts["used"])
-    for what, indices in (
+    for what, which in (
         ("omitted, all responses tied", tied),
         (f"omitted, longer than {longest} tokens", too_long),
         ("omitted, labeled as bad", labeled_bad),
         (f"{'omitted' if skips_these else 'used'}, all judgments give one score", without_contrast),
     ):
-        if indices:
-            ids = [rows[index].id for index in indices[:5]] + ["..."] * (len(indices) > 5)
-            _logger.info("  %s: %d rows (%s)", what, len(indices), ", ".join(ids))
+        if which:
+            ids = [row.id for row in which[:5]] + ["..."] * (len(which) > 5)
+            _logger.info("  %s: %d rows (%s)", what, len(which), ", ".join(ids))
     unknown = sum(row.contrast is None for row in rows)
     if unknown and skips_these:
         _logger.info("  used, scores of the judgments are unknown: %d rows", unknown)
     if scores and not are_labels:
-        scored = sum(rows[index].score is not None for index in kept)
+        scored = sum(row.score is not None for row in kept)
         span = f"{min(scores):g} to {max(scores):g}"
         _logger.info("  learned whatever their score, %s: %d rows", span, scored)
     for name in ("margin", "probability"):
@@ -324,11 +312,7 @@ def _rows_to_use(
             _logger.info("  with a %s: %d rows", name, counts[name])
     if not kept:
         raise DataError(f"{path}: none of {counts['read']} rows is left to train on; the log has the reasons")
-    if rows[0].judge is None:
-        return [[index] for index in kept], counts
-    comparisons: dict[str, list[int]] = {}
-    for index in kept:
-        judge = rows[index].judge
-        assert judge is not None, "a file has rows of one kind"
-        comparisons.setdefault(judge["id"], []).append(index)
+    comparisons: dict[str, list[Example]] = {}
+    for row in kept:
+        comparisons.setdefault(row.judge["id"] if row.judge else row.id, []).append(row)
     return [*comparisons.values()], counts

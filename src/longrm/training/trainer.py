@@ -21,13 +21,14 @@ from transformers.integrations.integration_utils import get_reporting_integratio
 from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback
 from transformers.trainer_pt_utils import get_parameter_names
 
+from longrm.data.training_rows import Example
 from longrm.errors import TrainingError
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.sharding import compute, is_sharded
 from longrm.modeling.shared_prefix import TransformersModel
 from longrm.runs.progress import Progress
 from longrm.runs.records import ContextRecord, StepRecord, TimingRecord
-from longrm.training.batches import Batches, Example, Step, list_ids, out_of_memory
+from longrm.training.batches import Batches, Step, list_ids, out_of_memory
 from longrm.training.checkpoints import CheckpointWriter, latest, load_checkpoint, training_logs
 from longrm.training.distributed import DistributedContext
 from longrm.training.evaluations import Evaluations

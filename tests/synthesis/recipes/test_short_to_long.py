@@ -297,7 +297,7 @@ def test_pairs_share_one_long_context_and_are_read_by_training(tmp_path):
         size = len(words_tokenizer().prompt_ids(comparison.prompt))
         assert size == comparison.metadata["tokens"]
         assert comparison.metadata["length"] - 16 <= size <= comparison.metadata["length"]
-        assert not tokenize(row, words_tokenizer()).row.margin
+        assert not tokenize(row, words_tokenizer()).margin
     assert {row.comparison.ranks for row in found} == {(1, 2), (2, 1)}  # their order carries no information
     assert found[0].comparison.prompt == found[1].comparison.prompt != found[2].comparison.prompt
     rows, steps = make(rows="pairs")  # the control: a judge that always gives 8 carries no information

@@ -176,7 +176,7 @@ def test_rows_have_the_consensus_over_the_long_context_and_the_outvoted_judgment
         assert columns["length"] - 16 <= size == columns["prompt_ctx_length"] <= columns["length"]
         before = text.partition("<context>\n")[2][: columns["evidence"][0]["start"] - len("<context>\n")]
         assert before.count("\n\n") == columns["insert_index"]
-        assert tokenize(row, words_tokenizer(verdicts=True)).row.contrast
+        assert tokenize(row, words_tokenizer(verdicts=True)).contrast
         assert verify_votes(comparison).same_conf
 
 
@@ -222,7 +222,7 @@ def test_pairs_follow_the_consensus_over_one_long_context(tmp_path):
         scores = [columns["judge_scores"][at] for at in row.comparison.best_first()]
         assert scores == [8 - 3 * better, 8 - 3 * worse]
         assert (columns["points_apart"], columns["conf"]) == (scores[0] - scores[1], [[2, 1], [2, 1]])
-        assert not tokenize(row, words_tokenizer()).row.margin  # points are no margin of scores
+        assert not tokenize(row, words_tokenizer()).margin  # points are no margin of scores
 
 
 def test_the_first_judge_checks_what_suffices():

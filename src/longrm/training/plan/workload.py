@@ -9,12 +9,13 @@ from typing import Any
 
 from longrm import hub
 from longrm.data.tokenizing import Tokenizer
+from longrm.data.training_rows import Example
 from longrm.errors import ConfigError, ModelError, first_line
 from longrm.modeling.folders import has_mlp_head
 from longrm.modeling.shapes import PackedLayout, TreeShape, build_trees, check_frozen_layers
 from longrm.runs.folder import trained_model
 from longrm.runs.progress import Progress
-from longrm.training.batches import Batches, Example, ExampleSource
+from longrm.training.batches import Batches, ExampleSource
 from longrm.training.objectives import OBJECTIVES, ModelKind
 from longrm.training.plan import ModelSizes
 from longrm.training.sampling import Curriculum

@@ -15,7 +15,7 @@ from longrm.reading import read_toml
 from longrm.training.objectives import OBJECTIVES
 from longrm.training.plan.plan import plan_training
 from longrm.training.settings import TrainingSettings
-from longrm.training.trainer import BETAS, MAX_GRAD_NORM
+from longrm.training.train import BETAS, MAX_GRAD_NORM
 from longrm.worlds.words_tokenizer import words_tokenizer
 
 FOLDER = Path(longrm.__file__).parent / "recipes"

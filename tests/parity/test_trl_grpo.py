@@ -172,8 +172,6 @@ def ours(tokenizer, tmp_path, monkeypatch) -> Callable[..., Batches]:
     def make(case: Case, model: Any, budget: int = 10_000) -> Batches:
         settings = case.settings(max_tokens_per_microbatch=budget)
         objective = GRPO(settings.loss)
-        assert settings.rollouts is not None
-        objective.rollouts = settings.rollouts
         folder = tmp_path / f"ours-{budget}"
         folder.mkdir()
         source = RolloutSource(

@@ -69,22 +69,6 @@ def test_the_log_has_every_step_and_its_contexts(on_a_world, steps_of):
     assert len(contexts) == len(set(contexts)), "no context is used twice"
 
 
-def test_cutting_a_step_into_parts_changes_nothing_but_rounding(tmp_path, on_a_world, steps_of):
-    """Eight parts of one comparison or one part of eight: the same gradient."""
-    train(settings(memory__max_tokens_per_microbatch=1), tmp_path / "run")
-    train(settings(data__world__seed=1), tmp_path / "other")
-    whole, parts, other = map(weights_of, (on_a_world[0], tmp_path / "run", tmp_path / "other"))
-    # Adam scales a gradient near zero up to the learning rate (3e-3), and its rounding with it: single weights may
-    # differ by as much, all of them together hardly.
-    assert (parts - whole).abs().max() < 3e-3
-    assert (parts - whole).norm() < 0.01 * (other - whole).norm(), (
-        "other contexts differ a hundred times as much"
-    )
-    for one, other in zip(steps_of(tmp_path / "run"), steps_of(on_a_world[0]), strict=True):
-        assert one.loss == pytest.approx(other.loss, rel=1e-4)
-        assert one.grad_norm == pytest.approx(other.grad_norm, rel=1e-3)
-
-
 @pytest.fixture
 def pairs(tmp_path):
     path = tmp_path / "pairs.jsonl"
@@ -113,12 +97,6 @@ def test_an_epoch_over_a_file_reads_every_row_once(tmp_path, pairs):
     assert sorted(first) == sorted(second)
     assert len(set(first)) == 5
     assert first != second, "every epoch has an order of its own"
-
-
-def test_a_row_without_gold_order_is_named(tmp_path, pairs):
-    name = changed(pairs, 2, ranks=None)
-    with pytest.raises(DataError, match=rf"pairs.jsonl, line 3: '{name}'"):
-        train(from_file(pairs), tmp_path / "run")
 
 
 def test_rows_with_ties_only_stop_or_are_skipped(tmp_path, pairs):

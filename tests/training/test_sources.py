@@ -364,6 +364,11 @@ def test_a_world_gives_fresh_contexts_for_every_step(opened):
     assert {len(example.ranks) for example in batches[0]} == {2, 4}
 
 
+def test_a_template_that_is_not_there_is_named(opened):
+    with pytest.raises(ConfigError, match=r"nowhere\.jinja"):
+        opened(world=WORLD | {"template": "/nowhere.jinja"}, kind="judge_prompt")
+
+
 def test_the_best_responses_of_a_world_are_its_demonstrations(opened):
     compared = opened(world=WORLD).batch(0, 160)
     imitated = opened(world=WORLD, kind="demonstration").batch(0, 160)

@@ -14,9 +14,7 @@ from transformers.integrations import integration_utils
 
 from longrm.errors import ConfigError, RunError, TrainingError
 from longrm.runs.folder import read_manifest
-from longrm.runs.logs import Log
-from longrm.runs.records import TimingRecord
-from longrm.training import checkpoints, trainer
+from longrm.training import checkpoints
 from longrm.training import train as running
 from longrm.training.checkpoints import saved_steps
 from longrm.training.distributed import DistributedContext
@@ -24,8 +22,7 @@ from longrm.training.objectives import BradleyTerry
 from longrm.training.plan import memory
 from longrm.training.plan.plan import plan_training
 from longrm.training.settings import MemorySettings
-from longrm.training.train import train
-from longrm.training.trainer import check_plateau, learning_rates, make_optimizer
+from longrm.training.train import check_plateau, learning_rates, make_optimizer, train
 
 LORA = {"rank": 2, "alpha": 4.0}
 RECIPES = {
@@ -76,14 +73,6 @@ def test_a_checkpoint_with_one_changed_bit_ends_in_other_bytes(stopped, recipe, 
     with_another_bit(stopped / "checkpoints/3", stored)
     train(recipe("bradley_terry"), stopped)
     assert results_of(stopped) != results_of(finished[0])
-
-
-def test_a_checkpoint_has_the_trained_weights_only(tmp_path, recipe, stored):
-    train(recipe("bradley_terry", model__lora=LORA), tmp_path / "run")
-    names = stored(tmp_path / "run/checkpoints/8")
-    assert any("lora" in name for name in names)
-    assert any("score" in name for name in names)
-    assert not any("embed_tokens" in name for name in names)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +131,7 @@ def test_ctrl_c_reports_the_step_that_the_same_command_continues_from(tmp_path, 
 def test_checkpoints_by_the_clock_change_nothing_else(
     tmp_path, recipe, stop, results_of, ticking, monkeypatch
 ):
-    monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", 60.0)
+    monkeypatch.setattr(running, "CHECKPOINT_SECONDS", 60.0)
     error, at = stop
     settings = recipe("bradley_terry", checkpoint__every=100)
     whole = train(settings, tmp_path / "whole", clock=ticking(0.0))
@@ -206,15 +195,6 @@ def test_memory_and_checkpoints_may_change_when_a_run_resumes(stopped, recipe):
         train(recipe("bradley_terry", optimizer__learning_rate=0.1, **other), stopped)
     assert train(recipe("bradley_terry", **other), stopped)["steps"] == 8
     assert saved_steps(stopped) == [6, 8]
-
-
-def test_token_counts_continue_after_a_stop(stopped, recipe, steps_of):
-    """A trap of other trainers: counts that restart on resume."""
-    summary = train(recipe("bradley_terry"), stopped)
-    steps = steps_of(stopped)
-    assert summary["tokens"] == sum(record.tokens for record in steps) > 4 * steps[0].tokens
-    timing = list(Log(stopped / "timing.jsonl", TimingRecord))
-    assert [record.tokens for record in timing] == [record.tokens for record in steps]
 
 
 def test_a_plateau_is_detected_across_a_stop(tmp_path, recipe, stop):
@@ -283,22 +263,10 @@ def test_a_cosine_ends_at_the_minimal_learning_rate(recipe):
     assert rates == pytest.approx([1.5e-3, 3e-3, *(3e-3 * (0.1 + 0.9 * share) for share in cosine)])
 
 
-def test_a_nan_loss_is_reported_with_its_step_and_examples(tmp_path, recipe, monkeypatch):
-    loss = BradleyTerry.loss
-
-    def broken(self, model, micro):
-        value, metrics = loss(self, model, micro)
-        return value * math.nan, metrics
-
-    monkeypatch.setattr(BradleyTerry, "loss", broken)
-    with pytest.raises(TrainingError, match=r"step 1 is nan, from 'records-64-"):
-        train(recipe("bradley_terry"), tmp_path / "run")
-
-
 @pytest.mark.parametrize("rate", [1e6, 1e30])
 def test_divergence_stops_with_advice(tmp_path, recipe, rate):
     changes = {"optimizer__learning_rate": rate, "optimizer__warmup_ratio": 0.0}
-    with pytest.raises(TrainingError, match=r"(loss|gradient norm) of step \d is (nan|inf), .*learning_rate"):
+    with pytest.raises(TrainingError, match=r"step \d is (nan|inf), from 'records-64-.*learning_rate"):
         train(recipe("bradley_terry", **changes), tmp_path / "run")
 
 
@@ -313,7 +281,7 @@ def test_out_of_memory_names_the_longest_example_and_what_to_change(tmp_path, re
             TrainingError, match=r"step 1; .*'records-.*memory\.max_tokens_per_microbatch.*longrm plan"
         ):
             train(recipe("bradley_terry"), tmp_path / "run")
-    monkeypatch.setattr(trainer, "make_optimizer", greedy)
+    monkeypatch.setattr(running, "make_optimizer", greedy)
     with pytest.raises(TrainingError, match="before the first step"):
         train(recipe("bradley_terry"), tmp_path / "run")
 
@@ -344,13 +312,6 @@ def test_unknown_and_missing_trackers_are_named_before_any_work(tmp_path, recipe
     monkeypatch.setattr(running, "get_available_reporting_integrations", list)
     with pytest.raises(ConfigError, match="pip install tensorboard"):
         train(recipe("sft", report_to=["tensorboard"]), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_several_processes_without_a_launcher_are_refused(tmp_path, recipe, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="torchrun --nproc-per-node 2"):
-        train(recipe("sft"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -433,11 +394,6 @@ def test_more_epochs_continue_a_training_and_a_curriculum_does_not_start_again(t
         train(recipe("bradley_terry", **world), tmp_path / "world")
     world["curriculum"]["ramp"] = 0.25
     assert train(recipe("bradley_terry", **world), tmp_path / "world")["steps"] == 8
-
-
-def test_the_first_step_learns(finished, steps_of):
-    rates = [record.learning_rate for record in steps_of(finished[0])]
-    assert rates[0] == 3e-3, "a warm-up of one step"
 
 
 def test_a_step_that_needs_more_memory_than_there_is_stops_before_the_first_one(

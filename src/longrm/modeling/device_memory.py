@@ -154,7 +154,8 @@ def _to_host(kept: Tensor) -> _OnHost:
     """Copies a tensor to pinned memory, in pieces of one size.
 
     torch rounds pinned memory up to a power of two, and reuses it for the same rounded size only: whole tensors of many
-    lengths would take up to four times their bytes. Pieces fit every tensor.
+    lengths, which `torch.autograd.graph.save_on_cpu` pins, would take up to four times their bytes. Pieces fit every
+    tensor.
     """
     parts = torch.split(kept.contiguous().flatten().view(torch.uint8), PINNED_PIECE)
     # A checkpoint also saves an empty tensor, which needs no piece.

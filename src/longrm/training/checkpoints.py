@@ -159,7 +159,12 @@ def _copies(model: Any) -> bool:
 
 
 def _state(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """The trained weights and the state of AdamW, which all weights have stepped equally often, by name."""
+    """The trained weights and the state of AdamW, which all weights have stepped equally often, by name.
+
+    Not `torch.distributed.checkpoint.state_dict.get_optimizer_state_dict`: it writes a step count and eleven options of
+    the optimizer for every weight, restores the options over those of the settings, and creates the state to load into
+    by a step over gradients of zero, which need the memory of all gradients.
+    """
     steps = [own["step"] for own in optimizer.state.values()]
     state = {"step": steps[0].cpu() if steps else torch.zeros(())}
     for name, weight in trained_weights(model).items():

@@ -182,8 +182,8 @@ class GRPO(Objective):
     """A generative reward model by reinforcement learning: sampled judgments, rewarded by their verdicts.
 
     Attributes:
-        groups: The judgments of every example of the step, by its id; `rollouts.RolloutSource` sets them.
-        rollouts: How they were sampled.
+        groups: The judgments of every example of the step, by its id.
+        rollouts: How they were sampled; `rollouts.RolloutSource` sets both.
     """
 
     trains = "language_model"

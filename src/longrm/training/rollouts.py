@@ -67,6 +67,7 @@ class RolloutSource:
 
     def __post_init__(self) -> None:
         self._reward = self._rollouts.reward()
+        self.objective.rollouts = self._rollouts
         if isinstance(self.prompts, FileSource):  # a row without a gold verdict stops before any work
             rows = self.prompts.judge_rows()
             self._reward.judge(rows, [""] * len(rows), [0] * len(rows))

@@ -1,54 +1,85 @@
-"""Training as a user starts it: settings in, a run folder with the model out."""
+"""Training from top to bottom: settings in, a run folder with the model out.
+
+`train` sets up the processes, the model, the data and the objective; `train_steps` is the loop: data, loss, backward,
+clip, optimizer step, log, checkpoint, evaluation.
+
+The loop is our own, not transformers' `Trainer`: a step is a set of micro-batches with weights of their own, read over
+shared prefixes, which `Trainer` supports only by overriding its private methods. The optimizers, schedules and trackers
+are those that `Trainer` uses.
+"""
 
 import logging
 import math
 import shutil
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
+import transformers
+from torch import nn
 from transformers.integrations.integration_utils import (
     INTEGRATION_TO_CALLBACK,
     get_available_reporting_integrations,
+    get_reporting_integration_callbacks,
 )
+from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback
+from transformers.trainer_pt_utils import get_parameter_names
 
-from longrm.errors import ConfigError, RunError, nearest
+from longrm.data.training_rows import Example
+from longrm.errors import ConfigError, RunError, TrainingError, nearest
 from longrm.evaluation.summary_schema import read_summary
-from longrm.modeling.device_memory import pair_cost, return_freed_memory
+from longrm.modeling.device_memory import is_out_of_memory, pair_cost, return_freed_memory
 from longrm.modeling.loading import LanguageModel
 from longrm.modeling.saving import save
 from longrm.modeling.sequence_parallel import share_sequences
-from longrm.modeling.sharding import gather_weights
+from longrm.modeling.sharding import compute, gather_weights, is_sharded
+from longrm.modeling.shared_prefix import TransformersModel
 from longrm.runs.folder import FILES, SCHEMA_VERSION, SUMMARY, check_files, read_json, write_json
 from longrm.runs.logs import STEPS, Log
 from longrm.runs.progress import Progress, no_progress
-from longrm.runs.records import StepRecord
+from longrm.runs.records import ContextRecord, StepRecord, TimingRecord
 from longrm.runs.scratch import new_folder
-from longrm.training.batches import Batches, ExampleSource
-from longrm.training.checkpoints import saved_steps
-from longrm.training.distributed import join_processes, process_folder
+from longrm.training.batches import Batches, ExampleSource, Step, list_ids, out_of_memory
+from longrm.training.checkpoints import (
+    CheckpointWriter,
+    latest,
+    load_checkpoint,
+    saved_steps,
+    training_logs,
+)
+from longrm.training.distributed import DistributedContext, join_processes, process_folder
 from longrm.training.evaluations import BEST, Evaluations, Evaluator
 from longrm.training.initial_model import load_initial_model, prepare_model
 from longrm.training.model_card import CardContext, evaluations_of, write_card
-from longrm.training.objectives import GRPO, OBJECTIVES
+from longrm.training.objectives import GRPO, OBJECTIVES, Objective
 from longrm.training.plan import Device
 from longrm.training.plan.available import available_memory
 from longrm.training.plan.plan import fit_memory
 from longrm.training.reference import reference_logprobs
 from longrm.training.rollouts import RolloutSource
 from longrm.training.sampling import Curriculum
-from longrm.training.settings import TrainingSettings
+from longrm.training.settings import OptimizerSettings, TrainingSettings
 from longrm.training.sources import FileSource, open_source
-from longrm.training.trainer import train_steps
 
 _logger = logging.getLogger(__name__)
 
 MODEL = "model"
 DATA = "data.json"
 _WINDOW = 20  # steps over which the summary averages loss and accuracy
+BETAS, MAX_GRAD_NORM = (0.9, 0.95), 1.0  # LongRM's, and those of most language models
+CHECKPOINT_SECONDS = 30 * 60
+"""A checkpoint is written after this time without one: steps of long contexts take minutes each."""
+
+Track = Callable[[int, dict[str, float]], None]
+"""Logs metrics after a step."""
+
+_PLATEAU = 0.98  # above this share of the loss at chance, nothing has been learned
 
 
 def train(
@@ -147,8 +178,6 @@ def train(
         examples: ExampleSource = source
         if isinstance(objective, GRPO):
             assert isinstance(model, LanguageModel), "the objective trains one"
-            assert settings.rollouts is not None, "settings require it"
-            objective.rollouts = settings.rollouts
             examples = RolloutSource(
                 source,
                 objective,
@@ -228,6 +257,249 @@ def train(
             folder.write_summary(summary)
         context.wait()
         return summary
+
+
+def train_steps(
+    model: TransformersModel,
+    objective: Objective,
+    batches: Batches,
+    settings: TrainingSettings,
+    folder: Path,
+    *,
+    main_folder: Path,
+    context: DistributedContext,
+    steps: int,
+    evaluations: Evaluations | None,
+    progress: Progress,
+    clock: Callable[[], float],
+) -> None:
+    """Trains a model in place, from the latest checkpoint in the run folder or from its initial state.
+
+    `main_folder` is the run folder, which receives the checkpoints; `folder` receives logs and evaluations, and is the
+    run folder too, or the temporary copy of another process.
+    """
+    step: Step | None = None
+    done = 0
+    try:
+        # Only models with dropout draw random numbers in training.
+        transformers.set_seed(settings.seed)
+        checkpoint = context.broadcast(latest(main_folder) if context.is_main_process else None)
+        if checkpoint:
+            done = int(checkpoint.name)
+        optimizer = make_optimizer(model, settings.optimizer)
+        rate_of = learning_rates(settings.optimizer, steps)
+        if checkpoint:
+            load_checkpoint(checkpoint, model, optimizer, context)
+        if evaluations is not None:
+            evaluations.resume_from(done)
+
+        with (
+            _tracking(settings, model, folder, steps) if settings.report_to else nullcontext() as track,
+            training_logs(folder, checkpoint) as (step_log, timing_log, context_log),
+            CheckpointWriter(main_folder, folder, context) as writer,
+        ):
+            losses = [record.loss for record in step_log]
+            check_plateau(losses, settings.plateau_steps, objective.chance)
+            saved_at = clock()
+            if evaluations is not None and evaluations.due(done):  # a kill interrupted it
+                _evaluate(evaluations, done, track)
+            while done < steps:
+                with hold_sigterm() as terminated:
+                    # Forward and backward of every micro-batch. The gradient of a step is the weighted sum over its
+                    # micro-batches, so it does not depend on how the step is cut. A step is divided over groups of
+                    # processes, but gradients are averaged, not summed, over them: each loss is multiplied by their
+                    # number.
+                    began = clock()
+                    model.train()  # an evaluation has set eval()
+                    step = batches.prepare(done)
+                    context.wait()  # before the first exchange over NCCL
+                    metrics: dict[str, float] = {}
+                    for micro in step.micro_batches:
+                        loss, own = compute(model, objective.loss, model, micro)
+                        own["loss"] = loss.item()
+                        if not math.isfinite(own["loss"]):
+                            raise _not_finite("loss", done + 1, own["loss"], micro.examples)
+                        weighted = loss * (micro.weight * context.dp_size)
+                        weighted.backward()  # type: ignore[no-untyped-call]  # torch has no types here
+                        for name, value in own.items():
+                            metrics[name] = metrics.get(name, 0.0) + micro.weight * value
+                    metrics = context.sum_metrics(metrics) | objective.step_metrics
+
+                    # Clip, then update the weights with the learning rate of this step.
+                    if not is_sharded(model):  # else the backward pass has averaged them
+                        context.average_gradients(model)
+                    norm: Any = nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
+                    grad_norm = (norm.full_tensor() if is_sharded(model) else norm).item()
+                    learning_rate = rate_of(done)
+                    for group in optimizer.param_groups:
+                        group["lr"] = learning_rate
+                    optimizer.step()
+                    model.zero_grad()
+                    done += 1
+
+                    # Log. steps.jsonl comes last: a step counts as logged when it is there.
+                    if not math.isfinite(grad_norm):
+                        raise _not_finite("gradient norm", done, grad_norm, step.examples)
+                    seconds = clock() - began
+                    record = StepRecord(
+                        step=done,
+                        loss=metrics.pop("loss"),
+                        accuracy=metrics.pop("accuracy", None),
+                        grad_norm=grad_norm,
+                        learning_rate=learning_rate,
+                        length=step.length,
+                        tokens=step.tokens,
+                        losses=metrics,
+                    )
+                    timing_log.append(TimingRecord(done, record.tokens, round(seconds, 4)))
+                    context_log.append(ContextRecord(done, step.digests))
+                    step_log.append(record)
+                    speed = record.tokens / max(seconds, 1e-9)
+                    if track:
+                        names = ("loss", "accuracy", "learning_rate", "grad_norm", "tokens")
+                        tracked = {name: getattr(record, name) for name in names} | record.losses
+                        tracked["tokens_per_second"] = speed
+                        track(done, {name: value for name, value in tracked.items() if value is not None})
+                    # The loss of a policy gradient is near 0 whatever it learns.
+                    shown = f"loss {record.loss:.3f}"
+                    if "reward" in metrics:
+                        shown = f"reward {metrics['reward']:.3f}"
+                    accuracy = "" if record.accuracy is None else f"accuracy {record.accuracy:.2f}, "
+                    rates = f"learning rate {learning_rate:.1e}, {speed:,.0f} tokens/s"
+                    progress("training", done, steps, f"{shown}, {accuracy}{rates}")
+                    losses.append(record.loss)
+                    check_plateau(losses, settings.plateau_steps, objective.chance)
+
+                    # Checkpoint: by steps, by the clock, at the end, when a signal ends the run, and before an
+                    # evaluation, so that a run that is killed in an evaluation resumes with the evaluated weights.
+                    if context.any(bool(terminated)):
+                        terminated.add(signal.SIGTERM)
+                    due = done % settings.checkpoint.every == 0 or done == steps or bool(terminated)
+                    evaluate = evaluations is not None and evaluations.due(done)
+                    overdue = context.any(clock() - saved_at >= CHECKPOINT_SECONDS)
+                    if due or evaluate or overdue:
+                        writer.save(done, model, optimizer)
+                        saved_at = clock()
+                    if evaluate or terminated:
+                        writer.finish()
+                if evaluations is not None and evaluate:
+                    _evaluate(evaluations, done, track)
+                    saved_at = clock()
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        where = f"in step {done + 1}" if step else "before the first step"
+        raise out_of_memory(where, step.examples if step else []) from None
+
+
+@contextmanager
+def hold_sigterm() -> Iterator[set[int]]:
+    """Holds SIGTERM, which clusters send before they take a machine, until the end of a `with` block.
+
+    The signal is recorded in the yielded set and raised again at the end. The block may add it itself, if another
+    process received it.
+    """
+    terminated: set[int] = set()  # not an Event, whose lock the block may hold when the signal arrives
+    if threading.current_thread() is not threading.main_thread():  # Python allows handlers in no other one
+        yield terminated
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: terminated.add(number))
+    try:
+        yield terminated
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if terminated:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """AdamW over the trained weights; norms and biases have no weight decay, as in transformers' Trainer."""
+    no_decay = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
+    decaying = set(get_parameter_names(model, [nn.LayerNorm], no_decay))  # type: ignore[no-untyped-call]
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    groups = [
+        {
+            "params": [weight for name, weight in trained.items() if name in decaying],
+            "weight_decay": settings.weight_decay,
+        },
+        {"params": [weight for name, weight in trained.items() if name not in decaying], "weight_decay": 0.0},
+    ]
+    # Adapters have no norms.
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=BETAS, eps=1e-8, fused=True)
+
+
+def learning_rates(settings: OptimizerSettings, steps: int) -> Callable[[int], float]:
+    """The learning rate of every step, counted from 0: a linear warm-up, then the decay that the settings name."""
+    peak, ratio = settings.learning_rate, settings.min_learning_rate_ratio
+    warmup = math.ceil(settings.warmup_ratio * steps)
+    scheduler: Any = transformers.get_scheduler(
+        "cosine_with_min_lr" if ratio else settings.schedule,
+        torch.optim.SGD([torch.zeros(1)]),  # only its function of the step is used
+        num_warmup_steps=warmup,
+        num_training_steps=steps,
+        scheduler_specific_kwargs={"min_lr_rate": ratio} if ratio else None,
+    )
+    (decay,) = scheduler.lr_lambdas
+    # The warm-up of transformers starts at a rate of 0, at which a step learns nothing.
+    return lambda step: peak * ((step + 1) / warmup if step < warmup else decay(step))
+
+
+def check_plateau(losses: Sequence[float], steps: int, chance: float | None) -> None:
+    """Raises `TrainingError` if the loss stays, over the last `steps` steps, at that of a model that knows nothing.
+
+    `chance` is None if there is no such loss, and with 0 steps training never stops.
+    """
+    if chance is None or not steps or len(losses) < steps:
+        return
+    window, half = losses[-steps:], steps // 2
+    mean, sooner, later = fmean(window), fmean(window[:-half] or window), fmean(window[-half:])
+    # A scorer with a wide range of scores starts far above the loss at chance, and learns while its loss falls.
+    if mean > _PLATEAU * chance and later > _PLATEAU * sooner:
+        raise TrainingError(
+            f"loss plateau at chance: {mean:.3f} over {steps} steps (a model that knows nothing has {chance:.3f}); "
+            "try another learning rate, shorter contexts first, or check that the gold order is right; "
+            "plateau_steps = 0 turns this check off"
+        )
+
+
+@contextmanager
+def _tracking(settings: TrainingSettings, model: Any, folder: Path, steps: int) -> Iterator[Track]:
+    """The trackers of `report_to`, through transformers' integrations (TensorBoard, Weights & Biases, MLflow, ...)."""
+    names = list(settings.report_to)
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
+        max_steps=steps,
+        learning_rate=settings.optimizer.learning_rate,
+        weight_decay=settings.optimizer.weight_decay,
+        seed=settings.seed,
+        report_to=names,
+        use_cpu=model.device.type == "cpu",  # otherwise an Apple GPU would be claimed
+    )
+    callbacks = [DefaultFlowCallback, *get_reporting_integration_callbacks(names)]  # type: ignore[no-untyped-call]
+    handler = CallbackHandler(callbacks, model, None, None, None)  # type: ignore[no-untyped-call]
+    state, control = transformers.TrainerState(max_steps=steps), transformers.TrainerControl()
+
+    def track(step: int, metrics: dict[str, float]) -> None:
+        state.global_step = step
+        handler.on_log(arguments, state, control, metrics)
+
+    handler.on_train_begin(arguments, state, control)
+    yield track
+    handler.on_train_end(arguments, state, control)
+
+
+def _evaluate(evaluations: Evaluations, step: int, track: Track | None) -> None:
+    record = evaluations.evaluate(step)
+    if track and record.value is not None:
+        track(step, {f"eval_{record.metric}": record.value})
+
+
+def _not_finite(what: str, step: int, value: float, examples: Sequence[Example]) -> TrainingError:
+    return TrainingError(
+        f"the {what} of step {step} is {value}, from {list_ids(examples)}; try a lower optimizer.learning_rate or a "
+        "longer optimizer.warmup_ratio, or check the data for extreme rows"
+    )
 
 
 def _device() -> Device:

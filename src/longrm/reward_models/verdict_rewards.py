@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from longrm.benchmarks.answer_metrics import AnswerMetric, answer_metric
+from longrm.benchmarks.answer_metrics import answer_metric
 from longrm.errors import ConfigError, DataError, nearest
 from longrm.judging import JUDGING_FORMATS, JudgingFormat, ParsedVerdict
 from longrm.judging.answers import answer_of
@@ -19,41 +19,16 @@ _COLUMNS = ("gold", "order", "id", "format")
 
 
 @dataclass(frozen=True, slots=True)
-class VerdictOptions:
-    """Options of terms.
-
-    Attributes:
-        max_tokens: `brief`: from so many tokens on the term is -1.
-        soft_tokens: `brief`: the term falls over so many tokens before `max_tokens`.
-        metric: `solved`: rates the judge's own answer by a gold answer, from 0 to 1.
-    """
-
-    max_tokens: int
-    soft_tokens: int
-    metric: AnswerMetric
-
-
-@dataclass(frozen=True, slots=True)
 class JudgedRow:
-    """A completion as the terms see it.
-
-    Attributes:
-        format: How the verdict was asked for.
-        order: The presented order: entry k is the index in the comparison of the response at position k.
-        gold: One number for each presented response, higher is better.
-        answers: Gold answers of the question, for `solved`.
-        text: The completion without its thoughts.
-        tokens: Tokens of the completion; None if unknown.
-        points: The verdict as one number for each presented response, higher is better; empty if unparsed.
-    """
+    """A completion as the terms see it."""
 
     format: JudgingFormat
-    order: tuple[int, ...]
-    gold: tuple[float, ...]
-    answers: tuple[str, ...]
-    text: str
-    tokens: int | None
-    points: tuple[float, ...]
+    order: tuple[int, ...]  # entry k is the index in the comparison of the response at position k
+    gold: tuple[float, ...]  # one number for each presented response, higher is better
+    answers: tuple[str, ...]  # gold answers of the question, for `solved`
+    text: str  # the completion without its thoughts
+    tokens: int | None  # of the completion; None if unknown
+    points: tuple[float, ...]  # the verdict, as `gold`; empty if unparsed
 
     @property
     def winner(self) -> int | None:
@@ -65,28 +40,21 @@ class JudgedRow:
 
 @dataclass(frozen=True, slots=True)
 class VerdictScore:
-    """The reward of one completion.
+    """The reward of one completion."""
 
-    Attributes:
-        reward: The sum of weight x term over the terms that apply.
-        terms: The terms by name, without weights; a term that does not apply is absent.
-        outcome: `answered` or `unparsed`.
-        verdict: What the judge decided, as the format asks for it; empty if unparsed.
-    """
-
-    reward: float
-    terms: dict[str, float]
-    outcome: Outcome
-    verdict: str
+    reward: float  # the sum of weight x term over the terms that apply
+    terms: dict[str, float]  # the terms that apply by name, without weights
+    outcome: Outcome  # `answered` or `unparsed`
+    verdict: str  # as the format asks for it; empty if unparsed
 
 
 # ---- Terms ----
 
-Term = Callable[[JudgedRow, Sequence[JudgedRow], VerdictOptions], float | None]
-"""A term of a completion, given the other completions about the same comparison in the batch; None: not applicable."""
+Term = Callable[[JudgedRow, Sequence[JudgedRow], "VerdictReward"], float | None]
+"""A term of a completion, given all completions about its comparison in the batch; None if it does not apply."""
 
 
-def correct(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOptions) -> float | None:
+def correct(judged: JudgedRow, others: Sequence[JudgedRow], reward: "VerdictReward") -> float | None:
     """The share of pairs of responses that gold orders which the verdict orders alike; pairwise 1 or 0.
 
     Pairwise and listwise the pairs are those of the prompt. Pointwise a pair is this response with that of another
@@ -109,7 +77,7 @@ def correct(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOpti
     return sum(right) / len(right) if right else None
 
 
-def form(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOptions) -> float | None:
+def form(judged: JudgedRow, others: Sequence[JudgedRow], reward: "VerdictReward") -> float | None:
     """1 if a verdict in double square brackets ends the completion, else 0.
 
     If the row has the column `answer`, an answer in tags must come before it.
@@ -119,7 +87,7 @@ def form(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOptions
     return float(ends and (not judged.answers or committed_answer(judged.text, judged.format) is not None))
 
 
-def consistent(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOptions) -> float | None:
+def consistent(judged: JudgedRow, others: Sequence[JudgedRow], reward: "VerdictReward") -> float | None:
     """The share of completions about the same responses in another order that have the same winner.
 
     A tie has no winner, and neither has an unparsed verdict. Omitted without completions in another order, and
@@ -135,7 +103,7 @@ def consistent(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictO
     return sum(same) / len(same) if same else None
 
 
-def brief(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOptions) -> float | None:
+def brief(judged: JudgedRow, others: Sequence[JudgedRow], reward: "VerdictReward") -> float | None:
     """DAPO's soft overlong punishment (arXiv 2503.14476, equation 13).
 
     0 up to `max_tokens - soft_tokens` tokens, then linear down to -1 at `max_tokens`, and -1 beyond.
@@ -144,11 +112,11 @@ def brief(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOption
         raise DataError(
             "the term 'brief' needs the number of tokens of each completion (TRL's column 'completion_ids')"
         )
-    over = judged.tokens - (options.max_tokens - options.soft_tokens)
-    return -min(1.0, over / options.soft_tokens) if over > 0 else 0.0
+    over = judged.tokens - (reward.max_tokens - reward.soft_tokens)
+    return -min(1.0, over / reward.soft_tokens) if over > 0 else 0.0
 
 
-def calibrated(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOptions) -> float | None:
+def calibrated(judged: JudgedRow, others: Sequence[JudgedRow], reward: "VerdictReward") -> float | None:
     """Minus the Brier score of the stated confidence: -(confidence - correct)^2, from -1 to 0.
 
     RLCR's reward (arXiv 2507.16806) is this plus `correct`. -1, the worst value, without a confidence or a verdict.
@@ -157,11 +125,11 @@ def calibrated(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictO
     confidence = stated_confidence(judged.text)
     if not judged.points or confidence is None:
         return -1.0
-    right = correct(judged, others, options)
+    right = correct(judged, others, reward)
     return None if right is None else -((confidence - right) ** 2)
 
 
-def solved(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOptions) -> float | None:
+def solved(judged: JudgedRow, others: Sequence[JudgedRow], reward: "VerdictReward") -> float | None:
     """The judge's own answer, between <answer> and </answer> before the verdict, rated by `metric`.
 
     The best over all gold answers in the column `answer`; 0 without an answer. Omitted if the row has no gold answer.
@@ -170,7 +138,7 @@ def solved(judged: JudgedRow, others: Sequence[JudgedRow], options: VerdictOptio
     if not judged.answers:
         return None
     answer = committed_answer(judged.text, judged.format)
-    return 0.0 if answer is None else max(options.metric(answer, gold) for gold in judged.answers)
+    return 0.0 if answer is None else max(reward.metric(answer, gold) for gold in judged.answers)
 
 
 TERMS: dict[str, Term] = {
@@ -187,20 +155,10 @@ TERMS: dict[str, Term] = {
 
 
 class VerdictReward:
-    """Rewards completions of judging prompts for their verdicts; `verdict_reward` makes one.
-
-    Args:
-        weights: The weight of each term of `TERMS`; terms without one are not computed.
-        max_tokens: See `VerdictOptions`; required by `brief`.
-        soft_tokens: See `VerdictOptions`; required by `brief`.
-        metric: A name of `longrm.benchmarks.answer_metrics.ANSWER_METRICS`, for `solved`.
+    """Rewards completions of judging prompts for their verdicts; see `verdict_reward` for the arguments.
 
     Raises:
         ConfigError: An unknown term or metric, a weight that is not finite, no weight, or a missing option.
-
-    Attributes:
-        weights: The weights that are not 0, by term.
-        __name__: The name in the trainer's logs.
     """
 
     def __init__(
@@ -227,9 +185,13 @@ class VerdictReward:
             raise ConfigError(
                 "the term 'brief' requires max_tokens and soft_tokens, 0 < soft_tokens <= max_tokens"
             )
-        self._options = VerdictOptions(max_tokens or 0, soft_tokens or 0, answer_metric(metric))
+        self.max_tokens, self.soft_tokens, self.metric = (
+            max_tokens or 0,
+            soft_tokens or 0,
+            answer_metric(metric),
+        )
         self._formats = {name: make() for name, make in JUDGING_FORMATS.items()}
-        self.__name__ = "verdict"
+        self.__name__ = "verdict"  # in TRL's logs
 
     def __call__(
         self,
@@ -243,10 +205,8 @@ class VerdictReward:
             prompts: The prompt of every completion; not read.
             completions: Each text or messages.
             columns: Columns of `longrm synthesize judge-prompts`: `gold`, `order`, `id`, `format` and, for `solved`,
-                `answer`. `completion_ids`, which TRL passes, has the tokens of each completion. `log_metric`, if TRL
-                passes it, receives the mean of every term over the completions to which it applies
-                ("verdict/correct"), to how many it does not ("verdict/omitted_correct"), and the share of completions
-                without a verdict ("verdict/unparsed").
+                `answer`; and what TRL passes: `completion_ids`, for `brief`, and `log_metric`, which receives
+                `summary` ("verdict/correct").
 
         Returns:
             One reward per completion; None if no term applies.
@@ -276,12 +236,9 @@ class VerdictReward:
     def judge(
         self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str], tokens: Sequence[int | None]
     ) -> list[VerdictScore]:
-        """Rewards completions; terms that need others of the same comparison find them among these.
+        """Rewards completions, thoughts included; terms that need others of the same comparison use these.
 
-        Args:
-            rows: The columns of the prompt of every completion; completions of one prompt repeat them.
-            texts: The completions, with their thoughts.
-            tokens: The number of tokens of every completion; None if unknown.
+        Completions of one prompt repeat the columns of its row.
         """
         judged = [self._read(*one) for one in zip(rows, texts, tokens, strict=True)]
         by_comparison: dict[tuple[str, str], list[JudgedRow]] = defaultdict(list)
@@ -290,7 +247,7 @@ class VerdictReward:
         scores = []
         for row, one in zip(rows, judged, strict=True):
             others = by_comparison[row["id"], row["format"]]
-            found = {name: TERMS[name](one, others, self._options) for name in self.weights}
+            found = {name: TERMS[name](one, others, self) for name in self.weights}
             terms = {name: value for name, value in found.items() if value is not None}
             scores.append(
                 VerdictScore(

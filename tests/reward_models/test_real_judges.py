@@ -6,7 +6,7 @@ import pytest
 
 import longrm
 from longrm.data.tokenizing import Tokenizer
-from longrm.judging import load_token_format
+from longrm.judging import TOKEN_FORMATS
 from longrm.reward_models import JudgeSettings
 from longrm.types import query_of
 from longrm.worlds import WorldPlan, generate
@@ -51,7 +51,7 @@ def test_a_model_that_is_its_own_reference_says_nothing(real_model):
 def test_token_scores(real_model, plain, length, form, responses):
     queries = asked(real_model, length, responses, 2)
     model = longrm.load(f"tokens:{real_model}", judge=JudgeSettings(format=form))
-    format = load_token_format(form)
+    format = TOKEN_FORMATS[form]()
     for query, judgment in zip(queries, model.judge(queries), strict=True):
         rows = [plain.first(prompt, format.tokens) for prompt in format.render(query)]
         assert list(judgment.scores) == pytest.approx(format.scores(rows, responses), abs=TOLERANCE)

@@ -6,7 +6,7 @@ import torch
 
 import longrm
 from longrm.errors import ConfigError
-from longrm.judging import TOKEN_FORMATS, load_token_format
+from longrm.judging import TOKEN_FORMATS
 from longrm.reward_models import packed as tokens_read
 from longrm.reward_models.trials import to_scores
 from longrm.types import Outcome
@@ -40,7 +40,7 @@ def log_shares(values):
 def test_letters_are_read_after_one_prompt(folder, form, shapes):
     model, plain, asked = load(folder, format=form), Plain(folder), queries(*shapes, per_document=2)
     for query, judgment in zip(asked, model.judge(asked), strict=True):
-        (prompt,) = load_token_format(form).render(query)
+        (prompt,) = TOKEN_FORMATS[form]().render(query)
         truth = plain.first(prompt, "ABCDEFG"[: len(query.responses)])
         assert list(judgment.scores) == pytest.approx(log_shares(truth), abs=TOLERANCE)
         assert judgment.explanation.startswith(f"P(A) = {math.exp(truth[0]):.3f}"[:10])
@@ -55,7 +55,7 @@ def test_alone_the_score_is_the_log_odds_of_yes(folder):
     model, plain = load(folder, format="pointwise"), Plain(folder)
     asked = queries((30, 1), (120, 4), (60, 2), per_document=2)
     for query, judgment in zip(asked, model.judge(asked), strict=True):
-        prompts = load_token_format("pointwise").render(query)
+        prompts = TOKEN_FORMATS["pointwise"]().render(query)
         truth = [yes - no for yes, no in (plain.first(prompt, ("Yes", "No")) for prompt in prompts)]
         assert list(judgment.scores) == pytest.approx(truth, abs=TOLERANCE)
         assert judgment.explanation.count("P(Yes)") == len(query.responses)
@@ -66,8 +66,8 @@ def test_what_is_read_elsewhere_is_told_from_it(folder):
     """The control."""
     (query,) = queries((60, 2))
     (judgment,) = load(folder, format="pairwise").judge([query])
-    plain, (prompt,) = Plain(folder), load_token_format("pairwise").render(query)
-    turned = load_token_format("pairwise").render(replace(query, responses=query.responses[::-1]))[0]
+    plain, (prompt,) = Plain(folder), TOKEN_FORMATS["pairwise"]().render(query)
+    turned = TOKEN_FORMATS["pairwise"]().render(replace(query, responses=query.responses[::-1]))[0]
     faults = {
         "the other order": plain.first(turned, "AB"),
         "other tokens": plain.first(prompt, "BA"),
@@ -99,7 +99,7 @@ def test_the_token_stands_behind_what_the_template_writes_before_an_answer(tmp_p
     folder = make_model(tmp_path / "model", tokenizer=bytes_tokenizer(THOUGHT))
     plain, (query,) = Plain(folder), queries((30, 2))
     (judgment,) = load(folder).judge([query])
-    (prompt,) = load_token_format("pairwise").render(query)
+    (prompt,) = TOKEN_FORMATS["pairwise"]().render(query)
     opened = plain.tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, tokenize=False)
     ids = plain.tokenizer(opened + "<think>\n\n</think>\n\n", add_special_tokens=False)["input_ids"]
     with torch.inference_mode():
@@ -116,7 +116,7 @@ def test_a_template_of_ones_own_names_its_tokens(folder, tmp_path):
     model = load(folder, format="pairwise", template=str(file), tokens=("X", "Y"))
     (query,) = queries((20, 2))
     (judgment,) = model.judge([query])
-    (prompt,) = load_token_format("pairwise", template=file).render(query)
+    (prompt,) = TOKEN_FORMATS["pairwise"](file).render(query)
     assert list(judgment.scores) == pytest.approx(
         log_shares(Plain(folder).first(prompt, "XY")), abs=TOLERANCE
     )
@@ -142,9 +142,9 @@ def test_what_does_not_fit_is_counted_or_cut(folder):
 
 def test_formats():
     assert [kind.name for kind in TOKEN_FORMATS.values()] == list(TOKEN_FORMATS)
-    pairwise = load_token_format("pairwise")
+    pairwise = TOKEN_FORMATS["pairwise"]()
     assert pairwise.scores([[math.log(0.3), math.log(0.1)]], 2) == pytest.approx(
         (math.log(0.75), math.log(0.25))
     )
     assert pairwise.scores([[-math.inf, -math.inf]], 2) == (-math.inf, -math.inf)
-    assert load_token_format("pointwise").scores([[-1.0, -3.0], [-2.0, -2.0]], 2) == (2.0, 0.0)
+    assert TOKEN_FORMATS["pointwise"]().scores([[-1.0, -3.0], [-2.0, -2.0]], 2) == (2.0, 0.0)

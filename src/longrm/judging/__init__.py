@@ -1,6 +1,6 @@
 """How judges are asked, and how their answers are parsed: one file per format."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +22,6 @@ __all__ = [
     "format_for",
     "load_format",
     "load_formats",
-    "load_token_format",
     "prompt_provenance",
     "too_long",
     "truncate_context",
@@ -51,20 +50,10 @@ def load_format(name: str, *, template: Path | None = None, verdict: str | None 
     return JUDGING_FORMATS[name](template, verdict)
 
 
-def load_token_format(
-    name: str, *, template: Path | None = None, tokens: Sequence[str] | None = None
-) -> TokenFormat:
-    """Makes a format of `TOKEN_FORMATS`; see `TokenFormat` for the arguments and errors."""
-    return TOKEN_FORMATS[name](template, tokens)
-
-
 def load_formats(
     registry: Mapping[str, type[AnyFormat]], name: str | None, template: str | None, option: Any
 ) -> dict[str, AnyFormat]:
-    """The formats of a registry that a judge needs, by name: `judge.format`, else pairwise and listwise.
-
-    `template` is `judge.template`, and `option` is `judge.verdict` or, for `TOKEN_FORMATS`, `judge.tokens`.
-    """
+    """The formats that a judge needs by name; `option` is `judge.verdict` or, for `TOKEN_FORMATS`, `judge.tokens`."""
     if template and name is None:
         raise ConfigError("judge.template requires judge.format: pairwise, listwise or pointwise")
     file = Path(template) if template else None

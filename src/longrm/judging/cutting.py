@@ -38,16 +38,10 @@ def too_long(query: Query, policy: TruncationSide, tokens: int, limit: int, prom
 def truncate_context(
     query: Query, measure: Callable[[Query], int], limit: int, tokenizer: Tokenizer, policy: TruncationSide
 ) -> tuple[Query, Cut | None] | None:
-    """Cuts tokens out of a query's context until it fits; several spans are cut as if they were joined.
+    """Cuts tokens out of a query's context, at borders of the tokenizer's tokens, until `measure` is at most `limit`.
 
-    The question and the responses are not changed, and `MARK` replaces the cut text.
-
-    Args:
-        query: The query.
-        measure: Counts the tokens of a query.
-        limit: The most tokens by that count.
-        tokenizer: Its token boundaries are where a cut may start and end.
-        policy: What to cut of the context: its "middle", "left" (the beginning) or "right" (the end).
+    The question and the responses are not changed, and `MARK` replaces the cut text. Several spans are cut as if they
+    were joined.
 
     Returns:
         The query, with its spans adjusted, and the cut (None if it fits uncut). None instead of both if it cannot fit:

@@ -105,13 +105,12 @@ class JudgingFormat(ABC):
         return (*(own if self._template is None else (self._template.source,)), self.reminder)
 
     def render(self, query: Query) -> list[tuple[Message, ...]]:
-        """The prompts of a query: one, or one for each response if they are judged alone.
+        """The prompts of a query: one, or pointwise one for each response.
 
         Everything independent of the responses and their order comes first, so that prompts share its tokens.
 
         Raises:
             DataError: The format cannot judge so many responses, or the template uses a span that is not known.
-            ConfigError: The template cannot be rendered.
         """
         return [({"role": "user", "content": text},) for text in self._texts(query)]
 
@@ -119,10 +118,6 @@ class JudgingFormat(ABC):
         """The same in two turns each: a message that asks for the judge's own answer, and what follows that answer.
 
         The first one shows no response, so it is the same for all orders and all responses.
-
-        Raises:
-            DataError: The format cannot judge so many responses, or the template uses a span that is not known.
-            ConfigError: The template cannot be rendered, or does not use `solve`.
         """
         asks = (
             question_text(query) if self._template is None else self._template.render(query, [], solve=True)
@@ -147,9 +142,9 @@ class JudgingFormat(ABC):
     def parse(self, text: str, query: Query) -> ParsedVerdict | None:
         """Parses the last verdict of an answer; None if there is none.
 
-        Thoughts are removed. The user's own pattern is searched in the rest. Otherwise the verdict is the last one in
-        double square brackets outside of quotations (none if its line has two different ones), else what
-        `_verdict_at_end` finds.
+        Thoughts are removed. The user's own pattern is searched in the rest. By default the verdict is the last one in
+        double square brackets outside of quotations (none if its line has two different ones), else that of
+        `_verdict_at_end`.
         """
         # A judge may repeat the form, which has a verdict in it.
         answer, count = answer_of(text).replace(self.form, ""), len(query.responses)
@@ -255,7 +250,7 @@ class TokenFormat(JudgingFormat):
     (`classifier_from_token`, `from_2_way_softmax`).
     """
 
-    # One for each response in presented order or, if responses are judged alone, the one for and the one against it.
+    # One for each response in presented order; pointwise the one for and the one against the response.
     tokens: tuple[str, ...]
 
     def __init__(self, template: Path | None = None, tokens: Sequence[str] | None = None) -> None:
@@ -275,15 +270,9 @@ class TokenFormat(JudgingFormat):
         self.tokens = tuple(tokens)
 
     def scores(self, logprobs: Sequence[Sequence[float]], responses: int) -> tuple[float, ...]:
-        """Scores whose differences are log-odds.
+        """Scores whose differences are log-odds, from the log-probability of every token after every prompt.
 
-        Args:
-            logprobs: For every prompt, the log-probability of every token as the first of the answer.
-            responses: The number of responses.
-
-        Returns:
-            If judged alone, log P(for) - log P(against). Otherwise the log-probability of each response's token among
-            those of all responses.
+        Pointwise log P(for) - log P(against), else the log-probability of each response's token among those of all.
         """
         if self.pointwise:
             return tuple(yes - no for yes, no in logprobs)

@@ -60,24 +60,8 @@ def judge_prompt_rows(
     """Renders a comparison as rows of judging prompts with their gold verdicts.
 
     Pairwise, every pair of responses that gold orders makes two rows, one for each order. Listwise, all responses are
-    shown in a drawn order and in its reverse. Pointwise, every response makes a row. There is no row if gold does not
-    order any two responses.
-
-    Args:
-        comparison: Its gold ranks must be known.
-        format: Renders the prompts.
-        tokenizer: Counts the tokens of a prompt, with its chat template.
-        seed: Draws the presented order, listwise.
-        solve: Ask for an answer of the judge's own before the verdict, and add the column `answer`.
-        confidence: Ask for a confidence before the verdict.
-
-    Returns:
-        Rows with the columns `prompt`, `gold`, `order`, `id`, `group`, `length`, `format` and, with `solve`, `answer`;
-        see docs/judge_training.md.
-
-    Raises:
-        DataError: The format cannot judge so many responses, or its template uses a span that is not known.
-        ConfigError: The template cannot be rendered.
+    shown in an order drawn from the seed and in its reverse. Pointwise, every response makes a row. There is no row if
+    gold does not order any two responses. docs/judge_training.md describes the columns; `solve` adds `answer`.
     """
     ranks = comparison.ranks
     assert ranks is not None, "gold must be known"
@@ -120,11 +104,7 @@ def _extended(message: Message, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def stated_answers(comparison: Comparison) -> list[str]:
-    """The gold answers that the data states, any of which is right: `answer` in the metadata, a text or several.
-
-    Worlds state one for pairs that ask for one fact, L-Eval for questions with a short answer; a column `answer` of a
-    file becomes metadata.
-    """
+    """The gold answers in the data (`answer` in the metadata, a text or several), any of which is right."""
     stated = comparison.metadata.get("answer")
     several = stated if isinstance(stated, list | tuple) else [stated]
     return [

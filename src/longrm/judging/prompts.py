@@ -118,12 +118,8 @@ class Template:
     """The user's own prompt in jinja2, rendered to one user message.
 
     Its variables are `conversation` (the prompt with its tools), `context` and `question` (their spans in the prompt),
-    `responses` (a list) or, for a format that judges each response alone, `response`, and with rubrics `criterion`. If
-    the judge answers first (`judge.solve`), the file renders two turns: `solve` is true in the first one, which has no
-    responses, and false in the second.
-
-    Raises:
-        ConfigError: The file is missing, is not valid jinja2, uses an unknown variable, or shows no response.
+    `responses` (a list) or pointwise `response`, and with rubrics `criterion`. With `judge.solve` the file renders two
+    turns: `solve` is true in the first one, which has no responses, and false in the second.
     """
 
     def __init__(self, file: Path, *, pointwise: bool) -> None:
@@ -146,12 +142,7 @@ class Template:
             raise ConfigError(f"template {file} does not use '{self._shows}', so the judge sees no response")
 
     def render(self, query: Query, shown: Sequence[str], *, solve: bool = False) -> str:
-        """The prompt for a query and the texts of the responses in it; `solve` for the turn before them.
-
-        Raises:
-            ConfigError: Rendering fails, or the template and the query do not agree on whether there is a criterion.
-            DataError: The template uses the context or the question, whose position in the prompt is not known.
-        """
+        """The prompt for a query and the texts of the responses in it; `solve` for the turn before them."""
         if query.criterion and "criterion" not in self._names:
             raise ConfigError(f"template {self._file} does not use 'criterion', which judge.rubrics requires")
         if not query.criterion and "criterion" in self._names:

@@ -245,16 +245,16 @@ class _Error(BaseModel):
     message: str
 
 
+class _Rejection(BaseModel):
+    error: _Error
+
+
 class _Answer(BaseModel):
     scores: list[float | None]
     usage: _Usage
     explanation: str = ""
     cut: _Cut | None = None
     error: _Error | None = None
-
-
-class _Rejection(BaseModel):
-    error: _Error
 
 
 _Expected = TypeVar("_Expected", bound=BaseModel)
@@ -300,9 +300,8 @@ class LongrmServer(RewardModel):
             try:
                 error = _Rejection.model_validate_json(rejection.body, strict=True).error
             except ValidationError:
-                error = _Error(
-                    type="unknown", message=f"the server answered {rejection.status}: {rejection.text}"
-                )
+                detail = f"the server answered {rejection.status}: {rejection.text}"
+                error = _Error(type="unknown", message=detail)
             return self._unscored(error)
         count = len(answer.scores)
         if count != len(query.responses):

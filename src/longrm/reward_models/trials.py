@@ -7,10 +7,7 @@ from longrm.types import Judgment, Outcome, Scale, Trial
 
 
 def latin_square(order: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """All rotations of an order: as many orders as responses, with every response in every position once.
-
-    Averaging over them cancels position bias. For two responses these are both orders.
-    """
+    """All rotations of an order, over which position bias cancels; for two responses these are both orders."""
     return tuple(order[row:] + order[:row] for row in range(len(order)))
 
 

@@ -4,7 +4,6 @@ from tokenizers import models, pre_tokenizers
 
 from longrm.clients import Completion, TextGenerator
 from longrm.data.tokenizing import Tokenizer
-from longrm.errors import DataError
 from longrm.reward_models import JudgeSettings, ModelSettings
 from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.types import Outcome, Query, Span, text_of
@@ -41,11 +40,11 @@ def tokenizer():
     return Tokenizer.from_backend(backend)
 
 
-def query(*texts, name="q", trial=0, words=0):
+def query(*texts, name="q", trial=0, words=0, **fields):
     context = " ".join(f"word{index}" for index in range(words))
     responses = tuple(({"role": "assistant", "content": text},) for text in texts or (GOOD, BAD))
     prompt = ({"role": "user", "content": f"{context}\n\nWhat is the code?"},)
-    return Query(name, prompt, responses, (Span(0, 0, len(context)),) if words else (), None, trial)
+    return Query(name, prompt, responses, (Span(0, 0, len(context)),) if words else (), None, trial, **fields)
 
 
 def asked(request):
@@ -71,15 +70,6 @@ def test_a_pair_is_judged_where_it_stands():
     assert judgments[0].explanation == "It says so.\n\n[[A]]"
     assert (judgments[0].attempts, judgments[0].detail, judgments[0].cut) == (1, "", None)
     assert (model.sees_order, model.samples, model.scale) == (True, False, "verdict")
-
-
-def test_score_gives_the_points_of_two():
-    model = GenerativeRewardModel(Script(prefers_good), JudgeSettings())
-    assert model.score("What is the code?", [BAD, GOOD]) == [0.0, 1.0]
-    with pytest.raises(DataError, match="pairwise"):
-        model.score("What is the code?", [GOOD])
-    pointwise = GenerativeRewardModel(Script(lambda _: "[[7]]"), JudgeSettings(format="pointwise"))
-    assert pointwise.score("What is the code?", [GOOD]) == [7.0]
 
 
 def test_pointwise_asks_about_each_response_alone():

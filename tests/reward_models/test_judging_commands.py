@@ -20,31 +20,26 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def pairs():
+def data(tmp_path):
     asked = queries(*[(20 + 5 * number, 2) for number in range(6)])
-    return [
-        Comparison(query.id, query.id, query.prompt, query.responses, (1, 2), context=query.context)
-        for query in asked
+    rows = [
+        Comparison(one.id, one.id, one.prompt, one.responses, (1, 2), context=one.context) for one in asked
     ]
-
-
-@pytest.fixture
-def data(tmp_path, pairs):
-    write(tmp_path / "pairs.jsonl", pairs)
+    write(tmp_path / "pairs.jsonl", rows)
     return str(tmp_path / "pairs.jsonl")
 
 
-NAMES = [
-    "likelihood:{0}",
-    "likelihood:{0}#{0}",
-    "tokens:{0}",
-    "compress:tokens:{0}",
-    "ensemble:mean-rank:likelihood:{0}+tokens:{0}+baseline:overlap",
-]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_evaluate(name, folder, data, tmp_path):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "likelihood:{0}",
+        "likelihood:{0}#{0}",
+        "tokens:{0}",
+        "compress:tokens:{0}",
+        "ensemble:mean-rank:likelihood:{0}+tokens:{0}+baseline:overlap",
+    ],
+)
+def test_every_kind_evaluates_and_scores(name, folder, data, tmp_path):
     given = ["--model", name.format(folder), "--bench", f"file:{data}", "--out", str(tmp_path / "run")]
     done = CliRunner().invoke(evaluate, [*given, "--set", "judging.resamples=100"])
     assert done.exit_code == 0, done.output
@@ -53,10 +48,6 @@ def test_evaluate(name, folder, data, tmp_path):
     assert trials == ({2} if "tokens" in name and "ensemble" not in name else {1})
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert (summary["calibration"] is not None) == ("#" not in name)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_score(name, folder, data, tmp_path):
     out = tmp_path / "scored.jsonl"
     done = CliRunner().invoke(score, ["--model", name.format(folder), "--data", data, "--out", str(out)])
     assert done.exit_code == 0, done.output

@@ -3,14 +3,11 @@
 import json
 
 import pytest
-import tokenizers
 from click.testing import CliRunner
-from tokenizers import models, pre_tokenizers
 
 from longrm.cli.evaluate import command as evaluate
-from longrm.clients import Completion, Request, TextGenerator
+from longrm.clients import Completion, Request
 from longrm.data import write
-from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
 from longrm.modeling import local_generator
 from longrm.modeling.local_generator import LocalTextGenerator
@@ -19,51 +16,30 @@ from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.reward_models.groups import GroupRewardModel
 from longrm.reward_models.wrappers import CompressRewardModel, RubricRewardModel
 from longrm.runs.logs import read_judgments
-from longrm.types import CommittedAnswer, Comparison, Criterion, Outcome, Query, Span, text_of
+from longrm.types import CommittedAnswer, Comparison, Criterion, Outcome, Query, text_of
 
+from . import test_generative
+from .test_generative import BAD, GOOD, query
 from .tiny_models import make_model, queries
 
-GOOD, BAD, WORST = "The code is copper.", "The code is amber.", "There is no code at all."
+tokenizer = test_generative.tokenizer
+WORST = "There is no code at all."
 SOLVING = JudgeSettings(solve=True, retries=0)
 
 
-class Script(TextGenerator):
+class Script(test_generative.Script):
     """Writes the first of its two texts as its own answer, and the second one as its verdict."""
 
-    name = "script"
-
     def __init__(self, own, verdict="[[A]]", *, limit=None):
-        self.limit = limit
+        super().__init__(self._write, limit=limit)
         self.questions, self.verdicts = [], []
-        self._own, self._verdict = own, verdict
+        self.own, self.verdict = own, verdict
 
-    def generate(self, requests):
-        return [self._completion(request) for request in requests]
-
-    def _completion(self, request):
+    def _write(self, request):
         asks = not any(text in text_of(request.messages) for text in (GOOD, BAD, WORST))
         (self.questions if asks else self.verdicts).append(request)
-        text = self._own if asks else self._verdict
-        text = text(request) if callable(text) else text
-        return text if isinstance(text, Completion) else Completion(Outcome.ANSWERED, text)
-
-    def tokens(self, messages):
-        return len(text_of(messages).split())
-
-
-@pytest.fixture(scope="module")
-def by_words():
-    backend = tokenizers.Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return Tokenizer.from_backend(backend)
-
-
-def query(*texts, name="q", trial=0, words=0, **fields):
-    context = " ".join(f"word{index}" for index in range(words))
-    responses = tuple(({"role": "assistant", "content": text},) for text in texts)
-    prompt = ({"role": "user", "content": f"{context}\n\nWhat is the code?"},)
-    spans = (Span(0, 0, len(context)),) if words else ()
-    return Query(name, prompt, responses, spans, None, trial, **fields)
+        text = self.own if asks else self.verdict
+        return text(request) if callable(text) else text
 
 
 @pytest.mark.parametrize("form", ["pairwise", "listwise", "pointwise"])
@@ -88,7 +64,7 @@ def test_the_first_turn_shows_no_response_and_is_shared_by_all_orders_and_votes(
         assert "What is the code?" not in last["content"]
 
     # Negative control: by default every prompt shows responses, so that the script is never asked for its own answer.
-    plain = Script("copper", script._verdict)
+    plain = Script("copper", script.verdict)
     (one,) = GenerativeRewardModel(plain, JudgeSettings(format=form)).judge([query(GOOD, BAD)])
     assert (one.committed, plain.questions) == (None, [])
 
@@ -144,10 +120,10 @@ def test_without_an_answer_of_the_model_there_is_no_verdict(outcome):
     assert len(script.verdicts) == 2
 
 
-def test_all_orders_are_cut_alike_and_leave_room_for_both_answers(by_words):
+def test_all_orders_are_cut_alike_and_leave_room_for_both_answers(tokenizer):
     script = Script("word " * 40, limit=900)
     settings = JudgeSettings(solve=True, max_tokens=50)
-    model = GenerativeRewardModel(script, settings, ModelSettings(cut="middle"), tokenizer=by_words)
+    model = GenerativeRewardModel(script, settings, ModelSettings(cut="middle"), tokenizer=tokenizer)
     judged = model.judge([query(GOOD, BAD, words=2000), query(BAD, GOOD, trial=1, words=2000)])
     assert {one.cut for one in judged} == {judged[0].cut}
     assert judged[0].cut.tokens > 1000
@@ -156,7 +132,7 @@ def test_all_orders_are_cut_alike_and_leave_room_for_both_answers(by_words):
         assert script.tokens(request.messages) + request.max_tokens <= 900
         assert request.max_tokens == 50
     (long,) = GenerativeRewardModel(
-        script, JudgeSettings(solve=True, max_tokens=50), tokenizer=by_words
+        script, JudgeSettings(solve=True, max_tokens=50), tokenizer=tokenizer
     ).judge([query(GOOD, BAD, words=2000)])
     assert long.outcome is Outcome.TOO_LONG
     with pytest.raises(ConfigError, match="max_tokens"):

@@ -1,12 +1,10 @@
-"""Generation on this machine: several requests are answered together, and what prompts share is read once.
+"""Generation on this machine: requests are answered in batches, and their shared prefixes are read once.
 
-Requests are sorted by their prompts and answered in batches, as many at once as their keys and values fit into memory;
-a step reads one token of each (`group_sampling`). What a prompt has in common with another one of its batch or of the
-batch before is not read again: both orders of a pair, votes, reminders, and questions about one document.
+Requests are sorted by prompt, so that both orders of a pair, votes, reminders and questions about one document follow
+each other: what a prompt shares with its batch or with the batch before is not read again (`group_sampling`).
 
-A batch changes logits by rounding only, and the seed of each request is its own. Where the two most likely tokens are
-closer than rounding (in fp32 about 1e-4 of a logit, in bf16 often), a text may depend on the other requests of its
-batch, as in every server that batches.
+A batch changes logits by rounding only. Where the two most likely tokens are closer than that (in fp32 about 1e-4 of a
+logit, in bf16 often), a text may depend on the other requests of its batch, as in every server that batches.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,12 +33,11 @@ _TOGETHER = 64
 
 
 class LocalTextGenerator(TextGenerator):
-    """A transformers language model in this process, which answers several requests at once.
+    """A transformers language model in this process.
 
     Temperature 0 takes the most likely token; else tokens are drawn from softmax(logits / temperature) with the
-    request's seed. The sampling settings of `generation_config.json` (top-k, top-p, penalties) are not applied.
-    Generation ends at any end token of the generation config or the tokenizer. The text omits special tokens, except
-    those that mark thinking, and begins with the thought that the chat template opens in the prompt, if any.
+    request's seed. The sampling settings of `generation_config.json` (top-k, top-p, penalties) are not applied. The
+    text omits special tokens, except those that mark thinking, and includes a thought that the chat template opens.
 
     Architectures whose attention cannot be replaced exactly (state-space layers) answer one request at a time.
     """

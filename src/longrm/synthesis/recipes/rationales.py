@@ -39,7 +39,7 @@ WRITING = (
 CHECKING = (
     "Above is the analysis of another judge, without its verdict. It may be wrong: check its claims against the "
     "conversation and the responses, and use only those that are correct. Then output your final verdict on the last "
-    "line, strictly in this format: [[A]] if response A is better, [[B]] if response B is better, [[C]] for a tie."
+    f"line, strictly in this format: {Pairwise.form}"
 )
 PROMPTS = {
     "rationale": (Pairwise.instruction, WRITING),

@@ -287,6 +287,20 @@ def test_a_template_and_a_pattern_of_ones_own(tmp_path):
     assert asked(script.batches[0][0]) == (f"What is the code? 1: {GOOD} 2: {BAD} Which? Write WINNER=")
 
 
+def test_the_provenance_identifies_the_prompts(tmp_path):
+    def hashed(text=None, format="pairwise", **settings):
+        if text is not None:
+            (tmp_path / "mine.txt").write_text(text)
+            settings["template"] = str(tmp_path / "mine.txt")
+        return GenerativeRewardModel(Script(str), JudgeSettings(format=format, **settings)).provenance[
+            "prompts"
+        ]
+
+    assert hashed() == hashed(max_tokens=9)
+    texts = "{{ responses }} Which?", "{{ responses }} Which one?"
+    assert len({hashed(), hashed(format="listwise"), *map(hashed, texts)}) == 4
+
+
 def test_a_query_that_the_format_does_not_take_is_an_error_and_the_others_are_judged():
     model = GenerativeRewardModel(Script(prefers_good), JudgeSettings(format="pairwise"))
     three, two = model.judge([query("x", "y", "z"), query()])

@@ -68,15 +68,8 @@ def test_a_ranking_has_the_share_of_right_pairs():
 
 
 def test_pairs_that_gold_ties_do_not_count_and_ties_of_the_judge_are_wrong():
-    row = lists("B > A = C", range(3))
-    assert term(
-        "correct", [row] * 4, ["[[B > A > C]]", "[[B > C > A]]", "[[A > B > C]]", "[[A = B = C]]"]
-    ) == [
-        1.0,
-        1.0,
-        0.5,
-        0.0,
-    ]
+    texts = ["[[B > A > C]]", "[[B > C > A]]", "[[A > B > C]]", "[[A = B = C]]"]
+    assert term("correct", [lists("B > A = C", range(3))] * 4, texts) == [1.0, 1.0, 0.5, 0.0]
 
 
 def test_a_score_is_right_by_the_other_responses_of_its_comparison():
@@ -274,16 +267,9 @@ def test_wrong_options_are_refused(options, named):
         longrm.verdict_reward(**options)
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [({"gold": "D"}, "one.*gold"), ({"gold": "A > C"}, "one.*gold"), ({"format": "triple"}, "one.*triple")],
-)
-def test_wrong_rows_are_refused(change, named):
-    with pytest.raises(DataError, match=named):
-        judged([pair() | change], ["[[A]]"], correct=1.0)
-
-
-def test_missing_columns_are_refused():
-    reward = longrm.verdict_reward(correct=1.0)
+def test_wrong_rows_are_refused():
+    for change in ({"gold": "D"}, {"gold": "A > C"}, {"format": "triple"}):
+        with pytest.raises(DataError, match=f"one.*{next(iter(change))}"):
+            judged([pair() | change], ["[[A]]"], correct=1.0)
     with pytest.raises(DataError, match="gold"):
-        reward(["?"], ["[[A]]"], id=["one"])
+        longrm.verdict_reward(correct=1.0)(["?"], ["[[A]]"], id=["one"])

@@ -212,18 +212,13 @@ class VerdictReward:
             One reward per completion; None if no term applies.
 
         Raises:
-            DataError: A column is missing, has another length, or has a value that is not a gold verdict or an order.
+            DataError: A column is missing, or has a value that is not a gold verdict.
         """
         ids = columns.get("completion_ids")
         for name in _COLUMNS:
             if name not in columns:
                 raise DataError(f"no column '{name}'; make rows by `longrm synthesize judge-prompts`")
         known = {name: columns[name] for name in (*_COLUMNS, "answer") if name in columns}
-        for name, column in known.items():
-            if len(column) != len(completions):
-                raise DataError(
-                    f"column '{name}' has {len(column)} values for {len(completions)} completions"
-                )
         rows = [dict(zip(known, values, strict=True)) for values in zip(*known.values(), strict=True)]
         texts = [text_of(as_messages(completion, "assistant")) for completion in completions]
         tokens = [None] * len(texts) if ids is None else [len(one) for one in ids]

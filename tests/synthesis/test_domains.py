@@ -4,8 +4,9 @@ import pytest
 
 from longrm.data import read_demonstrations
 from longrm.errors import ConfigError
+from longrm.judging.prompts import free_name
 from longrm.rng import Rng
-from longrm.synthesis.domains import DOMAINS, Domain, draw_tag, free_name, language_of
+from longrm.synthesis.domains import DOMAINS, Domain, draw_tag, language_of
 from longrm.synthesis.recipes import short_to_long
 from longrm.types import message_text
 

@@ -54,12 +54,12 @@ def prompt_text(
     `solved` omits the conversation: the judge has read it, and answered, in the turn before.
     """
     given = conversation_text(query.prompt, query.tools)
-    tag = _free_tag("response", [given, *shown])
+    tag = free_name("response", [given, *shown])
     names = [f' name="{letter}"' for letter in LETTERS] if len(shown) > 1 else [""]
     blocks = [_enclosed(tag, name, text) for name, text in zip(names, shown, strict=False)]
     if query.criterion:
         texts = [given, *shown, query.criterion]
-        blocks.append(_enclosed(_free_tag("criterion", texts), "", query.criterion))
+        blocks.append(_enclosed(free_name("criterion", texts), "", query.criterion))
     opening = [SOLVED] if solved else [OPENING, given]
     return "\n\n".join([*opening, instruction, *blocks, request])
 
@@ -75,7 +75,7 @@ def conversation_text(messages: Sequence[Message], tools: Sequence[Tool] = ()) -
     if not tools:
         return turns
     schemas = "\n".join(json.dumps(tool, ensure_ascii=False, default=str) for tool in tools)
-    return f"{_enclosed(_free_tag('tools', [turns, schemas]), '', schemas)}\n\n{turns}"
+    return f"{_enclosed(free_name('tools', [turns, schemas]), '', schemas)}\n\n{turns}"
 
 
 def response_text(response: Response, query: Query) -> str:
@@ -87,7 +87,7 @@ def response_text(response: Response, query: Query) -> str:
 
 def _turns(messages: Sequence[Message], around: Iterable[str]) -> str:
     texts = [_readable(message) for message in messages]
-    tag = _free_tag("turn", [*texts, *around])
+    tag = free_name("turn", [*texts, *around])
     roles = [f' role="{message.get("role", "")}"' for message in messages]
     return "\n\n".join(_enclosed(tag, role, text) for role, text in zip(roles, texts, strict=True))
 
@@ -106,8 +106,8 @@ def _enclosed(tag: str, attribute: str, text: str) -> str:
     return f"<{tag}{attribute}>\n{text}\n</{tag}>"
 
 
-def _free_tag(name: str, texts: Iterable[str]) -> str:
-    """The name, or the name with the first number from 2 up, that is not a tag in any of the texts."""
+def free_name(name: str, texts: Iterable[str]) -> str:
+    """A tag that no text inside can close: the name, or the name with the first free number from 2 up."""
     found = re.compile(rf"<\s*/?\s*{name}(?:-(\d{{1,9}}))?", re.IGNORECASE)
     taken = {int(match[1] or 1) for text in texts for match in found.finditer(text)}
     number = next(number for number in range(1, len(taken) + 2) if number not in taken)

@@ -13,6 +13,7 @@ from longrm.clients import Completion
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.judging.answers import answer_of
+from longrm.judging.prompts import free_name
 from longrm.reward_models.lexical import index
 from longrm.rng import Rng
 from longrm.synthesis.chunks import (
@@ -29,7 +30,7 @@ from longrm.synthesis.chunks import (
     titled,
 )
 from longrm.synthesis.documents import Document
-from longrm.synthesis.domains import DOMAINS, ContextLayout, free_name, wrapped
+from longrm.synthesis.domains import DOMAINS, ContextLayout, wrapped
 from longrm.synthesis.models import AsyncModel, TaskName, TaskRequest, ask, failure_of
 from longrm.synthesis.pipeline import KEPT, Steps
 from longrm.synthesis.settings import LabelingRecipe

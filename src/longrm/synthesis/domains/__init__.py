@@ -9,6 +9,7 @@ from typing import Literal
 
 from longrm.data.chunking import words_of
 from longrm.errors import ConfigError
+from longrm.judging.prompts import free_name
 from longrm.rng import Rng
 
 Language = Literal["en", "zh"]
@@ -142,11 +143,3 @@ def draw_tag(texts: Sequence[str], rng: Rng) -> str:
 def wrapped(tag: str, text: str) -> str:
     """A text between the tags of a pair; the text itself if there is no tag."""
     return f"<{tag}>\n{text}\n</{tag}>" if tag else text
-
-
-def free_name(name: str, texts: Sequence[str]) -> str:
-    """A block name that no text inside can close: the name, or the name with the first free number from 2 up."""
-    found = re.compile(rf"<\s*/?\s*{name}(?:-(\d{{1,9}}))?", re.IGNORECASE)
-    taken = {int(match[1] or 1) for text in texts for match in found.finditer(text)}
-    number = next(number for number in range(1, len(taken) + 2) if number not in taken)
-    return name if number == 1 else f"{name}-{number}"

@@ -20,11 +20,12 @@ from longrm.benchmarks.answer_metrics import answer_metric
 from longrm.clients import Completion
 from longrm.data.chunking import words_of
 from longrm.judging.answers import answer_of
+from longrm.judging.prompts import free_name
 from longrm.rng import Rng, seed_of
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.chunks import DocumentChunk, cut_chunks
 from longrm.synthesis.documents import Document
-from longrm.synthesis.domains import free_name, wrapped
+from longrm.synthesis.domains import wrapped
 from longrm.synthesis.models import AsyncModel, TaskRequest, ask, failure_of
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
 from longrm.synthesis.settings import DocumentRecipe, WriterRecipe

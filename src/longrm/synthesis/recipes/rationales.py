@@ -15,10 +15,10 @@ from longrm.data import ComparisonRow
 from longrm.data.files import find_files
 from longrm.judging.answers import answer_of, argues_otherwise
 from longrm.judging.pairwise import Pairwise
-from longrm.judging.prompts import response_text
+from longrm.judging.prompts import free_name, response_text
 from longrm.rng import seed_of
 from longrm.runs.progress import Progress, no_progress
-from longrm.synthesis.domains import free_name, wrapped
+from longrm.synthesis.domains import wrapped
 from longrm.synthesis.models import AsyncModel, ModelSettings, TaskName, TaskRequest, ask, failure_of
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
 from longrm.synthesis.preferences import (

@@ -22,11 +22,11 @@ from longrm.data.files import find_files
 from longrm.data.formats import to_native_row
 from longrm.judging.answers import answer_of
 from longrm.judging.pairwise import Pairwise
-from longrm.judging.prompts import conversation_text, response_text
+from longrm.judging.prompts import conversation_text, free_name, response_text
 from longrm.rng import seed_of
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.documents import PolicyPrompt, read_policy_prompts
-from longrm.synthesis.domains import free_name, wrapped
+from longrm.synthesis.domains import wrapped
 from longrm.synthesis.models import AsyncModel, TaskRequest, ask, failure_of
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
 from longrm.synthesis.preferences import (

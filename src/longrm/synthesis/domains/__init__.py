@@ -1,6 +1,5 @@
 """The domains of synthesized judgments: one TOML file each, with its rubric in several languages."""
 
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

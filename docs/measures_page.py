@@ -6,7 +6,7 @@ from pathlib import Path
 
 from longrm.evaluation.metrics import METRICS, EvaluationMetric
 from longrm.evaluation.summary_schema import summary_schema
-from longrm.evaluation.table import ScoreTable
+from longrm.evaluation.table import scored_table
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
 
@@ -33,11 +33,11 @@ def columns(metric: EvaluationMetric) -> list[str]:
     return [metric.title, metric.description, f"{low:g} to {high:g}", needs, levels, reported]
 
 
-def strict_order(size: int) -> ScoreTable:
+def strict_order(size: int) -> JudgmentTable:
     """One comparison of so many responses, none of which gold ties."""
     ranks, order = tuple(range(1, size + 1)), tuple(range(size))
     scores = tuple(map(float, order))
-    return ScoreTable(
+    return scored_table(
         [JudgmentRecord(id="a", group="a", outcome=Outcome.ANSWERED, ranks=ranks, order=order, scores=scores)]
     )
 

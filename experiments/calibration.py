@@ -28,7 +28,7 @@ from recording import circumstances
 from longrm.evaluation.estimates import metrics_for, ratio
 from longrm.evaluation.judge_behavior import DIFFERENCE, POWER, comparisons_needed, recommended
 from longrm.evaluation.metrics import exact_order_credit, position_match_credit
-from longrm.evaluation.table import ScoreTable
+from longrm.evaluation.table import scored_table
 from longrm.evaluation.trials import JudgingSettings, TrialJudge
 from longrm.reward_models.simulated import ErrorRates, SimulatedRewardModel
 from longrm.runs.records import Estimate, JudgmentRecord
@@ -135,7 +135,7 @@ def asked(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             asker = TrialJudge(model, JudgingSettings(seed=seed, orders=orders, baselines=()))
             records = [replace(record, ranks=(1, 2)) for record in asker.records(pairs)]
             covered += holds(
-                metrics_for(ScoreTable(records), resamples=options.resamples)["pair_accuracy"], 1 - ERROR
+                metrics_for(scored_table(records), resamples=options.resamples)["pair_accuracy"], 1 - ERROR
             )
         share = covered / options.asked_seeds
         yield {
@@ -154,7 +154,7 @@ def piloted(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     rate = 1 - ERROR
     for seed in range(options.seeds):
         rng = np.random.default_rng(seed)
-        pilot = ScoreTable([_judged(k, right) for k, right in enumerate(judge(rng, rate, SMALL, 1))])
+        pilot = scored_table([_judged(k, right) for k, right in enumerate(judge(rng, rate, SMALL, 1))])
         found = recommended(pilot, seed=0, resamples=options.resamples)
         assert found is not None, "the pilot is scored"
         n = found.comparisons

@@ -34,7 +34,7 @@ from longrm.evaluation.evaluate import Evaluation
 from longrm.evaluation.evaluate import run_evaluation as evaluate
 from longrm.evaluation.trials import JudgingSettings
 from longrm.rng import Rng
-from longrm.runs.logs import read_judgments
+from longrm.runs.judgments import Judgments
 from longrm.synthesis.chunks import DistractorPool
 from longrm.synthesis.documents import Candidate, Document
 from longrm.synthesis.models import TaskRequest
@@ -302,7 +302,7 @@ def advantages(out: Path, seeds: Sequence[int], found: Sequence[dict[str, Any]])
         arms = [[by_key[s, *arm] for s in done] for arm in (("method", 0.0), ("naive", gap))]
         method, naive = (np.array([one["accuracy"] for one in arm]) for arm in arms)
         judged = [
-            [record for s in done for record in read_judgments(out / f"seed-{s}" / label / "exam")]
+            [record for s in done for record in Judgments(out / f"seed-{s}" / label / "exam")]
             for label in (METHOD.label, Arm("naive", gap).label)
         ]
         given = paired_difference(judged[0], judged[1])

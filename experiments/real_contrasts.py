@@ -15,8 +15,8 @@ from real_experiment import ARMS, PREFERENCES, SHORT_PAIRS
 
 from longrm.evaluation.estimates import estimate_metric, paired_difference
 from longrm.evaluation.metrics import PAIR_ACCURACY
-from longrm.evaluation.table import ScoreTable
-from longrm.runs.logs import read_judgments
+from longrm.evaluation.table import scored_table
+from longrm.runs.judgments import Judgments
 from longrm.runs.records import Estimate, JudgmentRecord
 from longrm.types import Outcome
 
@@ -66,7 +66,7 @@ def read_arm(folder: Path, arm: str, probe: str) -> Records:
                 id=f"{seed} {record.id}",
                 group=record.group if probe in PREFERENCES else f"{seed} {record.group}",
             )
-            for record in read_judgments(run.parent)
+            for record in Judgments(run.parent)
         ]
     return found
 
@@ -94,7 +94,7 @@ def task_and_length(record: JudgmentRecord) -> str:
 
 def accuracy(records: list[JudgmentRecord]) -> Estimate:
     """Pair accuracy; unanswered comparisons count as wrong."""
-    return estimate_metric(ScoreTable(records), PAIR_ACCURACY, seed=0, resamples=RESAMPLES)
+    return estimate_metric(scored_table(records), PAIR_ACCURACY, seed=0, resamples=RESAMPLES)
 
 
 def difference(ours: Records, theirs: Records, cell: Callable[[JudgmentRecord], str]) -> dict[str, Estimate]:

@@ -30,7 +30,7 @@ from longrm.judging import JudgingFormat, load_format
 from longrm.modeling.loading import new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
-from longrm.runs.logs import read_judgments
+from longrm.runs.judgments import Judgments
 from longrm.types import Comparison, presented_order, query_of, text_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
@@ -218,7 +218,7 @@ def wait_for(url: str, server: "subprocess.Popen[bytes]") -> None:
 
 def compare(one: Path, other: Path) -> dict[str, Any]:
     """Counts the trials with equal results: the verdict, and every character of the explanation."""
-    left, right = ({record.id: record.trials for record in read_judgments(run)} for run in (one, other))
+    left, right = ({record.id: record.trials for record in Judgments(run)} for run in (one, other))
     pairs = [pair for name in left for pair in zip(left[name], right[name], strict=True)]
     same = [(a.outcome, a.scores, a.ranking) == (b.outcome, b.scores, b.ranking) for a, b in pairs]
     return {

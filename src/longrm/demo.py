@@ -35,7 +35,8 @@ from longrm.report.formatting import listed, percent, points
 from longrm.report.load import AT_CHANCE, STAGES, STEPS
 from longrm.reward_models import JudgeSettings
 from longrm.runs.folder import SCHEMA_VERSION, RunFolder
-from longrm.runs.logs import Log, read_judgments
+from longrm.runs.judgments import Judgments
+from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import ContextRecord, Estimate, JudgmentRecord, StepRecord
 from longrm.training.settings import TrainingSettings
@@ -353,7 +354,7 @@ def _trade_off(out: Path) -> str:
 def _contrast(out: Path, stage: str, other: str, evaluation: str) -> dict[str, Estimate]:
     """The paired difference of two stages' accuracy, by length."""
     metric = (TOP1 if evaluation == "best_of_4" else PAIR_ACCURACY).name
-    ours, theirs = (read_judgments(out / "stages" / name / evaluation) for name in (stage, other))
+    ours, theirs = (list(Judgments(out / "stages" / name / evaluation)) for name in (stage, other))
 
     def at(length: int, records: Sequence[JudgmentRecord]) -> list[JudgmentRecord]:
         return [record for record in records if record.length == length]

@@ -11,7 +11,7 @@ from longrm.benchmarks import Probe, ProbeCell
 from longrm.cli.commands import cli
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, LongRMError
-from longrm.runs.logs import read_judgments
+from longrm.runs.judgments import Judgments
 from longrm.types import text_of
 from tests.reward_models.tiny_models import make_model, make_scorer
 from tests.worlds.prose.prose_tokenizer import prose_tokenizer
@@ -54,7 +54,7 @@ def test_lengths_count_in_the_models_own_tokens(models, tmp_path):
     }
     assert digests["prose"] == digest != digests["plain"]
     assert json.loads((out / "manifest.json").read_text())["bench"] == {"tokenizer": str(models / "prose")}
-    lengths = {record.id: record.length for record in read_judgments(out)}
+    lengths = {record.id: record.length for record in Judgments(out)}
     tokenizer, other = Tokenizer.load(models / "prose"), Tokenizer.load(models / "plain")
     counted = {
         one["id"]: (tokenizer.count(text), other.count(text))

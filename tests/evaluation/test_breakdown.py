@@ -6,13 +6,13 @@ from scipy.stats import norm
 
 from longrm.evaluation.breakdown import _mean_of_parts, breakdown
 from longrm.evaluation.estimates import metrics_for, unanimity_bounds
-from longrm.evaluation.table import ScoreTable
+from longrm.evaluation.table import JudgmentTable, scored_table
 
 OPTIONS = {"seed": 3, "resamples": 200}
 
 
 def divided(records):
-    return breakdown(records, ScoreTable(records), **OPTIONS)
+    return breakdown(JudgmentTable.of(records), **OPTIONS)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_buckets_are_the_metrics_of_their_records(mixed):
     found = divided(mixed)
 
     def expected(keep):
-        return metrics_for(ScoreTable(record for record in mixed if keep(record)), **OPTIONS)
+        return metrics_for(scored_table(record for record in mixed if keep(record)), **OPTIONS)
 
     assert found.overall == expected(lambda r: True)
     assert found.by_task["Cite"] == expected(lambda r: r.task == "Cite")
@@ -86,7 +86,7 @@ def test_the_interval_of_a_mean_over_lengths_covers_it_with_few_contexts_a_lengt
     mean = np.mean(rates)
     for seed in range(runs):
         records = by_length(judgment, np.random.default_rng(seed), rates, 6, shared=shared)
-        table = ScoreTable(records)
+        table = scored_table(records)
         found = _mean_of_parts(table, table.length > 0, table.length, {"seed": 0, "resamples": 200})
         covered += found.low <= mean <= found.high
         # As if every comparison were a context of its own.
@@ -100,7 +100,7 @@ def test_a_mean_over_lengths_goes_with_what_the_lengths_share(judgment):
     pairs = {True: [], False: []}
     for shared, seed in product(pairs, range(10)):
         records = by_length(judgment, np.random.default_rng(seed), (0.8,) * 4, 40, shared=shared)
-        table = ScoreTable(records)
+        table = scored_table(records)
         found = _mean_of_parts(table, table.length > 0, table.length, {"seed": 0, "resamples": 200})
         pairs[shared].append(found.high - found.low)
     # Of independent lengths variances add up; those of one context go together.

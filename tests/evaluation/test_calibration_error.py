@@ -7,15 +7,15 @@ from sklearn.linear_model import LogisticRegression
 
 from longrm.evaluation.judge_behavior import calibration, fitted_temperature
 from longrm.evaluation.summary_schema import CalibratedError
-from longrm.evaluation.table import GoldPairs, ScoreTable
+from longrm.evaluation.table import scored_table
 from longrm.types import Outcome, Trial
 
 OPTIONS = {"seed": 0}
 
 
 def calibrated(records, scale):
-    table = ScoreTable(records)
-    return calibration(table, GoldPairs(table), scale, **OPTIONS)
+    table = scored_table(records)
+    return calibration(table, scale, **OPTIONS)
 
 
 @pytest.fixture

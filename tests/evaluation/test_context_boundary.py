@@ -14,7 +14,7 @@ from longrm.evaluation.context_boundary import (
     logistic_slope,
 )
 from longrm.evaluation.estimates import RESAMPLES
-from longrm.evaluation.table import ScoreTable
+from longrm.evaluation.table import scored_table
 from longrm.report.formatting import boundary_text
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
@@ -23,7 +23,7 @@ LENGTHS = [128, 256, 512, 1024, 2048, 4096]
 
 
 def context_boundary(records, *, threshold=None, seed=0, resamples=RESAMPLES):
-    return boundary_of(ScoreTable(records), threshold=threshold, seed=seed, resamples=resamples)
+    return boundary_of(scored_table(records), threshold=threshold, seed=seed, resamples=resamples)
 
 
 def test_crossing_by_hand():

@@ -13,12 +13,12 @@ from longrm.evaluation.estimates import (
     wilson,
 )
 from longrm.evaluation.metrics import METRICS
-from longrm.evaluation.table import BINS, RankedSample, ScoreTable, cluster_weights, recoded
+from longrm.evaluation.table import BINS, RankedSample, recoded, resample_counts, resampled_sums, scored_table
 from longrm.types import Outcome
 
 
 def value(records, name, **options):
-    return metrics_for(ScoreTable(records), resamples=100, **options)[name].value
+    return metrics_for(scored_table(records), resamples=100, **options)[name].value
 
 
 def test_pairs_by_hand(judgment):
@@ -31,7 +31,7 @@ def test_pairs_by_hand(judgment):
         judgment("unknown", ranks=None, scores=(1.0, 0.0)),
         judgment("gold tie", ranks=(1, 1), scores=(1.0, 0.0)),
     ]
-    metrics = metrics_for(ScoreTable(records))
+    metrics = metrics_for(scored_table(records))
     assert list(metrics) == ["pair_accuracy", "auc_margin", "auc_pooled"]
     accuracy = metrics["pair_accuracy"]
     assert (accuracy.value, accuracy.n, accuracy.groups) == (1.5 / 4, 4, 4)
@@ -51,7 +51,7 @@ def test_random_orders_earn_the_chance_levels(judgment, n, position, exact):
     records = [judgment(str(k), ranks=ranks, ranking=rng.permutation(n).tolist()) for k in range(6000)]
     # A lone N = 3 comparison makes the metrics of orders appear for pairs too.
     records.append(judgment("extra", ranks=(1, 2, 3), ranking=(0, 1, 2)))
-    metrics, table = metrics_for(ScoreTable(records), resamples=200), ScoreTable(records)
+    metrics, table = metrics_for(scored_table(records), resamples=200), scored_table(records)
     levels = {name: metric.chance_on(table) for name, metric in METRICS.items()}
     for name, level in {
         "pair_accuracy": 0.5,
@@ -77,7 +77,7 @@ def test_areas_and_tau_equal_the_field(judgment):
         rejected += scores[ranks > 1].tolist()
         margins += [scores[i] - scores[j] for i in range(4) for j in range(4) if ranks[i] < ranks[j]]
         taus.append(stats.kendalltau(scores, -ranks).statistic)
-    metrics = metrics_for(ScoreTable(records))
+    metrics = metrics_for(scored_table(records))
     pooled = roc_auc_score([1] * len(chosen) + [0] * len(rejected), chosen + rejected)
     margin = roc_auc_score([1] * len(margins) + [0] * len(margins), margins + [-m for m in margins])
     assert metrics["auc_pooled"].value == pytest.approx(pooled)
@@ -93,7 +93,9 @@ def test_resampled_areas_are_those_of_the_repeated_rows(decimals):
     row, positive = np.tile(np.arange(400), 2), np.arange(800) < 400
     sample = RankedSample(scores, row, positive, rows=400)
     drawn = sample.replicates(group, seed=0, resamples=20)
-    for replicate, weight in zip(drawn, cluster_weights(int(group.max()) + 1, 20, 0), strict=True):
+    for replicate, weight in zip(
+        drawn, np.concatenate([*resample_counts(int(group.max()) + 1, 0, 20)]), strict=True
+    ):
         times = weight[group[row]].astype(int)
         repeated = [np.repeat(column, times) for column in (scores, row, positive)]
         expected = RankedSample(*repeated, rows=400).value
@@ -105,17 +107,17 @@ def test_wilson_is_the_fields_and_used_for_single_outcomes_only(judgment):
     records = [judgment(str(k), scores=(1.0, 0.0) if k < 37 else (0.0, 1.0)) for k in range(40)]
     expected = proportion_confint(37, 40, method="wilson")
     assert wilson(37 / 40, 40) == pytest.approx(expected)
-    metric = metrics_for(ScoreTable(records))["pair_accuracy"]
+    metric = metrics_for(scored_table(records))["pair_accuracy"]
     assert (metric.low, metric.high) == pytest.approx(expected)
     tied = [*records, judgment("tie", scores=(0.0, 0.0))]
-    assert metrics_for(ScoreTable(tied))["pair_accuracy"].low != pytest.approx(
+    assert metrics_for(scored_table(tied))["pair_accuracy"].low != pytest.approx(
         wilson(37.5 / 41, 41)[0], abs=1e-6
     )
 
 
 def test_unanimous_groups_do_not_collapse_the_interval(judgment):
     records = [judgment(f"{g}-{k}", f"g{g}", scores=(1.0, 0.0)) for g in range(64) for k in range(8)]
-    for metric in metrics_for(ScoreTable(records)).values():
+    for metric in metrics_for(scored_table(records)).values():
         assert (metric.value, metric.high) == (1.0, 1.0)
         # More independent outcomes than groups, and fewer than pairs.
         assert wilson(1.0, 64)[0] < metric.low < wilson(1.0, 512)[0]
@@ -123,7 +125,7 @@ def test_unanimous_groups_do_not_collapse_the_interval(judgment):
     assert unanimity_bounds(1.0, lone, (0.0, 1.0))[0] == pytest.approx(wilson(1.0, 1)[0])
     assert unanimity_bounds(0.0, single, (-1.0, 1.0)) == pytest.approx((-0.0566, 0.0566), abs=1e-4)
     halves = [judgment(f"{g}", f"g{g // 2}", scores=(0.0, float(g % 2))) for g in range(40)]
-    one_of_two = metrics_for(ScoreTable(r for r in halves if r.scores))["pair_accuracy"]
+    one_of_two = metrics_for(scored_table(r for r in halves if r.scores))["pair_accuracy"]
     assert one_of_two.low < one_of_two.value < one_of_two.high
 
 
@@ -169,7 +171,7 @@ def test_intervals_near_one_cover_where_groups_agree(groups, accuracy):
 def test_the_bootstrap_interval_of_skewed_groups_is_scipys():
     groups = 400
     sample = np.random.default_rng(0).exponential(size=groups) ** 2
-    drawn = cluster_weights(groups, 20_000, 0) @ sample / groups
+    drawn = resampled_sums(np.arange(groups), sample[:, None], seed=0, resamples=20_000)[:, 0] / groups
     low, high = bootstrap_interval(sample.mean(), drawn, np.arange(groups), (0.0, np.inf))
     peer = stats.bootstrap((sample,), np.mean, n_resamples=20_000, method="BCa", rng=1).confidence_interval
     assert (low, high) == pytest.approx(tuple(peer), rel=0.01)
@@ -182,7 +184,7 @@ def test_intervals_cover_where_independence_would_not(clustered):
     covered = naive = 0
     for seed in range(runs):
         records = clustered(np.random.default_rng(seed), 40, 8, truth, 0.3)
-        metric = metrics_for(ScoreTable(records), seed=seed, resamples=400)["pair_accuracy"]
+        metric = metrics_for(scored_table(records), seed=seed, resamples=400)["pair_accuracy"]
         covered += metric.low <= truth <= metric.high
         low, high = wilson(metric.value, metric.n)
         naive += low <= truth <= high
@@ -200,7 +202,7 @@ def test_paired_difference_by_hand_and_against_the_unpaired(judgment):
         for side, right in ((a, right_a), (b, right_b)):
             side.append(judgment(str(k), f"g{k // 2}", scores=(1.0, 0.0) if right else (0.0, 1.0)))
     difference = paired_difference(a, b)
-    metric_a, metric_b = (metrics_for(ScoreTable(side))["pair_accuracy"] for side in (a, b))
+    metric_a, metric_b = (metrics_for(scored_table(side))["pair_accuracy"] for side in (a, b))
     assert difference.value == pytest.approx(metric_a.value - metric_b.value)
     assert (difference.n, difference.groups) == (300, 150)
     reverse = paired_difference(b, a)

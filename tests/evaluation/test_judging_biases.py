@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from longrm.evaluation.judge_behavior import length_bias, position_bias
-from longrm.evaluation.table import GoldPairs, ScoreTable
+from longrm.evaluation.table import scored_table
 from longrm.types import Outcome, Trial
 
 OPTIONS = {"seed": 0, "resamples": 200}
@@ -30,7 +30,7 @@ def test_both_orders_by_hand(asked, judgment):
         asked("second, then silent", (AB, (0.0, 1.0)), (BA, ())),
         judgment("one order", scores=(0.0, 1.0)),
     ]
-    found = position_bias(ScoreTable(records), **OPTIONS)
+    found = position_bias(scored_table(records), **OPTIONS)
     # Consistent: right twice, wrong twice, tie twice, of the five that were answered in both orders.
     # Decided trials: 2, 2, 2, 0, 1, 1; the first response won 1, 1, 2, 0, 1, 0 of them.
     # One trial is right by 1, 0, (1 + 0) / 2, 1/2, (1 + 1/2) / 2, (0 + 0) / 2.
@@ -54,7 +54,7 @@ def test_three_responses_in_a_latin_square(asked):
         asked("first", *always_first, ranks=(1, 2, 3)),
         asked("best", *always_best, ranks=(1, 2, 3)),
     ]
-    found = position_bias(ScoreTable(records), **OPTIONS)
+    found = position_bias(scored_table(records), **OPTIONS)
     assert found.consistency.value == 1 / 2
     assert found.first_wins.value is None  # defined for pairs only
     assert held(found, "3") == pytest.approx([4 / 6, 1 / 6, 1 / 6])
@@ -66,7 +66,7 @@ def test_rankings_and_votes_count_by_their_points(judgment):
     ranking = Trial(order=(0, 1, 2), outcome=Outcome.ANSWERED, ranking=(2, 0, 1))
     turned = Trial(order=(2, 1, 0), outcome=Outcome.ANSWERED, ranking=(2, 1, 0))
     records = [judgment("r", ranks=(2, 3, 1), scores=(0.25, 0.25, 1.0), trials=(ranking, turned))]
-    assert position_bias(ScoreTable(records), **OPTIONS).consistency.value == 1.0
+    assert position_bias(scored_table(records), **OPTIONS).consistency.value == 1.0
     votes = [
         Trial(order=AB, outcome=Outcome.ANSWERED, scores=s) for s in ((1.0, 0.0), (1.0, 0.0), (0.0, 1.0))
     ]
@@ -75,7 +75,7 @@ def test_rankings_and_votes_count_by_their_points(judgment):
         Trial(order=BA, outcome=Outcome.UNPARSED),
     ]
     records = [judgment("v", scores=(0.8, 0.2), trials=(*votes, *swapped))]
-    found = position_bias(ScoreTable(records), **OPTIONS)
+    found = position_bias(scored_table(records), **OPTIONS)
     assert (found.consistency.value, found.single_order.value) == (1.0, 3 / 5)
 
 
@@ -89,7 +89,8 @@ def test_a_biased_judge_is_distinguished_from_a_fair_one(asked):
         )
 
     fair, biased = (
-        position_bias(ScoreTable([judge(k, p) for k in range(400)]), **OPTIONS).first_wins for p in (0.5, 0.7)
+        position_bias(scored_table([judge(k, p) for k in range(400)]), **OPTIONS).first_wins
+        for p in (0.5, 0.7)
     )
     assert fair.low < 0.5 < fair.high
     assert 0.5 < biased.low < 0.7 < biased.high
@@ -104,7 +105,7 @@ def test_length_bias_by_hand(judgment):
         judgment("5", scores=(0.0, 0.0), characters=(10, 90)),
         judgment("equal", scores=(0.0, 1.0), characters=(10, 10)),
     ]
-    found = length_bias(GoldPairs(ScoreTable(records)), **OPTIONS)
+    found = length_bias(scored_table(records), **OPTIONS)
     assert (found.better_longer.value, found.better_longer.n) == (2 / 3, 3)
     assert (found.better_shorter.value, found.better_shorter.n) == (1 / 4, 2)
     assert found.difference.value == pytest.approx(2 / 3 - 1 / 4)
@@ -122,7 +123,7 @@ def test_a_judge_that_prefers_length_is_distinguished_from_one_that_does_not(jud
             records.append(
                 judgment(str(k), f"g{k // 2}", scores=scores.tolist(), characters=tuple(characters))
             )
-        return length_bias(GoldPairs(ScoreTable(records)), **OPTIONS).difference
+        return length_bias(scored_table(records), **OPTIONS).difference
 
     fair, biased = judged(0.0), judged(1.0)
     assert fair.low < 0 < fair.high

@@ -3,7 +3,7 @@ import pytest
 
 from longrm.evaluation.estimates import metrics_for, wilson
 from longrm.evaluation.judge_behavior import accuracy, failures, outcome_rates
-from longrm.evaluation.table import ScoreTable
+from longrm.evaluation.table import JudgmentTable, scored_table
 from longrm.types import Outcome, Trial
 
 OPTIONS = {"seed": 0, "resamples": 200}
@@ -18,14 +18,14 @@ def test_three_readings_of_every_outcome(judgment):
         judgment("error", outcome=Outcome.ERROR),
         judgment("unknown", ranks=None, scores=(1.0, 0.0)),
     ]
-    found = accuracy(ScoreTable(records), **OPTIONS)
+    found = accuracy(scored_table(records), **OPTIONS)
     assert {name: (metric["value"], metric["n"]) for name, metric in found.to_dict().items()} == {
         "strict": (1.5 / 7, 7),
         "chance_credit": ((1.5 + 4 * 0.5) / 7, 7),
         "answered": (1.5 / 3, 3),
     }
-    assert found.strict.value == metrics_for(ScoreTable(records))["pair_accuracy"].value
-    rates = outcome_rates(records, **OPTIONS)
+    assert found.strict.value == metrics_for(scored_table(records))["pair_accuracy"].value
+    rates = outcome_rates(JudgmentTable.of(records), **OPTIONS)
     assert {name: rate.value for name, rate in rates.items()} == {
         "answered": 4 / 9,
         **dict.fromkeys(("unparsed", "refused", "truncated", "too_long", "error"), 1 / 9),
@@ -40,14 +40,14 @@ def test_chance_is_that_of_each_comparison(judgment):
         judgment("two best", ranks=(1, 1, 2), outcome=Outcome.UNPARSED),
         judgment("right", ranks=(1, 2, 3), scores=(3.0, 2.0, 1.0)),
     ]
-    found = accuracy(ScoreTable(records), **OPTIONS)
+    found = accuracy(scored_table(records), **OPTIONS)
     assert found.chance_credit.value == pytest.approx((1 / 2 + 1 / 4 + 2 / 3 + 1) / 4)
-    assert found.strict.value == metrics_for(ScoreTable(records))["top1"].value == 1 / 4
+    assert found.strict.value == metrics_for(scored_table(records))["top1"].value == 1 / 4
 
 
 def test_intervals_resample_the_groups(clustered):
     records = clustered(np.random.default_rng(0), 30, 6, 0.7, 0.5)
-    found = accuracy(ScoreTable(records), seed=0, resamples=1000).strict
+    found = accuracy(scored_table(records), seed=0, resamples=1000).strict
     naive = wilson(found.value, found.n)
     assert (found.n, found.groups) == (180, 30)
     assert found.high - found.low > 1.4 * (naive[1] - naive[0])
@@ -73,7 +73,7 @@ def test_each_pattern_is_counted_over_what_can_show_it(judgment):
         judgment("too long", outcome=Outcome.TOO_LONG),
         judgment("gold unknown", ranks=None, scores=(1.0, 0.0), context_check="changed"),
     ]
-    found = failures(records, **OPTIONS)
+    found = failures(JudgmentTable.of(records), **OPTIONS)
     rates = found.to_dict().items()
     assert {name: (metric["value"], metric["n"], metric["groups"]) for name, metric in rates} == {
         "format_missed": (2 / 6, 6, 3),

@@ -5,7 +5,7 @@ import pytest
 
 from longrm.evaluation.estimates import metrics_for, paired_difference
 from longrm.evaluation.judge_behavior import against_baselines, comparisons_needed, recommended
-from longrm.evaluation.table import ScoreTable
+from longrm.evaluation.table import scored_table
 
 OPTIONS = {"seed": 0, "resamples": 400}
 PAIRED = {"seed": 5, "resamples": 500}
@@ -27,7 +27,7 @@ def _right(rng, groups, per_group, rate, dependence):
 
 def test_dependent_comparisons_ask_for_more(clustered, judgment):
     def needed(records):
-        return recommended(ScoreTable(records), **OPTIONS).comparisons
+        return recommended(scored_table(records), **OPTIONS).comparisons
 
     rng = np.random.default_rng(0)
     independent = clustered(rng, 800, 1, 0.75, 0.3)
@@ -37,7 +37,7 @@ def test_dependent_comparisons_ask_for_more(clustered, judgment):
     # All right in ten groups of five: nothing shows how they depend, so that each group counts once.
     alike = [judgment(f"{k}", f"g{k // 5}", scores=(1.0, 0.0)) for k in range(50)]
     assert needed(alike) == comparisons_needed(1.0, 5.0)
-    assert recommended(ScoreTable([]), **OPTIONS) is None
+    assert recommended(scored_table([]), **OPTIONS) is None
 
 
 @pytest.fixture
@@ -63,19 +63,19 @@ def records(judgment):
 
 
 def test_it_is_the_paired_difference_of_two_runs(records):
-    found = against_baselines(ScoreTable(records), **PAIRED)
+    found = against_baselines(scored_table(records), **PAIRED)
     others = [dataclasses.replace(record, scores=record.baselines["random"]) for record in records]
-    assert found["random"].value == metrics_for(ScoreTable(others), **PAIRED)["pair_accuracy"]
+    assert found["random"].value == metrics_for(scored_table(others), **PAIRED)["pair_accuracy"]
     difference = dataclasses.asdict(paired_difference(records, others, **PAIRED))
     assert dataclasses.asdict(found["random"].difference) == pytest.approx(difference)
 
 
 def test_only_what_is_clearly_worse_is_beaten(records):
-    found = against_baselines(ScoreTable(records), **PAIRED)
+    found = against_baselines(scored_table(records), **PAIRED)
     assert {name: row.beaten for name, row in found.items()} == {
         "half": True,
         "random": True,
         "strong": False,
     }
     assert (found["half"].value.value, found["half"].value.n) == (0.5, 50)
-    assert against_baselines(ScoreTable([]), **OPTIONS) == {}
+    assert against_baselines(scored_table([]), **OPTIONS) == {}

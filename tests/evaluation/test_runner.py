@@ -18,7 +18,8 @@ from longrm.evaluation.judge import verdict
 from longrm.evaluation.trials import JudgingSettings
 from longrm.reward_models import RewardModel
 from longrm.reward_models import load as load_model
-from longrm.runs.logs import Log, read_judgments
+from longrm.runs.judgments import Judgments
+from longrm.runs.logs import Log
 from longrm.runs.records import ExampleRecord
 from longrm.types import Judgment, Outcome
 from longrm.worlds import WorldPlan, generate, words_tokenizer
@@ -155,7 +156,7 @@ def test_a_resumed_run_swaps_the_same_contexts(tmp_path):
         judge(data, Counting(stop_after=300), tmp_path / "cut", context_check="swapped")
     assert judge(data, Counting(), tmp_path / "cut", context_check="swapped") == whole
     assert logs(tmp_path / "cut") == logs(tmp_path / "whole")
-    states = {record.context_check for record in read_judgments(tmp_path / "whole")}
+    states = {record.context_check for record in Judgments(tmp_path / "whole")}
     assert states == {"same"}
 
 
@@ -164,7 +165,7 @@ def kept_in_full(path):
 
 
 def not_right(path):
-    return {record.id for record in read_judgments(path) if verdict(record) != "right"}
+    return {record.id for record in Judgments(path) if verdict(record) != "right"}
 
 
 def test_all_misjudged_comparisons_are_kept_and_the_first_of_some_contexts_of_the_others(tmp_path):

@@ -16,12 +16,13 @@ from longrm.errors import ConfigError, DataError
 from longrm.evaluation.estimates import ratio
 from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.evaluation.judge_behavior import solve_to_judge
-from longrm.evaluation.table import ScoreTable
+from longrm.evaluation.table import JudgmentTable, is_scored
 from longrm.evaluation.trials import JudgingSettings
 from longrm.report import build
 from longrm.reward_models import JudgeSettings
 from longrm.reward_models.generative import GenerativeRewardModel
-from longrm.runs.logs import JUDGMENTS, Log, read_judgments, to_line
+from longrm.runs.judgments import Judgments
+from longrm.runs.logs import JUDGMENTS, Log, to_line
 from longrm.runs.records import JudgmentRecord
 from longrm.types import CommittedAnswer, Outcome, message_text, text_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
@@ -67,8 +68,7 @@ def by_hand(records, length=None):
 
 
 def test_shares_are_those_of_brute_force(records):
-    table = ScoreTable(records)
-    found = solve_to_judge(records, table, **OPTIONS)
+    found = solve_to_judge(JudgmentTable.of(records), **OPTIONS)
     for part, length in ((found, None), *((found.by_length[str(n)], n) for n in (512, 2048))):
         solved, gap, checked = by_hand(records, length)
         assert (part.solved.value, part.gap.value) == (pytest.approx(solved), pytest.approx(gap))
@@ -80,7 +80,7 @@ def test_shares_are_those_of_brute_force(records):
     # The interval is that of a mean over clusters.
     credit = {"right": 0.0, "wrong": 1.0, "tie": 0.5, "silent": 1.0}
     names = {scores: name for name, scores in SCORES.items()}
-    kept = [r for r in table.records if r.committed.solved is not None]
+    kept = [r for r in records if is_scored(r) and r.committed.solved is not None]
     missed = np.array([r.committed.solved * credit[names[r.scores]] for r in kept])
     group = np.array([int(r.group.split()[1]) for r in kept])
     _, group = np.unique(group, return_inverse=True)
@@ -93,14 +93,14 @@ def test_shares_are_those_of_brute_force(records):
         for one, other in zip(records, records[-1:] + records[:-1], strict=True)
         if one.committed and other.committed
     ]
-    assert solve_to_judge(moved, ScoreTable(moved), **OPTIONS).gap.value != pytest.approx(found.gap.value)
+    assert solve_to_judge(JudgmentTable.of(moved), **OPTIONS).gap.value != pytest.approx(found.gap.value)
 
 
 def test_it_is_absent_where_no_judge_answers_first_and_undefined_without_gold_answers(records):
     silent = [replace(record, committed=None) for record in records]
-    assert solve_to_judge(silent, ScoreTable(silent), **OPTIONS) is None
+    assert solve_to_judge(JudgmentTable.of(silent), **OPTIONS) is None
     unchecked = [replace(record, committed=CommittedAnswer("x")) for record in records]
-    found = solve_to_judge(unchecked, ScoreTable(unchecked), **OPTIONS)
+    found = solve_to_judge(JudgmentTable.of(unchecked), **OPTIONS)
     assert (found.solved.n, found.gap.value, found.by_length) == (0, None, {})
     assert found.outcomes[Outcome.ANSWERED] == len(records)
 
@@ -180,7 +180,7 @@ def test_an_evaluation_end_to_end(tmp_path, capsys):
     assert found.gap.value == pytest.approx(sum(solves(n) and errs(n) for n in numbers) / count)
     assert summary.accuracy.strict.value == pytest.approx(sum(not errs(n) for n in numbers) / count)
     assert found.outcomes[Outcome.TRUNCATED] == count // 7
-    solved = [record.committed.solved for record in read_judgments(tmp_path / "run")]
+    solved = [record.committed.solved for record in Judgments(tmp_path / "run")]
     assert solved == [solves(number) for number in numbers]
     assert read_run(tmp_path / "run")["solved"].tolist() == solved
     print_evaluation(summary)

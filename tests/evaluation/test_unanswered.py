@@ -4,7 +4,8 @@ import pytest
 
 from longrm.evaluation.breakdown import empty_cells, missing_answers
 from longrm.evaluation.summarize import summarize
-from longrm.evaluation.summary_schema import parse_summary
+from longrm.evaluation.summary_schema import MissingAnswers, parse_summary
+from longrm.evaluation.table import JudgmentTable
 from longrm.types import Outcome
 
 SAID = "31,333 > 4,096 tokens; prompt and longest response have more than the model reads; model_args.cut names it"
@@ -58,7 +59,7 @@ def test_a_part_without_an_answer_is_not_one_that_was_all_wrong(grid):
 
 
 def test_missing_answers_are_counted_with_reasons(grid):
-    found = missing_answers(grid(answered=False))
+    found = missing_answers(JudgmentTable.of(grid(answered=False)))
     assert [*found.by_length] == ["31333"], "what was answered whole is not here"
     assert found.by_length["31333"].reason == "8 of 8 too long: 31,333 > 4,096 tokens"
     assert found.by_length_and_depth["31333"]["0.0-0.2"].reason == "4 of 4 too long: 31,333 > 4,096 tokens"
@@ -69,7 +70,7 @@ def test_missing_answers_are_counted_with_reasons(grid):
     )
     assert found.by_task_and_length["Cite"]["31333"].answered == 0
     assert [*empty_cells(found)] == ["at 31,333 tokens"], "its depths are not named again"
-    assert missing_answers(grid(answered=True)) == missing_answers([])
+    assert missing_answers(JudgmentTable.of(grid(answered=True))) == MissingAnswers()
 
 
 def test_a_depth_or_a_task_without_an_answer_is_named_and_makes_the_run_incomplete(judgment):
@@ -79,6 +80,9 @@ def test_a_depth_or_a_task_without_an_answer_is_named_and_makes_the_run_incomple
         return judgment(f"{task}{depth}", outcome=outcome, scores=scores, task=task, depth=depth, length=64)
 
     records = [made("A", 0.1, answered=True), made("A", 0.5, answered=False), made("B", 0.1, answered=False)]
-    assert [*empty_cells(missing_answers(records))] == ["at 64 tokens and depth 0.4-0.6", "in the task B"]
+    assert [*empty_cells(missing_answers(JudgmentTable.of(records)))] == [
+        "at 64 tokens and depth 0.4-0.6",
+        "in the task B",
+    ]
     assert summed(records).complete is False
     assert summed(records[:1]).complete is True

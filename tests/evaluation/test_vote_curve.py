@@ -6,7 +6,7 @@ import pytest
 
 from longrm.evaluation.estimates import metrics_for
 from longrm.evaluation.judge_behavior import vote_curve
-from longrm.evaluation.table import ScoreTable
+from longrm.evaluation.table import scored_table
 
 AB, BA = (0, 1), (1, 0)
 A, B, TIE, SILENT = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5), ()
@@ -14,7 +14,7 @@ OPTIONS = {"seed": 0, "resamples": 200}
 
 
 def curve(records):
-    return {k: metric.value for k, metric in vote_curve(ScoreTable(records), **OPTIONS).at.items()}
+    return {k: metric.value for k, metric in vote_curve(scored_table(records), **OPTIONS).at.items()}
 
 
 def test_the_curve_by_hand(asked):
@@ -46,7 +46,7 @@ def test_it_is_the_accuracy_of_the_votes_that_were_left(asked, n, orders, most):
         earned = [exact_top1(record, subset, most) for record in records for subset in subsets]
         assert found[str(k)] == pytest.approx(np.mean(earned))
     name = "top1" if n > 2 else "pair_accuracy"
-    assert found[str(most)] == pytest.approx(metrics_for(ScoreTable(records))[name].value)
+    assert found[str(most)] == pytest.approx(metrics_for(scored_table(records))[name].value)
     assert found["1"] < found[str(most)]
 
 

@@ -11,7 +11,7 @@ from longrm.data import write
 from longrm.errors import ConfigError, DataError
 from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.reward_models.baselines import Baseline
-from longrm.runs.logs import read_judgments
+from longrm.runs.judgments import Judgments
 from longrm.runs.resumable import ResumableRun
 from longrm.runs.workers import WorkerGroup
 from longrm.scoring.scored_file import ScoreSettings, score_file
@@ -182,7 +182,7 @@ def test_a_killed_evaluation_is_continued_by_any_number_of_processes(tmp_path, e
     several = lambda: together(lambda place: run_evaluation(evaluation, tmp_path / "cut", workers=place))  # noqa: E731
     with pytest.raises(Killed):
         several() if then == "alone" else alone()
-    logged = {record.id for record in read_judgments(tmp_path / "cut")}
+    logged = {record.id for record in Judgments(tmp_path / "cut")}
     assert 0 < len(logged) < 230
     rest = mortal(None)
     alone() if then == "alone" else several()

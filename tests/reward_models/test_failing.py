@@ -22,7 +22,7 @@ from longrm.modeling.shapes import ModelShape, build_trees
 from longrm.reward_models import ModelSettings
 from longrm.reward_models import packed as scoring
 from longrm.reward_models.packed import DiscriminativeRewardModel
-from longrm.runs.logs import read_judgments
+from longrm.runs.judgments import Judgments
 from longrm.types import Outcome, query_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
@@ -181,7 +181,7 @@ def test_an_evaluation_without_memory_goes_on_and_is_continued_with_more(
     summary = judged(rows, model, tmp_path / "run")
     assert summary["complete"]
     assert summary["metrics"] == clean["metrics"]
-    pairs = zip(*(read_judgments(tmp_path / name) for name in ("run", "clean")), strict=True)
+    pairs = zip(*(Judgments(tmp_path / name) for name in ("run", "clean")), strict=True)
     for found, truth in pairs:  # what was read one by one is rounded in another way
         assert (found.id, found.outcome) == (truth.id, truth.outcome)
         assert found.scores == pytest.approx(truth.scores, abs=1e-5)

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from longrm.cli.evaluate import command as evaluate
 from longrm.cli.score import command as score
 from longrm.data import write
-from longrm.runs.logs import read_judgments
+from longrm.runs.judgments import Judgments
 from longrm.types import Comparison
 
 from .tiny_models import make_model, queries
@@ -44,7 +44,7 @@ def test_every_kind_evaluates_and_scores(name, folder, data, tmp_path):
     done = CliRunner().invoke(evaluate, [*given, "--set", "judging.resamples=100"])
     assert done.exit_code == 0, done.output
     assert "6 answered" in done.output
-    trials = {len(record.trials) for record in read_judgments(tmp_path / "run")}
+    trials = {len(record.trials) for record in Judgments(tmp_path / "run")}
     assert trials == ({2} if "tokens" in name and "ensemble" not in name else {1})
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert (summary["calibration"] is not None) == ("#" not in name)

@@ -15,7 +15,7 @@ from longrm.reward_models import JudgeSettings, ModelSettings, load
 from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.reward_models.groups import GroupRewardModel
 from longrm.reward_models.wrappers import CompressRewardModel, RubricRewardModel
-from longrm.runs.logs import read_judgments
+from longrm.runs.judgments import Judgments
 from longrm.types import CommittedAnswer, Comparison, Criterion, Outcome, Query, text_of
 
 from . import test_generative
@@ -246,7 +246,7 @@ def test_evaluate_with_a_tiny_model(folder, tmp_path):
     done = CliRunner().invoke(evaluate, given)
     assert done.exit_code == 1, "a random model writes no verdict"
     assert "own answers" in done.output
-    records = read_judgments(tmp_path / "run")
+    records = Judgments(tmp_path / "run")
     assert [record.committed.solved for record in records] == [None, *[False] * 5]
     assert {record.committed.outcome for record in records} == {Outcome.TRUNCATED}
     found = json.loads((tmp_path / "run/summary.json").read_text())["solve_to_judge"]

@@ -9,7 +9,7 @@ from longrm.modeling.loading import new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.reward_models import load
-from longrm.runs.logs import read_judgments
+from longrm.runs.judgments import Judgments
 from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.types import Outcome, Query, query_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
@@ -90,5 +90,5 @@ def test_a_file_names_the_row_that_cannot_be_read(folder, english, tmp_path):
 def test_an_evaluation_counts_it_as_an_error(folder, english, tmp_path):
     summary = run_evaluation(Evaluation(model=folder, bench=f"file:{english}"), tmp_path / "run").to_dict()
     assert summary["counts"]["outcomes"]["error"] == 1
-    (refused,) = (one for one in read_judgments(tmp_path / "run") if one.outcome is Outcome.ERROR)
+    (refused,) = (one for one in Judgments(tmp_path / "run") if one.outcome is Outcome.ERROR)
     assert "unknown to the tokenizer" in refused.detail

@@ -5,7 +5,8 @@ import pytest
 
 from longrm.errors import RunError
 from longrm.runs import logs
-from longrm.runs.logs import GOLD, JUDGMENTS, Log, read_judgments, to_line
+from longrm.runs.judgments import Judgments
+from longrm.runs.logs import GOLD, JUDGMENTS, Log, to_line
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord, StepRecord
 from longrm.types import Cut, Outcome, Span, Trial
 
@@ -115,7 +116,7 @@ def test_judgments_come_back_with_their_gold_and_the_last_one_counts(tmp_path):
         tmp_path / JUDGMENTS, [judgment("a", Outcome.ERROR), judgment("b"), judgment("a", scores=(1.0, 0.0))]
     )
     write(tmp_path / GOLD, [GoldRecord("b", None), GoldRecord("a", (2, 1))])
-    assert [(r.id, r.outcome, r.ranks) for r in read_judgments(tmp_path)] == [
+    assert [(r.id, r.outcome, r.ranks) for r in Judgments(tmp_path)] == [
         ("a", Outcome.ANSWERED, (2, 1)),
         ("b", Outcome.ANSWERED, None),
     ]
@@ -126,4 +127,4 @@ def test_a_judgment_that_does_not_fit_its_gold_is_named(tmp_path):
     write(tmp_path / JUDGMENTS, [judgment("a", order=(0, 1), scores=(0.5, 1.0))])
     write(tmp_path / GOLD, [GoldRecord("a", (1, 2, 3))])
     with pytest.raises(RunError, match=r"judgments\.jsonl.*'?a'?"):
-        read_judgments(tmp_path)
+        Judgments(tmp_path)

@@ -26,7 +26,7 @@ from longrm.cli.terminal import (
     shared_work,
 )
 from longrm.errors import RunError
-from longrm.runs.logs import JUDGMENTS, read_judgments
+from longrm.runs.logs import JUDGMENTS
 from longrm.types import Outcome
 
 if TYPE_CHECKING:  # numpy is not loaded for the help
@@ -100,6 +100,7 @@ def print_result(summary: "EvaluationSummary", out: Path, *, as_json: bool) -> N
         RunError: Comparisons ended in errors, or a length, a depth or a task has no answer.
     """
     from longrm.evaluation.breakdown import empty_cells
+    from longrm.runs.judgments import Judgments
 
     if as_json:
         print_json(summary.to_dict())
@@ -108,7 +109,7 @@ def print_result(summary: "EvaluationSummary", out: Path, *, as_json: bool) -> N
         echo(f"Saved to {out}")
     outcomes = summary.counts.outcomes
     missing = {outcome for outcome, count in outcomes.items() if count and outcome != Outcome.ANSWERED}
-    for record in read_judgments(out) if missing else ():
+    for record in Judgments(out) if missing else ():
         if record.outcome in missing:
             missing.remove(record.outcome)
             echo(f"No verdict ({record.outcome}), first: '{record.id}': {record.detail}", err=True)

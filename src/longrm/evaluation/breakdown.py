@@ -1,8 +1,8 @@
 """Metrics by length, depth, task and subtype; unweighted means over tasks and lengths; missing answers by part."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import compress
 from textwrap import shorten
 from typing import Any, TypeVar, Unpack
 
@@ -13,35 +13,51 @@ from longrm.evaluation.estimates import bootstrap_interval, metrics_for
 from longrm.evaluation.metrics import SHARE, TOP1
 from longrm.evaluation.table import (
     BEST_OF,
+    OUTCOMES,
     Bootstrap,
     FloatArray,
     IntArray,
+    JudgmentTable,
     Mask,
-    ScoreTable,
+    Texts,
     codes_of,
-    is_scored,
     recoded,
 )
-from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
+from longrm.runs.records import UNDEFINED, Estimate
 from longrm.types import Outcome
 
 Part = TypeVar("Part")
 
-PARTS: dict[str, Callable[[JudgmentRecord], Any]] = {
-    "by_length": lambda r: r.length,
-    "by_depth": lambda r: None if r.depth is None else schema.depth_bin(r.depth),
-    "by_length_and_depth": lambda r: (
-        None if r.length is None or r.depth is None else (r.length, schema.depth_bin(r.depth))
-    ),
-    "by_task": lambda r: r.task or None,
-    "by_subtype": lambda r: r.subtype or None,
-    "by_task_and_length": lambda r: (r.task, r.length) if r.task and r.length is not None else None,
+
+def _lengths(table: JudgmentTable) -> list[int | None]:
+    return [None if length < 0 else length for length in table.length.tolist()]
+
+
+def _depths(table: JudgmentTable) -> list[str | None]:
+    return [None if math.isnan(depth) else schema.depth_bin(depth) for depth in table.depth.tolist()]
+
+
+def _both(outer: Sequence[Any], inner: Sequence[Any]) -> list[tuple[Any, Any] | None]:
+    return [None if None in part else part for part in zip(outer, inner, strict=True)]
+
+
+def _named(texts: Texts) -> list[str | None]:
+    return [text or None for text in texts]
+
+
+PARTS: dict[str, Callable[[JudgmentTable], Sequence[Any]]] = {
+    "by_length": _lengths,
+    "by_depth": _depths,
+    "by_length_and_depth": lambda table: _both(_lengths(table), _depths(table)),
+    "by_task": lambda table: _named(table.task),
+    "by_subtype": lambda table: _named(table.subtype),
+    "by_task_and_length": lambda table: _both(_named(table.task), _lengths(table)),
 }
-"""The kinds of parts, each with the part that a record belongs to; None if it belongs to none."""
+"""The kinds of parts, each with the part that every row belongs to; None if it belongs to none."""
 
 
 def by_parts(
-    records: Sequence[JudgmentRecord],
+    table: JudgmentTable,
     describe: Callable[[Mask], Part | None],
     kinds: Sequence[str] = tuple(PARTS),
 ) -> dict[str, Any]:
@@ -51,10 +67,10 @@ def by_parts(
     """
     found: dict[str, Any] = {}
     for kind in kinds:
-        of_record = [PARTS[kind](record) for record in records]
-        names = sorted({part for part in of_record if part is not None})
+        of_row = PARTS[kind](table)
+        names = sorted({part for part in of_row if part is not None})
         number = {part: index for index, part in enumerate(names)}
-        place = np.array([number.get(part, -1) for part in of_record], np.int64)
+        place = np.array([number.get(part, -1) for part in of_row], np.int64)
         parts: dict[str, Any] = {}
         for part in names:
             description = describe(place == number[part])
@@ -68,34 +84,31 @@ def by_parts(
     return found
 
 
-def breakdown(
-    records: Sequence[JudgmentRecord], table: ScoreTable, **bootstrap: Unpack[Bootstrap]
-) -> schema.MetricBreakdown:
-    """Metrics over everything and over every part that a record belongs to; the table is that of the records.
+def breakdown(table: JudgmentTable, **bootstrap: Unpack[Bootstrap]) -> schema.MetricBreakdown:
+    """Metrics over everything and over every part that a row belongs to.
 
     Every part reports the metrics of the whole; they are undefined in a part without an answer. `pairs` has the parts
     of the pairs alone, if there are also rankings: the paper's tables report those.
     """
-    for record in records:
-        if record.depth is not None and not 0 <= record.depth <= 1:
-            raise ValueError(f"record {record.id!r} has depth {record.depth}, outside [0, 1]")
-    scored = np.array([is_scored(record) for record in records], np.bool_)
-    parts = by_parts(records, lambda members: metrics_for(table, members[scored], **bootstrap))
+    outside = np.flatnonzero((table.depth < 0) | (table.depth > 1))
+    if outside.size:
+        row = outside[0]
+        raise ValueError(f"record {table.id[row]!r} has depth {table.depth[row]}, outside [0, 1]")
+    scored = table.scored
+    parts = by_parts(table, lambda members: metrics_for(scored, members[table.is_scored], **bootstrap))
     parts["by_task_and_length"] = {
         task: parts["by_task_and_length"].get(task, {}) for task in parts["by_task"]
     }
     return schema.MetricBreakdown(
-        overall=metrics_for(table, **bootstrap),
+        overall=metrics_for(scored, **bootstrap),
         **parts,
-        macro=_macro(table, np.ones(len(table.records), np.bool_), bootstrap),
-        pairs=_pairs(table, bootstrap),
+        macro=_macro(scored, np.ones(len(scored), np.bool_), bootstrap),
+        pairs=_pairs(scored, bootstrap),
     )
 
 
-def _pairs(table: ScoreTable, bootstrap: Bootstrap) -> schema.PairBreakdown | None:
-    is_pair = np.array(
-        [len(r.ranks or ()) == 2 and r.subtype not in BEST_OF for r in table.records], np.bool_
-    )
+def _pairs(table: JudgmentTable, bootstrap: Bootstrap) -> schema.PairBreakdown | None:
+    is_pair = (table.size == 2) & ~np.isin(table.subtype, BEST_OF)
     if is_pair.all() or not is_pair.any():
         return None
 
@@ -105,22 +118,20 @@ def _pairs(table: ScoreTable, bootstrap: Bootstrap) -> schema.PairBreakdown | No
 
     return schema.PairBreakdown(
         overall=metrics_for(table, is_pair, pairs_only=True, **bootstrap),
-        **by_parts(table.records, measure, ("by_task", "by_length")),
+        **by_parts(table, measure, ("by_task", "by_length")),
         macro=_macro(table, is_pair, bootstrap),
     )
 
 
-def _macro(table: ScoreTable, rows: Mask, bootstrap: Bootstrap) -> schema.MacroMeans:
+def _macro(table: JudgmentTable, rows: Mask, bootstrap: Bootstrap) -> schema.MacroMeans:
     """Unweighted means of main accuracy over tasks and over lengths; the overall value is a micro average."""
-    task = codes_of(record.task for record in table.records)
-    has_task = np.array([bool(record.task) for record in table.records], np.bool_)
     return schema.MacroMeans(
-        by_task=_mean_of_parts(table, rows & has_task, task, bootstrap),
+        by_task=_mean_of_parts(table, rows & (table.task != ""), codes_of(table.task), bootstrap),
         by_length=_mean_of_parts(table, rows & (table.length > 0), table.length, bootstrap),
     )
 
 
-def _mean_of_parts(table: ScoreTable, rows: Mask, part: IntArray, bootstrap: Bootstrap) -> Estimate:
+def _mean_of_parts(table: JudgmentTable, rows: Mask, part: IntArray, bootstrap: Bootstrap) -> Estimate:
     """The mean over parts of their accuracies; undefined if a part has no answer.
 
     Its limits are recovered from those of the parts (Zou and Donner 2008): value - sqrt(d' C d) / P, with the distances
@@ -161,37 +172,34 @@ def _correlation(columns: FloatArray, group: IntArray) -> FloatArray:
     return np.asarray(sums.T @ sums / np.outer(size, size))
 
 
-def missing_answers(records: Sequence[JudgmentRecord]) -> schema.MissingAnswers:
+def missing_answers(table: JudgmentTable) -> schema.MissingAnswers:
     """Every part in which some comparison was not answered, errors included, with the reasons.
 
     Without this, a part that has no answers would look like one that is all wrong.
     """
+    silent = table.outcome != OUTCOMES.index(Outcome.ANSWERED)
 
     def describe(members: Mask) -> schema.PartAnswers | None:
-        return _part_answers(list(compress(records, members)))
+        missing = np.flatnonzero(members & silent)
+        if not missing.size:
+            return None
+        outcomes, comparisons = [OUTCOMES[code] for code in table.outcome[missing]], int(members.sum())
+        reasons = []
+        for outcome, count in Counter(outcomes).most_common():
+            detail = table.detail[missing[outcomes.index(outcome)]]
+            # In our messages, advice about this one comparison follows a semicolon.
+            why = shorten(detail.partition(";")[0], 120, placeholder=" ...")
+            name = outcome.replace("_", " ")
+            reasons.append(f"{count:,} of {comparisons:,} {name}" + (f": {why}" if why else ""))
+        return schema.PartAnswers(
+            comparisons=comparisons,
+            answered=comparisons - missing.size,
+            outcomes=dict(Counter(outcomes)),
+            reason="; ".join(reasons),
+        )
 
-    return schema.MissingAnswers(overall=_part_answers(records), **by_parts(records, describe))
-
-
-def _part_answers(records: Sequence[JudgmentRecord]) -> schema.PartAnswers | None:
-    """What is missing from some records; None if all are answered."""
-    missing = [record for record in records if record.outcome is not Outcome.ANSWERED]
-    if not missing:
-        return None
-    counts = Counter(record.outcome for record in missing)
-    reasons = []
-    for outcome, count in counts.most_common():
-        first = next(record for record in missing if record.outcome is outcome)
-        # In our messages, advice about this one comparison follows a semicolon.
-        why = shorten(first.detail.partition(";")[0], 120, placeholder=" ...")
-        name = outcome.replace("_", " ")
-        reasons.append(f"{count:,} of {len(records):,} {name}" + (f": {why}" if why else ""))
-    return schema.PartAnswers(
-        comparisons=len(records),
-        answered=len(records) - len(missing),
-        outcomes=dict(counts),
-        reason="; ".join(reasons),
-    )
+    everything = np.ones(len(table), np.bool_)
+    return schema.MissingAnswers(overall=describe(everything), **by_parts(table, describe))
 
 
 def empty_cells(missing: schema.MissingAnswers) -> dict[str, schema.PartAnswers]:

@@ -1,6 +1,5 @@
 """Compares finished evaluations on the comparisons that they share."""
 
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,17 +17,18 @@ from longrm.evaluation.metrics import METRICS, EvaluationMetric, metric_of, repo
 from longrm.evaluation.read_run import Run, open_runs
 from longrm.evaluation.summary_schema import DepthBin, main_metric
 from longrm.evaluation.table import (
+    OUTCOMES,
     Bootstrap,
     FloatArray,
+    IntArray,
+    JudgmentTable,
     Mask,
     RatioSample,
-    ScoreTable,
-    has_gold_order,
     recoded,
 )
 from longrm.evaluation.trials import JudgingSettings
 from longrm.runs.logs import GOLD
-from longrm.runs.records import FEW_GROUPS, Estimate, JudgmentRecord
+from longrm.runs.records import FEW_GROUPS, Estimate
 from longrm.types import Outcome
 
 if TYPE_CHECKING:
@@ -49,9 +49,6 @@ LEFT_OUT = {
 _UNITS = 60
 # The inverse Fourier transform below has rounding errors of about 1e-15; smaller p values are reported as this.
 _SMALLEST = 1e-13
-
-JudgedPair = tuple[JudgmentRecord, JudgmentRecord]
-"""One comparison as judged in the first run and in the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +201,10 @@ def compare(*runs: str | Path, metric: str | None = None) -> RunComparison:
 
 def compare_two(first: Run, second: Run, metric: EvaluationMetric | None = None) -> RunComparison:
     """Compares two finished evaluations that are open; see `compare`."""
-    pairs, left_out = _shared(first, second)
+    ours, theirs, left_out = _shared(first, second)
     # All pairs are scored on both sides, so the tables have the same comparisons in the same rows.
-    one = ScoreTable(record for record, _ in pairs)
-    other = ScoreTable(replace(theirs, id=ours.id, group=ours.group) for ours, theirs in pairs)
+    one = first.table.take(ours)
+    other = replace(second.table.take(theirs), group=one.group)
     if metric is None:
         names = (known.name for known in reported(pairs_only=not (one.size > 2).any()))
         metric = metric_of(main_metric(names))
@@ -222,22 +219,25 @@ def compare_two(first: Run, second: Run, metric: EvaluationMetric | None = None)
         first=first,
         second=second,
         metric=metric.name,
-        overall=_compared(one, other, metric, np.ones(len(pairs), np.bool_), **drawn),
+        overall=_compared(one, other, metric, np.ones(len(one), np.bool_), **drawn),
         by_length=compared_parts(one, other, metric, "by_length", **drawn),
         by_depth=compared_parts(one, other, metric, "by_depth", **drawn),
         by_length_and_depth=compared_parts(one, other, metric, "by_length_and_depth", **drawn),
         by_task=compared_parts(one, other, metric, "by_task", **drawn),
         left_out=left_out,
-        differs_in=_differences(first, second, pairs),
+        differs_in=_differences(first, second, ours, theirs),
         wins={
-            side: tuple(record.id for record, won in zip(one.records, wins, strict=True) if won)
-            for side, wins in (("first", gains < 0), ("second", gains > 0))
+            side: tuple(one.id[wins].tolist()) for side, wins in (("first", gains < 0), ("second", gains > 0))
         },
     )
 
 
 def compared_parts(
-    first: ScoreTable, second: ScoreTable, metric: EvaluationMetric, kind: str, **drawn: Unpack[Bootstrap]
+    first: JudgmentTable,
+    second: JudgmentTable,
+    metric: EvaluationMetric,
+    kind: str,
+    **drawn: Unpack[Bootstrap],
 ) -> dict[Any, Any]:
     """The parts of one kind (see `by_parts`), with p values adjusted for their number."""
     found: list[ComparedPart] = []
@@ -246,15 +246,15 @@ def compared_parts(
         found.append(_compared(first, second, metric, rows, **drawn))
         return found[-1]
 
-    parts: dict[Any, Any] = by_parts(first.records, compared, (kind,))[kind]
+    parts: dict[Any, Any] = by_parts(first, compared, (kind,))[kind]
     for part, p in zip(found, holm([part.p for part in found]), strict=True):
         part.p_holm = p
     return parts
 
 
 def _compared(
-    first: ScoreTable,
-    second: ScoreTable,
+    first: JudgmentTable,
+    second: JudgmentTable,
     metric: EvaluationMetric,
     rows: Mask,
     **drawn: Unpack[Bootstrap],
@@ -284,73 +284,83 @@ def _settings(run: Run) -> dict[str, Any]:
     )
 
 
-def _by_text(run: Run) -> dict[str, list[JudgmentRecord]]:
-    """The judgments of a run by the digest of prompt and responses; several if comparisons have the same text."""
-    found: dict[str, list[JudgmentRecord]] = defaultdict(list)
-    for record in run.judgments:
-        gold = run.gold.get(record.id)
-        if gold is None or not gold.digest:
-            raise RunError(
-                f"{run.path / GOLD} has no digest of '{record.id}'; evaluate again into another folder"
-            )
-        found[gold.digest].append(record)
+def _by_text(run: Run) -> dict[str, list[int]]:
+    """The rows of a run by the digest of prompt and responses; several if comparisons have the same text."""
+    found: dict[str, list[int]] = {}
+    for row, digest in enumerate(run.judgments.digests):
+        if not digest:
+            name = run.judgments.ids[row]
+            raise RunError(f"{run.path / GOLD} has no digest of '{name}'; evaluate again into another folder")
+        found.setdefault(digest, []).append(row)
     return found
 
 
-def _shared(first: Run, second: Run) -> tuple[list[JudgedPair], dict[str, int]]:
-    """The comparisons that both runs scored, and the number left out by reason."""
+def _shared(first: Run, second: Run) -> tuple[IntArray, IntArray, dict[str, int]]:
+    """The rows of the comparisons that both runs scored, in each run, and the number left out by reason."""
     ours, theirs = _by_text(first), _by_text(second)
-    matched: list[JudgedPair] = []
-    for digest, records in ours.items():
+    names, other_names = first.judgments.ids, second.judgments.ids
+    found: list[tuple[int, int]] = []
+    for digest, rows in ours.items():
         others = theirs.get(digest, [])
-        if len(records) == len(others) == 1:
-            matched.append((records[0], others[0]))
+        if len(rows) == len(others) == 1:
+            found.append((rows[0], others[0]))
         else:  # comparisons of the same text are matched by their ids
-            by_id = {record.id: record for record in others}
-            matched += [(record, by_id[record.id]) for record in records if record.id in by_id]
-    errors = {
-        (True, True): "error_in_both",
-        (True, False): "error_in_first",
-        (False, True): "error_in_second",
+            by_id = {other_names[row]: row for row in others}
+            found += [(row, by_id[names[row]]) for row in rows if names[row] in by_id]
+    one, other = np.array(found, np.int64).reshape(-1, 2).T
+    same_gold = [
+        first.judgments.ranks[row] == second.judgments.ranks[match]
+        for row, match in zip(one.tolist(), other.tolist(), strict=True)
+    ]
+    failed, failed_other = (
+        run.table.outcome[rows] == OUTCOMES.index(Outcome.ERROR)
+        for run, rows in ((first, one), (second, other))
+    )
+    # The first reason counts.
+    left = np.ones(one.size, np.bool_)
+    reasons = {
+        "only_in_first": len(names) - one.size,
+        "only_in_second": len(other_names) - one.size,
     }
-    reasons: Counter[str] = Counter()
-    pairs = []
-    for one, other in matched:
-        if one.ranks != other.ranks:
-            reasons["gold_differs"] += 1
-        elif not has_gold_order(one):
-            reasons["without_gold"] += 1
-        elif why := errors.get((one.outcome is Outcome.ERROR, other.outcome is Outcome.ERROR)):
-            reasons[why] += 1
-        else:
-            pairs.append((one, other))
-    reasons["only_in_first"] = sum(map(len, ours.values())) - len(matched)
-    reasons["only_in_second"] = sum(map(len, theirs.values())) - len(matched)
-    if not pairs:
+    for reason, rows in (
+        ("gold_differs", ~np.array(same_gold, np.bool_)),
+        ("without_gold", ~first.table.has_gold_order[one]),
+        ("error_in_first", failed & ~failed_other),
+        ("error_in_second", failed_other & ~failed),
+        ("error_in_both", failed & failed_other),
+    ):
+        reasons[reason] = int((left & rows).sum())
+        left &= ~rows
+    if not left.any():
         counted = ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in reasons.items() if n)
         advice = "evaluate both models on the same data with gold"
-        if first.evaluation.bench == second.evaluation.bench == "probe" and not matched:
+        if first.evaluation.bench == second.evaluation.bench == "probe" and not found:
             advice = "probe both models with the same --lengths, --depths, --tasks, --n and --tokenizer"
         raise RunError(
             f"{first.path} and {second.path} share no comparison scored in both ({counted}); {advice}"
         )
-    return pairs, {reason: reasons[reason] for reason in LEFT_OUT}
+    return one[left], other[left], reasons
 
 
-def _differences(first: Run, second: Run, pairs: list[JudgedPair]) -> tuple[str, ...]:
+def _differences(first: Run, second: Run, ours: IntArray, theirs: IntArray) -> tuple[str, ...]:
     """The settings in which two runs differ, and comparisons that they assign to different parts or groups."""
     lines = list(changed_settings(_settings(first), _settings(second)))
+    one, other = first.table, second.table
     for name in ("length", "depth", "task"):
-        moved = [(a, b) for a, b in pairs if getattr(a, name) != getattr(b, name)]
-        if moved:
-            a, b = moved[0]
+        a, b = getattr(one, name)[ours], getattr(other, name)[theirs]
+        moved = np.flatnonzero((a != b) & ~((a != a) & (b != b)))  # an unknown depth is NaN
+        if moved.size:
+            row = moved[0]
+            values = [
+                getattr(run.judgments[at], name) for run, at in ((first, ours[row]), (second, theirs[row]))
+            ]
             lines.append(
-                f"{name}: differs for {len(moved):,} comparisons, such as '{a.id}' ({getattr(a, name)!r} -> "
-                f"{getattr(b, name)!r}); the first run's is used"
+                f"{name}: differs for {moved.size:,} comparisons, such as '{one.id[ours[row]]}' ({values[0]!r} -> "
+                f"{values[1]!r}); the first run's is used"
             )
-    groups = {a.group for a, _ in pairs}, {b.group for _, b in pairs}, {(a.group, b.group) for a, b in pairs}
     # Names may differ. The groups are the same if each one of a run belongs to exactly one of the other run.
-    if len({len(found) for found in groups}) > 1:
+    groups = np.stack([one.group[ours], other.group[theirs]])
+    if len({np.unique(found, axis=-1).shape[-1] for found in (groups[0], groups[1], groups)}) > 1:
         lines.append("groups: the runs group comparisons differently; the first run's groups are used")
     return tuple(lines)
 

@@ -17,10 +17,10 @@ from longrm.evaluation.table import (
     Bootstrap,
     FloatArray,
     IntArray,
+    JudgmentTable,
     RatioSample,
-    ScoreTable,
-    cluster_weights,
     recoded,
+    resampled_sums,
 )
 from longrm.runs.records import UNDEFINED, Estimate
 
@@ -52,7 +52,7 @@ class _Bucket:
 
 
 def boundary_of(
-    table: ScoreTable, *, threshold: float | None, **drawn: Unpack[Bootstrap]
+    table: JudgmentTable, *, threshold: float | None, **drawn: Unpack[Bootstrap]
 ) -> schema.ContextBoundary | None:
     """Finds the context boundary; None if no answered comparison has a length.
 
@@ -185,13 +185,9 @@ def _crossing(
     stays together.
     """
     lengths, groups = [bucket.length for bucket in buckets], int(group.max()) + 1
-    shape = groups, len(buckets)
-    cells = group * shape[1] + np.searchsorted(lengths, length)
-    weights = cluster_weights(groups, drawn["resamples"], drawn["seed"]).astype(np.float64)
-    right, n = (  # each [resamples, lengths]
-        weights @ np.bincount(cells, column, math.prod(shape)).reshape(shape).astype(np.float64)
-        for column in (sample.total, sample.weight)
-    )
+    here = length[:, None] == lengths  # [rows, lengths]
+    columns = np.concatenate([sample.total[:, None] * here, sample.weight[:, None] * here], axis=1)
+    right, n = np.split(resampled_sums(group, columns, **drawn), 2, axis=1)  # each [resamples, lengths]
     with np.errstate(invalid="ignore"):  # a bucket that a resample missed has n = 0 and is ignored
         accuracies = right / n
     x = np.log2(lengths)

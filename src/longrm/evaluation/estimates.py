@@ -18,11 +18,12 @@ from longrm.evaluation.table import (
     Bootstrap,
     FloatArray,
     IntArray,
+    JudgmentTable,
     Mask,
     RatioSample,
     Sample,
-    ScoreTable,
     recoded,
+    scored_table,
 )
 from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
 from longrm.types import Outcome
@@ -43,7 +44,7 @@ _ROUNDING = 1e-9
 
 
 def metrics_for(
-    table: ScoreTable,
+    table: JudgmentTable,
     rows: Mask | None = None,
     *,
     pairs_only: bool | None = None,
@@ -59,7 +60,7 @@ def metrics_for(
 
 
 def estimate_metric(
-    table: ScoreTable, metric: EvaluationMetric, rows: Mask | None = None, **drawn: Unpack[Bootstrap]
+    table: JudgmentTable, metric: EvaluationMetric, rows: Mask | None = None, **drawn: Unpack[Bootstrap]
 ) -> Estimate:
     """One metric of a table, or of some of its rows, with its interval; undefined if none that it uses was answered."""
     used = usable_rows(table, metric) if rows is None else usable_rows(table, metric) & rows
@@ -73,7 +74,7 @@ def estimate_metric(
     return found
 
 
-def usable_rows(table: ScoreTable, metric: EvaluationMetric) -> Mask:
+def usable_rows(table: JudgmentTable, metric: EvaluationMetric) -> Mask:
     """The rows that a metric can use: all, or those with scores."""
     return table.has_scores if metric.needs_scores else np.ones_like(table.has_scores)
 
@@ -129,13 +130,13 @@ def paired_difference(
         if (record.group, record.ranks) != (other.group, other.ranks):
             raise ValueError(f"record {record.id!r} has another group or other gold ranks on the two sides")
     pairs = [pair for pair in pairs if Outcome.ERROR not in (pair[0].outcome, pair[1].outcome)]
-    a, b = (ScoreTable(pair[side] for pair in pairs) for side in (0, 1))
-    rows = np.ones(len(a.records), np.bool_)
+    a, b = (scored_table(pair[side] for pair in pairs) for side in (0, 1))
+    rows = np.ones(len(a), np.bool_)
     return difference(a, b, metric_of(name), rows, seed=seed, resamples=resamples)
 
 
 def difference(
-    a: ScoreTable, b: ScoreTable, metric: EvaluationMetric, rows: Mask, **drawn: Unpack[Bootstrap]
+    a: JudgmentTable, b: JudgmentTable, metric: EvaluationMetric, rows: Mask, **drawn: Unpack[Bootstrap]
 ) -> Estimate:
     """A metric of some rows of `a` minus that of `b`; the tables have the same comparisons in the same order."""
     used = rows & usable_rows(a, metric) & usable_rows(b, metric)

@@ -3,7 +3,8 @@
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from longrm.errors import RunError
-from longrm.evaluation.metrics import TOP1
-from longrm.evaluation.table import ScoreTable, is_scored
+from longrm.evaluation.table import is_scored, top1_credit
+from longrm.jsonl import writable
 from longrm.reading import reading
 from longrm.reward_models.trials import to_scores
-from longrm.runs.folder import write_file
-from longrm.runs.logs import read_judgments
+from longrm.runs.judgments import Judgments
 from longrm.runs.records import JudgmentRecord
+from longrm.runs.scratch import replacing
 from longrm.types import Trial, margin
 
 if TYPE_CHECKING:
@@ -60,19 +61,28 @@ SCHEMA = pa.schema(
 """The columns; docs/runs.md describes them."""
 
 
-def write_items(records: Sequence[JudgmentRecord], folder: Path) -> None:
+_BATCH = 65_536  # comparisons that are in memory at once
+
+
+def write_items(records: Iterable[JudgmentRecord], folder: Path) -> None:
     """Writes `items.parquet` and `items.csv` of all judgments of a run with their gold; equal records, equal bytes.
 
     In the CSV file lists and trials are JSON, and unknown values are empty.
     """
-    rows = _rows(records)
-    parquet, text = pa.BufferOutputStream(), io.StringIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), parquet, compression="zstd")
-    writer = csv.DictWriter(text, SCHEMA.names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
-    write_file(folder / ITEMS, parquet.getvalue().to_pybytes())
-    write_file(folder / ITEMS_CSV, text.getvalue())
+    with (
+        writable(folder / ITEMS),
+        replacing(folder / ITEMS) as binary,
+        replacing(folder / ITEMS_CSV) as text,
+        pq.ParquetWriter(binary, SCHEMA, compression="zstd") as parquet,
+    ):
+        # Texts may contain file names that are not UTF-8.
+        lines = io.TextIOWrapper(text, "utf-8", "backslashreplace", newline="")
+        writer = csv.DictWriter(lines, SCHEMA.names, lineterminator="\n")
+        writer.writeheader()
+        for batch in _batches(records):
+            parquet.write_table(pa.Table.from_pylist(batch, schema=SCHEMA))
+            writer.writerows({name: _cell(value) for name, value in row.items()} for row in batch)
+        lines.detach()
 
 
 def read_items(run: "Run") -> "pd.DataFrame":
@@ -95,37 +105,42 @@ def read_items(run: "Run") -> "pd.DataFrame":
 
 def _read_table(folder: Path) -> pa.Table:
     if not (folder / ITEMS).exists():
-        return pa.Table.from_pylist(_rows(read_judgments(folder)), schema=SCHEMA)
+        tables = [pa.Table.from_pylist(batch, schema=SCHEMA) for batch in _batches(Judgments(folder))]
+        return pa.concat_tables([SCHEMA.empty_table(), *tables])
     with reading(folder / ITEMS, RunError):
         return pq.ParquetFile(folder / ITEMS).read()
 
 
-def _rows(records: Sequence[JudgmentRecord]) -> list[dict[str, Any]]:
-    credit = iter(TOP1.credits(ScoreTable(records)).total.tolist())  # of the scored records only
-    rows = []
-    for record in records:
-        values = to_scores(record)
-        rows.append(
-            {
-                "id": record.id,
-                "group": record.group,
-                "length": record.length,
-                "tokens": record.prompt_tokens,
-                "depth": record.depth,
-                "task": record.task or None,
-                "subtype": record.subtype or None,
-                "gold": list(record.ranks) if record.ranks else None,
-                "correct": next(credit) if is_scored(record) else None,
-                "margin": margin(values, record.ranks) if values and record.ranks is not None else None,
-                **_trial(record),
-                "attempts": sum(trial.attempts for trial in record.trials),
-                "cut_tokens": 0 if record.cut is None else record.cut.tokens,
-                "context_check": record.context_check or None,
-                "solved": record.committed and record.committed.solved,
-                "trials": [_trial(trial) for trial in record.trials],
-            }
-        )
-    return rows
+def _batches(records: Iterable[JudgmentRecord]) -> Iterator[list[dict[str, Any]]]:
+    rows = map(_row, records)
+    while batch := list(islice(rows, _BATCH)):
+        yield batch
+
+
+def _row(record: JudgmentRecord) -> dict[str, Any]:
+    values, ranks = to_scores(record), record.ranks
+    correct = None
+    if is_scored(record):
+        assert ranks is not None
+        correct = top1_credit(values, ranks) if values else 0.0
+    return {
+        "id": record.id,
+        "group": record.group,
+        "length": record.length,
+        "tokens": record.prompt_tokens,
+        "depth": record.depth,
+        "task": record.task or None,
+        "subtype": record.subtype or None,
+        "gold": list(ranks) if ranks else None,
+        "correct": correct,
+        "margin": margin(values, ranks) if values and ranks is not None else None,
+        **_trial(record),
+        "attempts": sum(trial.attempts for trial in record.trials),
+        "cut_tokens": 0 if record.cut is None else record.cut.tokens,
+        "context_check": record.context_check or None,
+        "solved": record.committed and record.committed.solved,
+        "trials": [_trial(trial) for trial in record.trials],
+    }
 
 
 def _trial(trial: Trial) -> dict[str, Any]:

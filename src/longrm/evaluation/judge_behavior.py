@@ -1,8 +1,8 @@
 """How a judge behaves beyond its accuracy: outcomes, failures, biases, votes, baselines and calibration."""
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any, Unpack, assert_never
 
@@ -12,22 +12,23 @@ from scipy.special import expit, ndtri
 
 from longrm.evaluation import summary_schema as schema
 from longrm.evaluation.estimates import LEVEL, bootstrap_interval, ratio
-from longrm.evaluation.metrics import TOP1, top1_credit
+from longrm.evaluation.metrics import TOP1
 from longrm.evaluation.table import (
+    OUTCOMES,
     Bootstrap,
     FloatArray,
-    GoldPairs,
     IntArray,
+    JudgmentTable,
     Mask,
-    ScoreTable,
-    codes_of,
+    Ragged,
     ordered_pairs,
     ratio_replicates,
     recoded,
+    top_responses,
 )
 from longrm.reward_models.baselines import BASELINES
-from longrm.reward_models.trials import aggregate_trials, best, by_order, to_scores
-from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
+from longrm.reward_models.trials import mean_scores
+from longrm.runs.records import UNDEFINED, Estimate
 from longrm.types import Outcome, Scale
 
 DIFFERENCE, POWER = 0.1, 0.95
@@ -46,7 +47,7 @@ EDGES = np.linspace(0.5, 1.0, 11).round(2)
 _SIMULATIONS = 400
 
 
-def accuracy(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> schema.AccuracyReadings:
+def accuracy(table: JudgmentTable, **drawn: Unpack[Bootstrap]) -> schema.AccuracyReadings:
     """Accuracy with unanswered comparisons counted as wrong, as chance, or left out; undefined without any answer."""
     if not table.answered.any():
         return schema.AccuracyReadings(strict=UNDEFINED, chance_credit=UNDEFINED, answered=UNDEFINED)
@@ -60,67 +61,89 @@ def accuracy(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> schema.AccuracyRe
     )
 
 
-def outcome_rates(records: Sequence[JudgmentRecord], **drawn: Unpack[Bootstrap]) -> dict[Outcome, Estimate]:
+def outcome_rates(table: JudgmentTable, **drawn: Unpack[Bootstrap]) -> dict[Outcome, Estimate]:
     """The share of comparisons with each outcome."""
-    group, every = codes_of(record.group for record in records), np.ones(len(records))
-    occurred = {o: np.array([record.outcome is o for record in records], np.float64) for o in Outcome}
-    return {outcome: ratio(total, every, group, **drawn) for outcome, total in occurred.items()}
+    every = np.ones(len(table))
+    return {
+        outcome: ratio((table.outcome == code) * 1.0, every, table.group, **drawn)
+        for code, outcome in enumerate(OUTCOMES)
+    }
 
 
-def failures(records: Sequence[JudgmentRecord], **drawn: Unpack[Bootstrap]) -> schema.FailureRates:
+def failures(table: JudgmentTable, **drawn: Unpack[Bootstrap]) -> schema.FailureRates:
     """Rates of missed formats, ignored contexts and contradicted verdicts (LongRM, section 3)."""
-    group = codes_of(record.group for record in records)
-    writes = any(trial.explanation for record in records for trial in record.trials)
-    # For each record and pattern: how often it occurred, and how often it could have occurred.
-    formats, contexts, contradictions, criteria = [], [], [], []
-    for record in records:
-        ended = [trial.outcome for trial in record.trials if trial.outcome in _WITH_TEXT and writes]
-        formats.append((len(ended) - ended.count(Outcome.ANSWERED), len(ended)))
-        contexts.append((record.context_check == "same", record.context_check in ("same", "changed")))
-        compared = [trial.contradicted for trial in record.trials if trial.contradicted is not None]
-        contradictions.append((sum(compared), len(compared)))
-        # Criteria that discriminate between responses, and prefer others than those judged best
-        rows, judged = [row for row in record.criteria if max(row) > min(row)], best(record)
-        criteria.append((sum(all(row[i] < max(row) for i in judged) for row in rows), len(rows)))
 
-    def rate(counts: Sequence[tuple[int, int]]) -> Estimate | None:
-        above, below = np.array(counts, np.float64).reshape(-1, 2).T
-        estimate = ratio(above, below, group, **drawn)
+    def rate(occurred: FloatArray, possible: FloatArray) -> Estimate | None:
+        estimate = ratio(occurred, possible, table.group, **drawn)
         return estimate if estimate.n else None
 
+    def trial_rate(occurred: Mask, possible: Mask) -> Estimate | None:
+        row, n = table.trials.row, len(table)
+        return rate(np.bincount(row, occurred & possible, n), np.bincount(row, possible, n))
+
+    trial = table.trial
+    outcome, contradicted = (column[table.trials.flat] for column in (trial.outcome, trial.contradicted))
+    with_text = np.isin(outcome, [OUTCOMES.index(one) for one in _WITH_TEXT]) & trial.explained
     return schema.FailureRates(
-        format_missed=rate(formats),
-        context_ignored=rate(contexts),
-        contradicted=rate(contradictions),
-        criteria_against=rate(criteria),
+        format_missed=trial_rate(outcome != OUTCOMES.index(Outcome.ANSWERED), with_text),
+        context_ignored=rate(
+            (table.context_check == "same") * 1.0, np.isin(table.context_check, ("same", "changed")) * 1.0
+        ),
+        contradicted=trial_rate(contradicted == 1, contradicted >= 0),
+        criteria_against=rate(*table.criteria.astype(np.float64).T),
     )
 
 
-def position_bias(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> schema.PositionBias | None:
+def trials_by_order(table: JudgmentTable) -> Iterator[dict[int, list[int]]]:
+    """For every comparison its trials: their numbers by the number of the presented order, both as in `table.trial`."""
+    orders = table.trial.order
+    for trials in table.trials:
+        votes: dict[int, list[int]] = {}
+        for number in trials:
+            votes.setdefault(int(orders[number]), []).append(number)
+        yield votes
+
+
+def position_bias(table: JudgmentTable, **drawn: Unpack[Bootstrap]) -> schema.PositionBias | None:
     """Consistency and position bias over the comparisons judged in several orders; None if there are none."""
-    rows = [row for row, r in enumerate(table.records) if len({trial.order for trial in r.trials}) > 1]
-    if not rows:
-        return None
-    group, right = table.group[rows], TOP1.credits(table).total[rows]
-    sizes = table.size[rows]
-    consistent, first, alone = [], [], []
+    rows, consistent, first, alone = (
+        list[int](),
+        list[tuple[int, int]](),
+        list[tuple[int, int]](),
+        list[float](),
+    )
     # How many answered trials prefer the response shown at a place (ties share), and how many answered trials there
     # are, [rows, places, 2].
-    preferred = np.zeros((len(rows), sizes.max(), 2))
-    for number, row in enumerate(rows):
-        trials, ranks = table.records[row].trials, table.ranks[row]
-        verdicts = {best(aggregate_trials(votes)) for votes in by_order(trials)}
-        answered = frozenset() not in verdicts
-        consistent.append((answered and len(verdicts) == 1, answered))
-        found = [(trial.order, top) for trial in trials if (top := best(trial))]
+    preferred = np.zeros((len(table), table.size.max(initial=0), 2))
+    for row, (by_order, ranks) in enumerate(zip(trials_by_order(table), table.ranks, strict=True)):
+        if len(by_order) < 2:
+            continue
+        judged = {
+            order: [table.trial.values[number] for number in votes] for order, votes in by_order.items()
+        }
+        # Votes are averaged before their best response is compared with that of the other orders.
+        means = [_mean_of_votes(votes) for votes in judged.values()]
+        answered = all(means)
+        rows.append(row)
+        consistent.append((answered and len(set(map(top_responses, means))) == 1, answered))
+        found = [
+            (table.trial.orders[order], top_responses(values))
+            for order, votes in judged.items()
+            for values in votes
+            if values
+        ]
         decided = [order[0] in top for order, top in found if len(top) == 1 and len(ranks) == 2]
         first.append((sum(decided), len(decided)))
         # The mean top-1 credit of a single trial: the accuracy of a judge that is asked once.
         credit = [sum(ranks[i] == min(ranks) for i in top) / len(top) for _, top in found]
-        alone.append((sum(credit) / len(trials), 1))
+        alone.append(sum(credit) / sum(map(len, judged.values())))
         for place in range(len(ranks)):
             shares = [(order[place] in top) / len(top) for order, top in found]
-            preferred[number, place] = sum(shares), len(shares)
+            preferred[row, place] = sum(shares), len(shares)
+    if not rows:
+        return None
+    group, right = table.group[rows], TOP1.credits(table).total[rows]
+    sizes, preferred = table.size[rows], preferred[rows]
 
     def share(counts: Any) -> Estimate:
         above, below = np.array(counts, np.float64).T
@@ -135,25 +158,28 @@ def position_bias(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> schema.Posit
             }
             for size in np.unique(sizes).tolist()
         },
-        single_order=share(alone),
+        single_order=ratio(np.array(alone), np.ones_like(right), group, **drawn),
         order_cancelled=ratio(right, np.ones_like(right), group, **drawn),
     )
 
 
-def solve_to_judge(
-    records: Sequence[JudgmentRecord], table: ScoreTable, **drawn: Unpack[Bootstrap]
-) -> schema.SolveToJudge | None:
+def _mean_of_votes(votes: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """The mean of the answered votes of one order, as `aggregate_trials` computes it; () without an answer."""
+    answered = [values for values in votes if values]
+    return votes[0] if len(votes) == 1 or not answered else mean_scores(answered)
+
+
+def solve_to_judge(table: JudgmentTable, **drawn: Unpack[Bootstrap]) -> schema.SolveToJudge | None:
     """What a judge that answers first solves, and what it then misjudges; None if no judge answered first.
 
-    The table is that of the records. Comparisons without a verdict are misjudged; those without a gold answer, with an
-    error or without a gold order are left out.
+    Comparisons without a verdict are misjudged; those without a gold answer, with an error or without a gold order are
+    left out.
     """
-    outcomes = Counter(record.committed.outcome for record in records if record.committed is not None)
-    if not outcomes:
+    outcomes = np.bincount(table.committed[table.committed >= 0], minlength=len(OUTCOMES)).tolist()
+    if not any(outcomes):
         return None
-    solved = [record.committed.solved if record.committed else None for record in table.records]
-    known = np.array([one is not None for one in solved], np.float64)
-    right = np.array([one is True for one in solved], np.float64)
+    table = table.scored
+    known, right = (table.solved >= 0) * 1.0, (table.solved == 1) * 1.0
     missed = right * (1 - TOP1.credits(table).total)
 
     def shares(rows: Mask) -> dict[str, Estimate]:
@@ -164,7 +190,7 @@ def solve_to_judge(
 
     return schema.SolveToJudge(
         **shares(np.ones_like(table.answered)),
-        outcomes={outcome: outcomes[outcome] for outcome in Outcome},
+        outcomes=dict(zip(OUTCOMES, outcomes, strict=True)),
         by_length={
             str(length): schema.SolvedShares(**shares(table.length == length))
             for length in np.unique(table.length[known > 0]).tolist()
@@ -173,12 +199,13 @@ def solve_to_judge(
     )
 
 
-def length_bias(pairs: GoldPairs, **drawn: Unpack[Bootstrap]) -> schema.LengthBias | None:
+def length_bias(table: JudgmentTable, **drawn: Unpack[Bootstrap]) -> schema.LengthBias | None:
     """Accuracy on gold pairs whose better response is longer, on those where it is shorter, and the difference.
 
     A judge that favors length gains on the first what it loses on the second. Pairs of equal length are left out;
     unanswered ones are wrong. None if the lengths of responses are unknown.
     """
+    pairs = table.pairs
     if not np.isfinite(pairs.longer).any():
         return None
     sides = np.stack([pairs.longer > 0, pairs.longer < 0], axis=1).astype(np.float64)
@@ -195,29 +222,27 @@ def length_bias(pairs: GoldPairs, **drawn: Unpack[Bootstrap]) -> schema.LengthBi
     return schema.LengthBias(better_longer=longer, better_shorter=shorter, difference=difference)
 
 
-def vote_curve(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> schema.VoteCurve | None:
+def vote_curve(table: JudgmentTable, **drawn: Unpack[Bootstrap]) -> schema.VoteCurve | None:
     """The accuracy that k of the K votes would have had, for every k.
 
     The same k votes of every order are averaged as all votes are. The value is the mean over all subsets of k votes, or
     over `SUBSETS` random ones if there are more; it is exact for k = 1 and k = K. Comparisons with fewer than K votes
     in some order are left out. None if no order was judged twice.
     """
-    orders = [by_order(record.trials) for record in table.records]
-    most = max((len(votes) for of_record in orders for votes in of_record), default=0)
+    # Comparisons with equally many orders and responses are counted together.
+    most = max((len(votes) for by_order in trials_by_order(table) for votes in by_order.values()), default=0)
     if most < 2:
         return None
-    # Comparisons with equally many orders and responses are counted together.
-    alike: dict[tuple[int, int], list[int]] = {}
-    for row, of_record in enumerate(orders):
-        if all(len(votes) == most for votes in of_record):
-            alike.setdefault((len(of_record), len(table.ranks[row])), []).append(row)
-    curve, used = np.zeros((len(orders), most)), np.zeros(len(orders))
-    for (_, n), rows in alike.items():
+    alike: dict[tuple[int, int], list[tuple[int, list[list[int]]]]] = {}
+    for row, by_order in enumerate(trials_by_order(table)):
+        if all(len(votes) == most for votes in by_order.values()):
+            key = len(by_order), int(table.size[row])
+            alike.setdefault(key, []).append((row, list(by_order.values())))
+    curve, used = np.zeros((len(table), most)), np.zeros(len(table))
+    for (_, n), found in alike.items():
+        rows = [row for row, _ in found]
         used[rows] = 1
-        silent = (np.nan,) * n
-        votes_of = np.array(
-            [[[to_scores(t) or silent for t in votes] for votes in orders[row]] for row in rows]
-        )
+        votes_of = _padded(table.trial.values, np.array([numbers for _, numbers in found]), n)
         ranks = np.array([table.ranks[row] for row in rows])
         best = ranks == ranks.min(axis=1, keepdims=True)
         for k in range(1, most + 1):
@@ -226,6 +251,12 @@ def vote_curve(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> schema.VoteCurv
     return schema.VoteCurve(
         at={str(k + 1): ratio(curve[:, k], used, table.group, **drawn) for k in range(most)}
     )
+
+
+def _padded(values: Ragged, rows: IntArray, size: int) -> FloatArray:
+    """Some rows of this size, [*rows, size]; NaN for empty ones."""
+    flat = [values[row] or (np.nan,) * size for row in rows.ravel().tolist()]
+    return np.array(flat).reshape(*rows.shape, size)
 
 
 def _subsets(votes: int, k: int, seed: int) -> list[list[int]]:
@@ -252,16 +283,17 @@ def _top1(votes_of: FloatArray, best: Mask) -> FloatArray:
     return credit
 
 
-def against_baselines(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> dict[str, schema.BaselineComparison]:
+def against_baselines(
+    table: JudgmentTable, **drawn: Unpack[Bootstrap]
+) -> dict[str, schema.BaselineComparison]:
     """Each baseline's accuracy, and the model's minus it on the same comparisons, with a paired interval."""
     earned = TOP1.credits(table).total
     compared = {}
-    for name in sorted({name for record in table.records for name in record.baselines}):
-        scores = [record.baselines.get(name, ()) for record in table.records]
-        run = np.array([bool(found) for found in scores], np.float64)
-        right = np.array(
-            [top1_credit(*row) if row[0] else 0.0 for row in zip(scores, table.ranks, strict=True)]
-        )
+    for name, credit in sorted(table.baselines.items()):
+        run = np.isfinite(credit) * 1.0
+        right = np.nan_to_num(credit)
+        if not run.any():
+            continue
         difference = ratio(earned - right, run, table.group, span=(-1.0, 1.0), **drawn)
         compared[name] = schema.BaselineComparison(
             value=ratio(right, run, table.group, **drawn),
@@ -272,7 +304,7 @@ def against_baselines(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> dict[str
     return compared
 
 
-def recommended(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> schema.RecommendedSize | None:
+def recommended(table: JudgmentTable, **drawn: Unpack[Bootstrap]) -> schema.RecommendedSize | None:
     """How many comparisons, clustered like these, a paired comparison with another judge needs."""
     if not table.size.size:
         return None
@@ -304,7 +336,7 @@ def comparisons_needed(accuracy: float, design: float = 1.0) -> int:
     return math.ceil(_ALLOWANCE * design * reach**2 * spread / DIFFERENCE**2)
 
 
-def calibration(table: ScoreTable, pairs: GoldPairs, scale: Scale, *, seed: int) -> schema.Calibration | None:
+def calibration(table: JudgmentTable, scale: Scale, *, seed: int) -> schema.Calibration | None:
     """The calibration of the verdicts on gold pairs; None if margins have no meaning, or no pair was judged.
 
     The confidence in a verdict is the probability, 0.5 to 1, that its margin expresses. For logits that is
@@ -318,7 +350,7 @@ def calibration(table: ScoreTable, pairs: GoldPairs, scale: Scale, *, seed: int)
     above its `high` is more than chance. Simulated pairs are independent; those of one group are not, which can raise
     the error further.
     """
-    margin = _vote_shares(table) if scale == "verdict" else pairs.margin
+    margin = _vote_shares(table) if scale == "verdict" else table.pairs.margin
     judged = np.isfinite(margin)
     if scale == "none" or not judged.any():
         return None
@@ -369,17 +401,18 @@ def fitted_temperature(margin: FloatArray) -> float:
     return size * float(np.exp(minimize_scalar(loss, bounds=(-reach, reach), method="bounded").x))
 
 
-def _vote_shares(table: ScoreTable) -> FloatArray:
+def _vote_shares(table: JudgmentTable) -> FloatArray:
     """For each gold pair, the share of votes for the better response less that for the worse."""
-    shares = []
-    for record in table.records:
+    shares = array("d")
+    for by_order, ranks in zip(trials_by_order(table), table.ranks, strict=True):
         orders = [
-            [found for trial in votes if (found := to_scores(trial))] for votes in by_order(record.trials)
+            [values for number in votes if (values := table.trial.values[number])]
+            for votes in by_order.values()
         ]
-        for better, worse in ordered_pairs(record.ranks or ()):
+        for better, worse in ordered_pairs(ranks):
             signs = [[(p[better] > p[worse]) - (p[better] < p[worse]) for p in v] for v in orders]
             shares.append(sum(sum(s) / len(s) for s in signs) / len(signs) if all(signs) else np.nan)
-    return np.array(shares, np.float64)
+    return np.array(shares)
 
 
 def _bins(confidence: FloatArray) -> IntArray:

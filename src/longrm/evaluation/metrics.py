@@ -12,13 +12,14 @@ import numpy as np
 
 from longrm.errors import ConfigError
 from longrm.evaluation.table import (
+    JudgmentTable,
     Measure,
     RankedSample,
     RatioSample,
     Sample,
-    ScoreTable,
     ordered_pairs,
     tie_blocks,
+    top1_credit,
 )
 
 SHARE = (0.0, 1.0)
@@ -43,38 +44,27 @@ class EvaluationMetric:
         """Whether it is shown in percent."""
         return self.span == SHARE
 
-    def sample(self, table: ScoreTable) -> Sample:
+    def sample(self, table: JudgmentTable) -> Sample:
         """Its sample of a table."""
         return table.sample(self.measure)
 
-    def credits(self, table: ScoreTable, *, by_chance: bool = False) -> RatioSample:
+    def credits(self, table: JudgmentTable, *, by_chance: bool = False) -> RatioSample:
         """The same for a metric that is a mean of credits; `by_chance`: those of a random order."""
         sample = table.sample(self.measure, by_chance=by_chance)
         assert isinstance(sample, RatioSample), "an AUC is not a mean of credits"
         return sample
 
-    def chance_on(self, table: ScoreTable) -> float:
+    def chance_on(self, table: JudgmentTable) -> float:
         """Its value for a random order, which is that of a tie."""
         return table.sample(self.measure, by_chance=True).value
 
 
-def pair_accuracy(table: ScoreTable) -> RatioSample:
+def pair_accuracy(table: JudgmentTable) -> RatioSample:
     """The gold pairs in the right order, ties counting half, out of all gold pairs."""
-    earned, pairs = [], []
-    for values, ranks in zip(table.values, table.ranks, strict=True):
-        gold = ordered_pairs(ranks)
-        pairs.append(len(gold))
-        earned.append(
-            sum((values[i] > values[j]) + (values[i] == values[j]) / 2 for i, j in gold) if values else 0
-        )
-    return RatioSample(np.array(earned, np.float64), np.array(pairs, np.float64))
-
-
-def top1_credit(values: Sequence[float], ranks: Sequence[int]) -> float:
-    """The probability that the response judged best, ties broken at random, is a best one."""
-    best, highest = min(ranks), max(values)
-    top = [rank for value, rank in zip(values, ranks, strict=True) if value == highest]
-    return sum(rank == best for rank in top) / len(top)
+    pairs, rows = table.pairs, len(table)
+    return RatioSample(
+        np.bincount(pairs.row, pairs.right, rows), np.bincount(pairs.row, minlength=rows).astype(np.float64)
+    )
 
 
 def exact_order_credit(values: Sequence[float], ranks: Sequence[int]) -> float:
@@ -110,33 +100,22 @@ def kendall_tau_credit(values: Sequence[float], ranks: Sequence[int]) -> float:
     return surplus / math.sqrt(len(pairs) * judged_pairs) if judged_pairs else 0.0
 
 
-def auc_margin(table: ScoreTable) -> RankedSample:
+def auc_margin(table: JudgmentTable) -> RankedSample:
     """The margin of every gold-ordered pair against its negative; rows without scores are left out."""
-    margins = [
-        (row, values[i] - values[j])
-        for row, (values, gold) in enumerate(zip(table.scores, table.ranks, strict=True))
-        if values
-        for i, j in ordered_pairs(gold)
-    ]
-    row, margin = np.array([r for r, _ in margins], np.int64), np.array([m for _, m in margins], np.float64)
+    used = table.has_scores[table.pairs.row]
+    row, margin = table.pairs.row[used], table.pairs.margin[used]
     positive = np.arange(2 * row.size) < row.size
     return RankedSample(
-        np.concatenate([margin, -margin]), np.tile(row, 2), positive, len(table.ranks), mirrored=True
+        np.concatenate([margin, -margin]), np.tile(row, 2), positive, len(table), mirrored=True
     )
 
 
-def auc_pooled(table: ScoreTable) -> RankedSample:
+def auc_pooled(table: JudgmentTable) -> RankedSample:
     """Scores of the responses that gold ranks best against all others; rows without scores are left out."""
-    scores: list[float] = []
-    rows: list[int] = []
-    best: list[bool] = []
-    for row, (values, gold) in enumerate(zip(table.scores, table.ranks, strict=True)):
-        scores += values
-        rows += [row] * len(values)
-        best += [rank == min(gold) for rank in gold] if values else []
-    return RankedSample(
-        np.array(scores, np.float64), np.array(rows, np.int64), np.array(best, np.bool_), len(table.ranks)
-    )
+    rows = np.flatnonzero(table.has_scores)
+    scores, ranks = table.values.take(rows), table.ranks.take(rows)
+    best = np.minimum.reduceat(ranks.flat, np.cumsum(ranks.size) - ranks.size) if rows.size else ranks.flat
+    return RankedSample(scores.flat, rows[scores.row], ranks.flat == best[ranks.row], len(table))
 
 
 PAIR_ACCURACY = EvaluationMetric(

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from longrm import reading
 from longrm.errors import RunError
 from longrm.evaluation.summary_schema import EvaluationSummary, RunSummary, load_summary
+from longrm.evaluation.table import JudgmentTable
 from longrm.runs.folder import CONFIG, SUMMARY, read_manifest
-from longrm.runs.logs import EXAMPLES, GOLD, Log, read_all, read_judgments
-from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
+from longrm.runs.judgments import Judgments
+from longrm.runs.logs import EXAMPLES, Log
+from longrm.runs.records import ExampleRecord
 
 if TYPE_CHECKING:  # pandas takes half a second to import
     import pandas as pd
@@ -83,14 +85,14 @@ class Run:
         return self.summary
 
     @cached_property
-    def judgments(self) -> Sequence[JudgmentRecord]:
+    def judgments(self) -> Judgments:
         """The judgments of an evaluation with their gold ranks, in the order of the benchmark."""
-        return read_judgments(self.path)
+        return Judgments(self.path)
 
     @cached_property
-    def gold(self) -> dict[str, GoldRecord]:
-        """The gold of an evaluation's comparisons, by id."""
-        return {gold.id: gold for gold in read_all(self.path / GOLD, GoldRecord)}
+    def table(self) -> JudgmentTable:
+        """The judgments as columns, in the same order."""
+        return JudgmentTable.of(self.judgments)
 
     @cached_property
     def examples(self) -> dict[str, ExampleRecord]:

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from longrm.evaluation.metrics import top1_credit
-from longrm.evaluation.table import FloatArray, is_scored, left_out
+from longrm.evaluation.table import FloatArray, is_scored, left_out, top1_credit
 from longrm.reward_models.trials import to_scores
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome, Scale, Trial, are_ratings, margin

@@ -86,7 +86,10 @@ def browser(models: Sequence[Model]) -> dict[str, Any] | None:
             continue
         folder = model.run.path
         # Without a digest (as in recorded judgments) a comparison is matched with none of another run.
-        digests[folder] = {name: gold.digest or str(folder) for name, gold in model.run.gold.items()}
+        judgments = model.run.judgments
+        digests[folder] = {
+            name: digest or str(folder) for name, digest in zip(judgments.ids, judgments.digests, strict=True)
+        }
         for record in model.run.judgments:
             key = record.id, digests[folder].get(record.id, str(folder))
             judged[key][labels.index(model.label)] = record

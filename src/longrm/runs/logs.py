@@ -107,15 +107,6 @@ def parts_of(path: Path) -> list[Path]:
     return sorted(path.parent.glob(f"{path.stem}{PART}*{path.suffix}"))
 
 
-def read_judgments(folder: Path) -> list[JudgmentRecord]:
-    """The last judgment of every comparison with its gold ranks, in the order of first judgment."""
-    ranks = {gold.id: gold.ranks for gold in read_all(folder / GOLD, GoldRecord)}
-    # A comparison that was judged again after an error has several records; its last one counts.
-    records = {record.id: record for record in read_all(folder / JUDGMENTS, JudgmentRecord)}
-    with reading(folder / JUDGMENTS, RunError):
-        return [dataclasses.replace(record, ranks=ranks.get(name)) for name, record in records.items()]
-
-
 def read_all(path: Path, record_type: type[LoggedRecord]) -> Iterator[LoggedRecord]:
     """The records of a log and of its parts."""
     for part in (path, *parts_of(path)):

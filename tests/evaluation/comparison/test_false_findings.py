@@ -6,7 +6,7 @@ from scipy import stats
 
 from longrm.evaluation.compare import compared_parts, holm
 from longrm.evaluation.metrics import PAIR_ACCURACY
-from longrm.evaluation.table import ScoreTable
+from longrm.evaluation.table import scored_table
 
 LENGTHS = (1024, 4096, 16384, 65536)
 
@@ -21,7 +21,7 @@ def findings(pairs, seed, groups, second=0.75):
     """Whether some length is found to differ: by what counts, and by McNemar's test as if all were independent."""
     rng = np.random.default_rng(seed)
     judges = (
-        ScoreTable(pairs(outcomes(rng, groups, 8, level), lengths=LENGTHS, per_group=8))
+        scored_table(pairs(outcomes(rng, groups, 8, level), lengths=LENGTHS, per_group=8))
         for level in (0.75, second)
     )
     parts = compared_parts(*judges, PAIR_ACCURACY, "by_length", seed=0, resamples=100).values()

@@ -13,7 +13,7 @@ from longrm.evaluation.metrics import (
     position_match_credit,
     top1_credit,
 )
-from longrm.evaluation.table import ScoreTable
+from longrm.evaluation.table import scored_table
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
 
@@ -78,7 +78,7 @@ def table_of(values, ranks):
         order=tuple(range(len(ranks))),
         scores=tuple(map(float, values)),
     )
-    return ScoreTable([record])
+    return scored_table([record])
 
 
 @pytest.mark.parametrize("ranks", GOLD_ORDERS)

@@ -127,4 +127,4 @@ def test_a_judgment_that_does_not_fit_its_gold_is_named(tmp_path):
     write(tmp_path / JUDGMENTS, [judgment("a", order=(0, 1), scores=(0.5, 1.0))])
     write(tmp_path / GOLD, [GoldRecord("a", (1, 2, 3))])
     with pytest.raises(RunError, match=r"judgments\.jsonl.*'?a'?"):
-        Judgments(tmp_path)
+        list(Judgments(tmp_path))

@@ -322,15 +322,15 @@ def _shared(first: Run, second: Run) -> tuple[IntArray, IntArray, dict[str, int]
         "only_in_first": len(names) - one.size,
         "only_in_second": len(other_names) - one.size,
     }
-    for reason, rows in (
+    for reason, applies in (
         ("gold_differs", ~np.array(same_gold, np.bool_)),
         ("without_gold", ~first.table.has_gold_order[one]),
         ("error_in_first", failed & ~failed_other),
         ("error_in_second", failed_other & ~failed),
         ("error_in_both", failed & failed_other),
     ):
-        reasons[reason] = int((left & rows).sum())
-        left &= ~rows
+        reasons[reason] = int((left & applies).sum())
+        left &= ~applies
     if not left.any():
         counted = ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in reasons.items() if n)
         advice = "evaluate both models on the same data with gold"

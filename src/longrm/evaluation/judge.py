@@ -4,7 +4,7 @@ import hashlib
 from collections import ChainMap, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
@@ -15,16 +15,18 @@ from longrm.evaluation.items import write_items
 from longrm.evaluation.results_csv import write_results
 from longrm.evaluation.summarize import summarize
 from longrm.evaluation.summary_schema import EvaluationSummary
+from longrm.evaluation.table import Verdict, verdict_of
 from longrm.evaluation.trials import JudgingSettings, TrialJudge
 from longrm.judging.judge_prompts import stated_answers
 from longrm.reward_models import RewardModel
 from longrm.reward_models.trials import to_scores
 from longrm.runs.folder import RunFolder
+from longrm.runs.judgments import Judgments
 from longrm.runs.logs import EXAMPLES, GOLD, JUDGMENTS, gold_record, to_line
 from longrm.runs.progress import Progress
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
 from longrm.runs.resumable import ResumableRun, Shard, Written, unique
-from longrm.types import Comparison, Outcome, margin, message_text
+from longrm.types import Comparison, Outcome, message_text
 
 # A batch is judged between two writes to the log: large enough for the model to share prefixes, small enough that a
 # killed run loses minutes at most.
@@ -33,19 +35,10 @@ _BATCH_CHARACTERS = 400_000
 LOGS: dict[str, type[Any]] = {EXAMPLES: ExampleRecord, GOLD: GoldRecord, JUDGMENTS: JudgmentRecord}
 """The logs of an evaluation, each with the type of its records, in the order in which they are written."""
 
-Verdict = Literal["right", "wrong", "tied", "no answer", "no gold"]
-"""How the response judged best compares with gold."""
-
 
 def verdict(record: JudgmentRecord) -> Verdict:
-    """Whether the response judged best is a best one; `tied` if a best one and another have the same score."""
-    values = to_scores(record)
-    if not values:
-        return "no answer"
-    lead = None if record.ranks is None else margin(values, record.ranks)
-    if lead is None:
-        return "no gold"
-    return "right" if lead > 0 else "tied" if lead == 0 else "wrong"
+    """How the response judged best compares with gold."""
+    return verdict_of(to_scores(record), record.ranks)
 
 
 def example_of(comparison: Comparison) -> ExampleRecord:
@@ -110,28 +103,29 @@ def finish(
         raise ConfigError(
             f"shard {shard} is empty: '{bench.name}' has {number} batches; omit this shard and merge the first {number}"
         )
-    records = {record.id: record for record in run.read(JUDGMENTS)}
-    if stale := records.keys() - ranks.keys():
+    judged = Judgments(folder.path)
+    names = set(judged.ids)
+    if stale := names - ranks.keys():
         raise DataError(
             f"'{bench.name}' no longer has {len(stale)} comparisons of the run, such as '{min(stale)}'; choose "
             "another --out"
         )
-    if lost := ranks.keys() - records.keys():
+    if lost := ranks.keys() - names:
         raise RunError(
             f"{len(lost)} judgments, such as that of '{min(lost)}', are missing: a part of the log was lost, or is not "
             "visible to this process; the same command judges them again"
         )
-    if all(record.outcome is Outcome.ERROR for record in records.values()):
-        first = next(iter(records.values()))
+    if all(record.outcome is Outcome.ERROR for record in judged):
+        first = judged[0]
         raise DataError(
             f"no comparison of '{bench.name}' could be judged; the first, '{first.id}': {first.detail}"
         )
-    judged = [replace(records[name], ranks=gold_ranks) for name, gold_ranks in ranks.items()]
-    sample = ExampleSample(judging.examples)
-    shown = [record.id for record in judged if sample.keeps(record)]
     # Comparisons that were retried after an error, or judged by another process, move to their place in the order.
-    for name in LOGS:
-        run.arrange(name, shown if name == EXAMPLES else ranks)
+    for name in (JUDGMENTS, GOLD):
+        run.arrange(name, ranks)
+    judged, sample = Judgments(folder.path), ExampleSample(judging.examples)
+    shown = [record.id for record in judged if sample.keeps(record)]
+    run.arrange(EXAMPLES, shown)
     if shard is not None:
         folder.record(shard=batches)
     if bench.reading is not None:

@@ -65,7 +65,7 @@ def outcome_rates(table: JudgmentTable, **drawn: Unpack[Bootstrap]) -> dict[Outc
     """The share of comparisons with each outcome."""
     every = np.ones(len(table))
     return {
-        outcome: ratio((table.outcome == code) * 1.0, every, table.group, **drawn)
+        outcome: ratio((table.outcome == code).astype(np.float64), every, table.group, **drawn)
         for code, outcome in enumerate(OUTCOMES)
     }
 
@@ -79,7 +79,8 @@ def failures(table: JudgmentTable, **drawn: Unpack[Bootstrap]) -> schema.Failure
 
     def trial_rate(occurred: Mask, possible: Mask) -> Estimate | None:
         row, n = table.trials.row, len(table)
-        return rate(np.bincount(row, occurred & possible, n), np.bincount(row, possible, n))
+        above, below = (np.bincount(row, hits, n) for hits in (occurred & possible, possible))
+        return rate(above.astype(np.float64), below.astype(np.float64))
 
     trial = table.trial
     outcome, contradicted = (column[table.trials.flat] for column in (trial.outcome, trial.contradicted))
@@ -87,7 +88,8 @@ def failures(table: JudgmentTable, **drawn: Unpack[Bootstrap]) -> schema.Failure
     return schema.FailureRates(
         format_missed=trial_rate(outcome != OUTCOMES.index(Outcome.ANSWERED), with_text),
         context_ignored=rate(
-            (table.context_check == "same") * 1.0, np.isin(table.context_check, ("same", "changed")) * 1.0
+            (table.context_check == "same").astype(np.float64),
+            np.isin(table.context_check, ("same", "changed")).astype(np.float64),
         ),
         contradicted=trial_rate(contradicted == 1, contradicted >= 0),
         criteria_against=rate(*table.criteria.astype(np.float64).T),
@@ -179,7 +181,7 @@ def solve_to_judge(table: JudgmentTable, **drawn: Unpack[Bootstrap]) -> schema.S
     if not any(outcomes):
         return None
     table = table.scored
-    known, right = (table.solved >= 0) * 1.0, (table.solved == 1) * 1.0
+    known, right = (mask.astype(np.float64) for mask in (table.solved >= 0, table.solved == 1))
     missed = right * (1 - TOP1.credits(table).total)
 
     def shares(rows: Mask) -> dict[str, Estimate]:
@@ -290,7 +292,7 @@ def against_baselines(
     earned = TOP1.credits(table).total
     compared = {}
     for name, credit in sorted(table.baselines.items()):
-        run = np.isfinite(credit) * 1.0
+        run = np.isfinite(credit).astype(np.float64)
         right = np.nan_to_num(credit)
         if not run.any():
             continue

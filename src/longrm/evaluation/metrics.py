@@ -62,9 +62,8 @@ class EvaluationMetric:
 def pair_accuracy(table: JudgmentTable) -> RatioSample:
     """The gold pairs in the right order, ties counting half, out of all gold pairs."""
     pairs, rows = table.pairs, len(table)
-    return RatioSample(
-        np.bincount(pairs.row, pairs.right, rows), np.bincount(pairs.row, minlength=rows).astype(np.float64)
-    )
+    earned, count = np.bincount(pairs.row, pairs.right, rows), np.bincount(pairs.row, minlength=rows)
+    return RatioSample(earned.astype(np.float64), count.astype(np.float64))
 
 
 def exact_order_credit(values: Sequence[float], ranks: Sequence[int]) -> float:

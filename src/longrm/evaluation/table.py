@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from itertools import combinations, groupby
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Literal, Self, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 from longrm.reward_models.trials import to_scores
 from longrm.runs.records import JudgmentRecord
-from longrm.types import Outcome
+from longrm.types import Outcome, margin
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -237,7 +237,8 @@ class _Growing:
     """A `Ragged` to append rows to."""
 
     def __init__(self, kind: str) -> None:
-        self.flat, self.size = array(kind), array("q")
+        self.flat: array[Any] = array(kind)
+        self.size = array("q")
 
     def append(self, row: Sequence[float]) -> None:
         self.flat.extend(row)
@@ -347,9 +348,10 @@ class JudgmentTable:
         rows = len(texts["id"])
         for column in baselines.values():
             column.extend([math.nan] * (rows - len(column)))
+        columns: dict[str, Any] = {name: np.array(column, np.object_) for name, column in texts.items()}
+        columns |= {name: np.array(column, np.int64) for name, column in numbers.items()}
         return cls(
-            **{name: np.array(column, np.object_) for name, column in texts.items()},
-            **{name: np.array(column, np.int64) for name, column in numbers.items()},
+            **columns,
             depth=np.array(depth),
             ranks=ranks.done(),
             values=values.done(),
@@ -511,6 +513,19 @@ def top1_credit(values: Sequence[float], ranks: Sequence[int]) -> float:
     best, highest = min(ranks), max(values)
     top = [rank for value, rank in zip(values, ranks, strict=True) if value == highest]
     return sum(rank == best for rank in top) / len(top)
+
+
+Verdict = Literal["right", "wrong", "tied", "no answer", "no gold"]
+
+
+def verdict_of(values: Sequence[float], ranks: Sequence[int] | None) -> Verdict:
+    """Whether the response judged best is a best one; `tied` if a best one and another have the same score."""
+    if not values:
+        return "no answer"
+    lead = margin(values, ranks) if ranks else None
+    if lead is None:
+        return "no gold"
+    return "right" if lead > 0 else "tied" if lead == 0 else "wrong"
 
 
 def ordered_pairs(ranks: Sequence[int]) -> list[tuple[int, int]]:

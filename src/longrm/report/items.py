@@ -7,6 +7,7 @@ several comparisons share is packed once.
 import base64
 import hashlib
 import json
+import math
 import re
 import zlib
 from bisect import bisect_left
@@ -17,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from longrm.attribution.records import ATTRIBUTIONS, AttributionRecord
-from longrm.evaluation.judge import verdict
 from longrm.evaluation.summary_schema import depth_bin
+from longrm.evaluation.table import OUTCOMES, verdict_of
 from longrm.jsonl import json_text
 from longrm.report.attribution import attribution_map
 from longrm.report.formatting import without_middle
 from longrm.report.load import Model
+from longrm.runs.judgments import Judgments
 from longrm.runs.logs import EXAMPLES, Log, text_digest
 from longrm.runs.records import ExampleRecord, JudgmentRecord
 from longrm.types import Message, Span, margin, text_of
@@ -80,19 +82,18 @@ def browser(models: Sequence[Model]) -> dict[str, Any] | None:
     """
     labels = list(dict.fromkeys(model.label for model in models))
     digests: dict[Path, dict[str, str]] = {}
-    judged: dict[ItemKey, dict[int, JudgmentRecord]] = defaultdict(dict)  # by the number of the model
+    # The model and the row of its judgment, by the number of the label
+    judged: dict[ItemKey, dict[int, tuple[Model, int]]] = defaultdict(dict)
     for model in models:
         if model.run is None:
             continue
-        folder = model.run.path
+        judgments, folder, number = model.run.judgments, model.run.path, labels.index(model.label)
         # Without a digest (as in recorded judgments) a comparison is matched with none of another run.
-        judgments = model.run.judgments
         digests[folder] = {
             name: digest or str(folder) for name, digest in zip(judgments.ids, judgments.digests, strict=True)
         }
-        for record in model.run.judgments:
-            key = record.id, digests[folder].get(record.id, str(folder))
-            judged[key][labels.index(model.label)] = record
+        for row, name in enumerate(judgments.ids):
+            judged[name, digests[folder][name]][number] = model, row
     if not judged:
         return None
 
@@ -106,52 +107,75 @@ def browser(models: Sequence[Model]) -> dict[str, Any] | None:
         chunk = None
         if not full:  # after the first one that does not fit, packing the rest of a long run would be in vain
             try:
-                chunk = chunks.add(json_text(_opened(example, judged[key], explained.get(key, ()), chunks)))
+                records = {number: _judgments(model)[row] for number, (model, row) in judged[key].items()}
+                chunk = chunks.add(json_text(_opened(example, records, explained.get(key, ()), chunks)))
             except PageFullError:
                 full = True
         kept[key] = _searched_words(example), chunk
 
-    # What the list shows, filters and sorts by.
-    rows, lost, times = [], 0, Counter[str]()
-    for key, records in judged.items():
-        first = next(iter(records.values()))
-        times[first.id] += 1
-        words, chunk = kept.get(key, ("", None))
-        results = {}
-        for number, record in records.items():
-            result, lead = verdict(record), None
-            if record.scores and record.ranks and result not in ("no answer", "no gold"):
-                lead = margin(record.scores, record.ranks)
-            results[number] = [result, record.outcome.replace("_", " "), lead]
-        lost += key not in kept and any(result not in ("right", "no gold") for result, *_ in results.values())
-        rows.append(
-            {
-                "key": first.id if times[first.id] == 1 else f"{first.id}~{times[first.id]}",
-                "length": first.length,
-                "depth": first.depth,
-                "place": "" if first.depth is None else depth_bin(first.depth),
-                "task": first.task,
-                "subtype": first.subtype,
-                "size": len(first.order or first.ranks or first.scores),
-                "chunk": chunk,
-                "kept": key in kept,
-                "words": words,
-                "explained": [number for number, _, _ in explained.get(key, ())],
-                "judged": results,
-            }
-        )
+    # The index: what the list shows, filters and sorts by. Compressed row by row, as a million rows are 300 MB of JSON.
     styles = {model.label: model.style.name for model in models}
-    index = {"models": [{"label": label, "style": styles[label]} for label in labels], "items": rows}
+    shown = [{"label": label, "style": styles[label]} for label in labels]
+    packer, separator = zlib.compressobj(3), f'{{"models": {json_text(shown)}, "items": ['
+    index, lost, times = bytearray(), 0, Counter[str]()
+    for key, places in judged.items():
+        results = {number: _result(model, row) for number, (model, row) in places.items()}
+        lost += key not in kept and any(result not in ("right", "no gold") for result, *_ in results.values())
+        times[key[0]] += 1
+        words, chunk = kept.get(key, ("", None))
+        item = {
+            "key": key[0] if times[key[0]] == 1 else f"{key[0]}~{times[key[0]]}",
+            **_described(*next(iter(places.values()))),
+            "chunk": chunk,
+            "kept": key in kept,
+            "words": words,
+            "explained": [number for number, _, _ in explained.get(key, ())],
+            "judged": results,
+        }
+        index += packer.compress(f"{separator}{json_text(item)}".encode())
+        separator = ", "
+    index += packer.compress(b"]}") + packer.flush()
     opens = sum(chunk is not None for _, chunk in kept.values())
     return {
         "index": len(chunks.packed),
-        "chunks": [*chunks.packed, deflated(json_text(index))],  # the index even in a full page
+        "chunks": [*chunks.packed, base64.b64encode(index).decode()],  # the index even in a full page
         "judged": len(judged),
         "kept": opens,
         "left_out": len(kept) - opens,
         "lost": lost,
         "unmatched": sum(len(found) for key, found in explained.items() if key not in judged),
     }
+
+
+def _judgments(model: Model) -> Judgments:
+    assert model.run is not None, "it has a row"
+    return model.run.judgments
+
+
+def _described(model: Model, row: int) -> dict[str, Any]:
+    """What the list shows of a comparison that is the same for all models."""
+    assert model.run is not None, "it has a row"
+    table = model.run.table
+    length, depth = int(table.length[row]), float(table.depth[row])
+    return {
+        "length": None if length < 0 else length,
+        "depth": None if math.isnan(depth) else depth,
+        "place": "" if math.isnan(depth) else depth_bin(depth),
+        "task": table.task[row],
+        "subtype": table.subtype[row],
+        "size": len(table.trial.orders[table.trial.order[table.trials[row][0]]]) or len(table.ranks[row]),
+    }
+
+
+def _result(model: Model, row: int) -> tuple[str, str, float | None]:
+    """How a model judged a comparison: the verdict, the outcome, and the lead of the best response by gold."""
+    assert model.run is not None, "it has a row"
+    table, ranks = model.run.table, model.run.judgments.ranks[row]
+    values = table.values[row]
+    result = verdict_of(values, ranks)
+    has_lead = table.has_scores[row] and result not in ("no answer", "no gold")
+    lead = margin(values, ranks or ()) if has_lead else None
+    return result, OUTCOMES[table.outcome[row]].replace("_", " "), lead
 
 
 def _examples(

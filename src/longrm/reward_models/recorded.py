@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
@@ -23,7 +24,7 @@ from longrm.runs.records import GoldRecord, JudgmentRecord
 from longrm.types import Judgment, Outcome, Query, Scale, Trial
 
 _Row = TypeVar("_Row")
-_Trials = dict[str, tuple[Trial, ...]]
+_Trials = Mapping[str, tuple[Trial, ...]]
 
 
 class RecordedRewardModel(RewardModel):
@@ -99,25 +100,47 @@ class _Record(NamedTuple):
 # ---- Run folders ----
 
 
-def _from_run(files: Sequence[Path]) -> _Record:
-    (file,) = files
-    trials: _Trials = {}
-    for number, record in enumerate(Log(file, JudgmentRecord), start=1):
-        for trial in record.trials:
-            if trial.outcome is Outcome.ANSWERED and not (trial.scores or trial.ranking):
-                raise DataError(
-                    f"{file}, line {number}, field 'scores': needs one score or rank for each response"
-                )
+class _LoggedTrials(Mapping[str, tuple[Trial, ...]]):
+    """The trials of a run, read from its log when they are asked for: a million would take 2 GB."""
+
+    def __init__(self, file: Path) -> None:
+        self._log = Log(file, JudgmentRecord)
         # A comparison that was repeated after an error has several records; the last one counts.
-        trials[record.id] = tuple(
+        self._offsets: dict[str, int] = {}
+        for number, (offset, record) in enumerate(self._log.with_offsets(), start=1):
+            for trial in record.trials:
+                if trial.outcome is Outcome.ANSWERED and not (trial.scores or trial.ranking):
+                    raise DataError(
+                        f"{file}, line {number}, field 'scores': needs one score or rank for each response"
+                    )
+            self._offsets[record.id] = offset
+        self._cached = lru_cache(1024)(self._read)  # a comparison is asked for its orders, and for each trial
+
+    def __getitem__(self, name: str) -> tuple[Trial, ...]:
+        return self._cached(self._offsets[name])
+
+    def _read(self, offset: int) -> tuple[Trial, ...]:
+        (record,) = self._log.at([offset])
+        return tuple(
             replace(trial, prompt_tokens=record.prompt_tokens, cut=record.cut) for trial in record.trials
         )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._offsets)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+
+def _from_run(files: Sequence[Path]) -> _Record:
+    (file,) = files
     summary = file.with_name("summary.json")
     scale: Scale = "none"
     if summary.exists():
         written = read_json(summary, DataError).get("scale", "none")
         scale = typed(TypeAdapter(Scale), written, f"{summary}, field 'scale'", DataError)
-    return _Record(trials, scale, {gold.id: gold.digest for gold in Log(file.with_name(GOLD), GoldRecord)})
+    digests = {gold.id: gold.digest for gold in Log(file.with_name(GOLD), GoldRecord)}
+    return _Record(_LoggedTrials(file), scale, digests)
 
 
 # ---- JudgeBench ----
@@ -148,7 +171,7 @@ class _JudgebenchRow(BaseModel):
 
 
 def _from_judgebench(files: Sequence[Path]) -> _Record:
-    trials: _Trials = {}
+    trials: dict[str, tuple[Trial, ...]] = {}
     scale: Scale = "logit"  # unless a judge wrote a verdict
     orders = 0
     for place, row in _rows(files[0], _JudgebenchRow):
@@ -198,7 +221,7 @@ class _JudgelrmRow(BaseModel):
 
 
 def _from_judgelrm(files: Sequence[Path]) -> _Record:
-    trials: _Trials = {}
+    trials: dict[str, tuple[Trial, ...]] = {}
     scale: Scale = "points"  # unless a verdict is known only from `result`
     for place, row in _rows(files[0], _JudgelrmRow):
         name, text = str(row.idx), row.output or ""
@@ -244,7 +267,7 @@ class _ReleaseRow(BaseModel):
 
 
 def _from_release(files: Sequence[Path]) -> _Record:
-    trials: _Trials = {}
+    trials: dict[str, tuple[Trial, ...]] = {}
     scale: Scale = "logit"  # unless a judge wrote a verdict
     for file in files:
         for number, (place, row) in enumerate(_rows(file, _ReleaseRow), start=1):
@@ -285,7 +308,7 @@ def _trial(recorded: str | Sequence[float], format: str, order: tuple[int, ...],
 
 def _from_scored(files: Sequence[Path]) -> _Record:
     """One trial per row, in the row's own order; what a difference of two scores means is not recorded."""
-    trials: _Trials = {}
+    trials: dict[str, tuple[Trial, ...]] = {}
     digests, models = {}, set[object]()
     for row in read_scored(read(files[0])):
         comparison = row.comparison

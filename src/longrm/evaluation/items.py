@@ -61,7 +61,7 @@ SCHEMA = pa.schema(
 """The columns; docs/runs.md describes them."""
 
 
-_BATCH = 65_536  # comparisons that are in memory at once
+_BATCH = 8192  # comparisons that are in memory at once, 8 KB each, and a row group
 
 
 def write_items(records: Iterable[JudgmentRecord], folder: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from longrm.evaluation.metrics import METRICS, EvaluationMetric
 from longrm.evaluation.summary_schema import summary_schema
-from longrm.evaluation.table import scored_table
+from longrm.evaluation.table import JudgmentTable, scored_table
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
 

@@ -130,7 +130,7 @@ class TrialJudge:
             )
         return records
 
-    def passes(self, batch: Sequence[Comparison]) -> None:
+    def skip(self, batch: Sequence[Comparison]) -> None:
         """Notes a batch that is not judged here: its contexts may be swapped into those of the next batch."""
         self._without_contexts(batch)
 

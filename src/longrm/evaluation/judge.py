@@ -202,7 +202,7 @@ def judge_comparisons(
                 for one in golds:
                     digest.update(to_line(one))
                 if number not in shard:
-                    judge.passes(batch)
+                    judge.skip(batch)
                     continue
             ranks.update((one.id, one.ranks) for one in golds)
             yield batch
@@ -221,7 +221,7 @@ def judge_comparisons(
         return {EXAMPLES: examples, GOLD: golds, JUDGMENTS: fresh}
 
     def skip(batch: Sequence[Comparison]) -> Written:
-        judge.passes(batch)
+        judge.skip(batch)
         return {EXAMPLES: sampled(batch, answered)}
 
     total = (bench.total or 0) if shard is None else 0

@@ -126,6 +126,7 @@ def run_attribution(
             [[comparison] for comparison in chosen],
             work,
             done,
+            skip=lambda batch: {EXAMPLES: list(map(example_of, batch))},
             progress=lambda count: progress("attribute", len(chosen) - len(left) + count, len(chosen)),
         )
         run.arrange(ATTRIBUTIONS, [comparison.id for comparison in chosen])

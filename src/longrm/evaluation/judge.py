@@ -222,7 +222,8 @@ def judge_comparisons(
 
     def skip(batch: Sequence[Comparison]) -> Written:
         judge.skip(batch)
-        return {EXAMPLES: sampled(batch, answered)}
+        # Also gold that a power cut took away: logs are not synced.
+        return {EXAMPLES: sampled(batch, answered), GOLD: [one for one in golds if one.id in answered]}
 
     total = (bench.total or 0) if shard is None else 0
     model.on_progress = run.report

@@ -14,7 +14,6 @@ from longrm.errors import ConfigError, DataError, RunError
 from longrm.synthesis.recipes.judge_prompts import RECIPE, synthesize
 from longrm.types import Comparison, text_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
-from tests.kills import Killed, killed_after
 
 CELLS = [{"lengths": [128], "groups": 3, "per_group": 2}, {"lengths": [256], "groups": 2, "per_group": 2}]
 
@@ -177,27 +176,6 @@ def test_worlds_are_drawn_with_another_seed_than_evaluations_use(tmp_path):
 
     assert not any(seen("out"))
     assert all(seen("same"))
-
-
-def test_a_killed_run_ends_with_the_same_bytes(pairs, tmp_path):
-    settings = {"source": f"file:{pairs}", "batch": 2}
-    run(tmp_path / "whole", **settings)
-
-    def contents(name):
-        folder = tmp_path / name
-        return {file.name: file.read_bytes() for file in [*folder.glob("rows/*"), folder / "ledger.jsonl"]}
-
-    kills = 0
-    for changes in range(3, 60, 7):
-        out = tmp_path / f"killed-{changes}"
-        try:
-            with killed_after(changes, out):
-                run(out, **settings)
-        except Killed:
-            kills += 1
-        run(out, **settings)
-        assert contents(out.name) == contents("whole"), changes
-    assert kills >= 3
 
 
 def test_a_template_is_for_one_format_and_part_of_the_run(pairs, tmp_path):

@@ -14,7 +14,6 @@ from longrm.synthesis.models import TaskRequest
 from longrm.synthesis.pipeline import nested
 from longrm.synthesis.recipes import rationales
 from longrm.synthesis.recipes.rationales import RECIPE, with_names_swapped, without_winner
-from longrm.synthesis.simulated import SimulatedModel
 from longrm.types import Comparison, Outcome, as_messages, message_text, text_of
 
 from ..sources import completion_of
@@ -164,10 +163,6 @@ def test_pairs_without_a_label_get_one_that_does_not_depend_on_the_order():
         made(Scripted(), labeler={"model": "simulated:0"})
 
 
-class Killed(Exception):
-    pass
-
-
 @pytest.fixture
 def pairs(tmp_path):
     path, words = tmp_path / "pairs.jsonl", [f"w{number}" for number in range(40)]
@@ -185,9 +180,7 @@ def pairs(tmp_path):
     return path
 
 
-def test_of_simulated_analyses_the_known_share_is_kept_and_a_killed_run_ends_alike(
-    pairs, tmp_path, monkeypatch
-):
+def test_of_simulated_analyses_the_known_share_is_kept(pairs, tmp_path):
     settings = {"preferences": {"path": str(pairs)}, "writer": {"model": "simulated:0.25"}, "batch": 8}
     recipe = RECIPE.resolve(None, settings)
     manifest = rationales.synthesize(recipe, tmp_path / "out")
@@ -199,22 +192,6 @@ def test_of_simulated_analyses_the_known_share_is_kept_and_a_killed_run_ends_ali
     assert len(found) == 2 * check["kept"] == len({one.id for one in found})
     verdicts = [text_of(one.completion)[-3] for one in found]
     assert verdicts.count("A") == verdicts.count("B")
-
-    ask, calls = SimulatedModel.ask, iter(range(1000))
-
-    async def killed(self, requests):
-        if next(calls) == 77:
-            raise Killed
-        return await ask(self, requests)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SimulatedModel, "ask", killed)
-        with pytest.raises(Killed):
-            rationales.synthesize(recipe, tmp_path / "killed")
-    assert 0 < len((tmp_path / "killed" / "ledger.jsonl").read_text().splitlines()) < 200
-    rationales.synthesize(recipe, tmp_path / "killed")
-    for file in ("ledger.jsonl", "rows/rows.jsonl"):
-        assert (tmp_path / "killed" / file).read_bytes() == (tmp_path / "out" / file).read_bytes()
 
 
 def test_a_simulated_checker_with_an_error_rate_is_refused():

@@ -52,7 +52,6 @@ class EmbedRecipe(ComparisonRecipe):
             never are.
         tokenizer: "words", "approximate", or the tokenizer's file, folder or Hub id of the model that will be trained.
         max_prompt: Skip comparisons whose conversation has more tokens.
-        max_response: Skip comparisons with a response of more tokens.
     """
 
     lengths: Lengths = (4096,)
@@ -62,7 +61,6 @@ class EmbedRecipe(ComparisonRecipe):
     answered: float = Field(0.0, ge=0.0, le=1.0)
     tokenizer: str = "approximate"
     max_prompt: int | None = Field(None, ge=1)
-    max_response: int | None = Field(None, ge=1)
 
 
 RECIPE = EmbedRecipe
@@ -171,11 +169,6 @@ class Inboxes:
             return "has_tools"  # an inbox cannot show them
         if recipe.max_prompt is not None and conversation.tokens > recipe.max_prompt:
             return "prompt_too_long"
-        if recipe.max_response is not None and any(
-            self._tokenizer.count(text_of(response)) > recipe.max_response
-            for response in comparison.responses
-        ):
-            return "response_too_long"
         return ""
 
     def plan(self) -> list[Question]:

@@ -116,11 +116,14 @@ class ResumableRun:
         """Reports progress; `share` of the batch in progress is done."""
         self._progress(self._finished + int(share * self._pending))
 
-    def arrange(self, name: str, keys: Iterable[Any]) -> None:
-        """Rewrites a log in one step: the last record of every key, in this order; keys without one are skipped."""
+    def arrange(self, name: str, keys: Iterable[Any] | None = None) -> None:
+        """Rewrites a log in one step: the last record of every key, in this order; keys without one are skipped.
+
+        Without `keys` all are sorted.
+        """
         logged = [(self._key(record), offset) for offset, record in self.read(name).with_offsets()]
         last = dict(logged)
-        ordered = [(key, last[key]) for key in keys if key in last]
+        ordered = [(key, last[key]) for key in (sorted(last) if keys is None else keys) if key in last]
         if ordered == logged:
             return
         path = self._folder / name

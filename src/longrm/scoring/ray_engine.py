@@ -16,7 +16,7 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from longrm.errors import ConfigError, LongRMError, RunError, first_line, import
 from longrm.types import Outcome
 
 if TYPE_CHECKING:
-    from longrm.scoring.scored_file import RowScores, ScoreBatch, ScoreRecord, ScoreSettings
+    from longrm.scoring.scored_file import ScoreBatch, ScoreRecord, ScoreSettings
 
 # Batches travel to a worker together up to this size, some 16,000 tokens of text: Ray takes about 30 ms for a block,
 # and a killed run loses one for each worker.
@@ -46,7 +46,7 @@ def scored_by_ray(
     model: str,
     settings: "ScoreSettings",
     reading: ComparisonReader,
-    scores: "RowScores",
+    done: Set[int],
     batches: "Callable[[Iterable[Any]], Iterator[ScoreBatch]]",
     score: "Callable[[ScoreBatch, reward_models.RewardModel], list[ScoreRecord]]",
     record: "type[ScoreRecord]",
@@ -75,7 +75,7 @@ def scored_by_ray(
         home = os.getcwd()
         read = ray.data.from_items([0]).map_batches(
             _read,
-            fn_kwargs={"batches": batches, "reading": reading, "done": bytes(scores.done), "home": home},
+            fn_kwargs={"batches": batches, "reading": reading, "done": done, "home": home},
             num_cpus=0,  # the workers may use all there are
             label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},
         )
@@ -112,14 +112,14 @@ def _read(
     *,
     batches: "Callable[[Iterable[Any]], Iterator[ScoreBatch]]",
     reading: ComparisonReader,
-    done: bytes,
+    done: Set[int],
     home: str,
 ) -> Iterator[dict[str, Any]]:
     """Streams the batches that have a row without scores."""
     _enter(home)
     try:
         for batch in batches(reading):
-            if not all(number < len(done) and done[number] for number, _ in batch):
+            if not all(number in done for number, _ in batch):
                 yield {"batch": [pickle.dumps(batch)]}
     except LongRMError as error:  # raised here, it would arrive as a text of Ray's
         yield {"batch": [pickle.dumps(error)]}

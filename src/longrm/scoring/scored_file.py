@@ -2,12 +2,11 @@
 
 import logging
 import os
-from array import array
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import islice, tee
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -25,7 +24,6 @@ from longrm.reading import STDIN_COPY, short
 from longrm.reward_models import JudgeSettings, ModelSettings, RewardModel
 from longrm.reward_models.trials import to_scores
 from longrm.runs.folder import CACHE, RunFolder, claimed_once
-from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.resumable import ResumableRun, Written
 from longrm.runs.scratch import discard
@@ -147,22 +145,23 @@ def score_file(
     partial = out.with_name(out.name + ".partial")
     with claimed_once(RunFolder(partial, "scoring", settings), workers) as folder:
         run = ResumableRun(folder.path, {SCORES_LOG: ScoreRecord}, workers, key="number")
-        scores = RowScores(run.read(SCORES_LOG))
-        before = sum(scores.done)
+        # A row that ended in an error is scored again.
+        done = {record.number for record in run.read(SCORES_LOG) if record.outcome is not Outcome.ERROR}
         if grouped and workers.is_main_process:
-            _log_budget(settings.judge.group, reading, scores)
-        some, work = _scoring(model, settings, reading, scores, folder, workers, run)
+            _log_budget(settings.judge.group, reading, done)
+        some, work = _scoring(model, settings, reading, done, folder, workers, run)
         with closing(some):
-            done = run.run(
-                some, work, {SCORES_LOG: scores}, progress=lambda rows: progress("scoring", before + rows, 0)
+            new = run.run(
+                some, work, {SCORES_LOG: done}, progress=lambda rows: progress("scoring", len(done) + rows, 0)
             )
         if not workers.is_main_process:
             return None
-        progress("scoring", before + done, before + done)
+        progress("scoring", len(done) + new, len(done) + new)
+        run.arrange(SCORES_LOG)
         counts = RowCounts(reading.format)
         write_selected(
             out,
-            _scored_rows(reading, RowScores(run.read(SCORES_LOG)), column, by, grouped, counts),
+            _scored_rows(reading, iter(run.read(SCORES_LOG)), column, by, grouped, counts),
             select,
             counts,
         )
@@ -242,47 +241,11 @@ def score(batch: Sequence[NumberedQuery], model: RewardModel) -> list[ScoreRecor
     ]
 
 
-class RowScores:
-    """A log of scores by row number. Scores stay on disk: a row takes nine bytes of memory.
-
-    Attributes:
-        done: For every row number from 0, whether the row needs no scoring: 1 or 0. A row that ended in an error is in
-            the log but not done: the next run tries it again.
-    """
-
-    def __init__(self, log: Log[ScoreRecord]) -> None:
-        self._log = log
-        self._offsets = array("q")
-        self.done = bytearray()
-        for offset, record in self._log.with_offsets():
-            new = max(0, record.number + 1 - len(self.done))
-            self._offsets.extend([-1] * new)
-            self.done.extend(bytes(new))
-            self._offsets[record.number] = offset  # the last record of a row counts
-            self.done[record.number] = record.outcome is not Outcome.ERROR
-
-    def __contains__(self, number: Any) -> bool:
-        return number < len(self.done) and bool(self.done[number])
-
-    def join(self, rows: Iterable[ComparisonRow]) -> Iterator[tuple[ComparisonRow, ScoreRecord]]:
-        """The rows with their records."""
-
-        def offset(row: ComparisonRow) -> int:
-            if row.number >= len(self._offsets) or self._offsets[row.number] < 0:
-                raise DataError(
-                    f"{row.place}: no score, because the data has changed since; rerun the same command"
-                )
-            return self._offsets[row.number]
-
-        mine, theirs = tee(rows)
-        return zip(mine, self._log.at(map(offset, theirs)), strict=True)
-
-
 def _scoring(
     model_name: str,
     settings: ScoreSettings,
     reading: ComparisonReader,
-    scores: RowScores,
+    done: Set[int],
     folder: RunFolder,
     workers: WorkerGroup,
     run: ResumableRun,
@@ -294,7 +257,7 @@ def _scoring(
         pinned = reward_models.pinned(model_name)
         if pinned != model_name:
             folder.record(model={"commit": pinned.rpartition("@")[2]})
-        scored = scored_by_ray(pinned, settings, reading, scores, batches, score, ScoreRecord)
+        scored = scored_by_ray(pinned, settings, reading, done, batches, score, ScoreRecord)
         return scored, lambda records: {SCORES_LOG: records}
     remote = settings.remote.cached_in(folder.path / CACHE)  # a continued run does not pay twice
     model = reward_models.load(
@@ -306,14 +269,14 @@ def _scoring(
     return batches(reading), lambda batch: {SCORES_LOG: score(batch, model)}
 
 
-def _log_budget(group: str, reading: ComparisonReader, scores: RowScores) -> None:
+def _log_budget(group: str, reading: ComparisonReader, done: Set[int]) -> None:
     """Logs how many verdicts the rows that are not done cost."""
     from longrm.reward_models.groups import verdicts_asked
 
     sizes = [
         len(query.responses)
         for batch in batches(reading)
-        if any(number not in scores for number, _ in batch)  # all rows of such a batch are scored again
+        if any(number not in done for number, _ in batch)  # all rows of such a batch are scored again
         for _, query in batch
     ]
     verdicts = sum(verdicts_asked(group, size) for size in sizes)
@@ -329,10 +292,21 @@ def _log_budget(group: str, reading: ComparisonReader, scores: RowScores) -> Non
 
 
 def _scored_rows(
-    reading: ComparisonReader, scores: RowScores, column: str, by: str, grouped: bool, counts: RowCounts
+    reading: ComparisonReader,
+    records: Iterator[ScoreRecord],
+    column: str,
+    by: str,
+    grouped: bool,
+    counts: RowCounts,
 ) -> Iterator[ScoredRow]:
     """The rows with columns for scores, outcome and model and, with `judge.group`, for standard errors."""
-    for row, record in scores.join(reading):
+    for row in reading:
+        # Records of rows that are gone are passed over.
+        record = next((one for one in records if one.number >= row.number), None)
+        if record is None or record.number != row.number:
+            raise DataError(
+                f"{row.place}: no score, because the data has changed since; rerun the same command"
+            )
         outcome, values = str(record.outcome), None
         counts.outcomes[outcome] += 1
         if record.outcome is Outcome.ANSWERED:

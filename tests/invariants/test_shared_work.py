@@ -1,8 +1,6 @@
 """Processes (threads here) that share an evaluation or a file of scores write what one process would have written."""
 
 import json
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -16,6 +14,7 @@ from longrm.runs.resumable import ResumableRun
 from longrm.runs.workers import WorkerGroup
 from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.worlds import WorldPlan, generate, words_tokenizer
+from tests.workers import together
 
 COUNT = 3
 LOGS = ("judgments.jsonl", "gold.jsonl", "examples.jsonl", "results.csv", "items.parquet", "summary.json")
@@ -23,50 +22,6 @@ LOGS = ("judgments.jsonl", "gold.jsonl", "examples.jsonl", "results.csv", "items
 
 # A killed thread leaves its generators to the garbage collector, which complains about them.
 KILLED = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-class Thread(WorkerGroup):
-    """A thread in the role of one of several processes; all threads share the dictionary `group`."""
-
-    def __init__(self, rank, group):
-        super().__init__(rank, COUNT)
-        self._group = group
-        self._piece = -1
-
-    def wait(self):
-        self._group["barrier"].wait(timeout=60)
-
-    def takes(self, piece):
-        with self._group["lock"]:
-            while self._piece < piece:
-                self._piece = self._group["pieces"]
-                self._group["pieces"] += 1
-        return self._piece == piece
-
-    def add_done(self, count):
-        with self._group["lock"]:
-            self._group["done"] += count
-            return self._group["done"]
-
-
-def together(work):
-    """Calls `work` in every thread of a group; returns all results, or raises the first error."""
-    group = {"barrier": threading.Barrier(COUNT), "lock": threading.Lock(), "pieces": 0, "done": 0}
-
-    def one(rank):
-        try:
-            return work(Thread(rank, group))
-        except BaseException:
-            group["barrier"].abort()
-            raise
-
-    with ThreadPoolExecutor(COUNT) as pool:
-        futures = [pool.submit(one, rank) for rank in range(COUNT)]
-    errors = [future.exception() for future in futures if future.exception()]
-    for error in errors:
-        if not isinstance(error, threading.BrokenBarrierError):
-            raise error
-    return [future.result() for future in futures]
 
 
 class Killed(Exception):

@@ -1,8 +1,6 @@
 """A run killed at any moment, by any number of processes, ends with the records of one that was never killed."""
 
 import json
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from unittest.mock import patch
 
@@ -11,8 +9,8 @@ import pytest
 from longrm.errors import ConfigError, DataError, RunError
 from longrm.runs.logs import Log
 from longrm.runs.resumable import ResumableRun, Shard, merged, unique
-from longrm.runs.workers import WorkerGroup
 from tests.kills import Killed, killed_everywhere
+from tests.workers import together
 
 NAMES = [f"n{number}" for number in range(11)]
 SIZE = 3  # inputs of a batch
@@ -84,34 +82,14 @@ def whole(tmp_path):
     return logs(tmp_path / "whole")
 
 
-class Process(WorkerGroup):
-    """A thread in the role of a process; they take batches in turn."""
-
-    def __init__(self, rank, group):
-        super().__init__(rank, group.parties)
-        self._barrier = group
-
-    def wait(self):
-        self._barrier.wait(timeout=60)
-
-    def takes(self, piece):
-        return piece % self.count == self.rank
-
-
-def together(folder, *works):
-    """One process for each work; returns the errors."""
-    barrier = threading.Barrier(len(works))
-
-    def one(rank):
-        try:
-            perform(folder, works[rank], Process(rank, barrier))
-        except BaseException as error:
-            barrier.abort()
-            return error
-
-    folder.mkdir(exist_ok=True)
-    with ThreadPoolExecutor(len(works)) as pool:
-        return [*filter(None, pool.map(one, range(len(works))))]
+def perform_again(folder, count):
+    """Continues a run alone or with others; returns what they worked on, in no order."""
+    works = [Work() for _ in range(count)]
+    if count == 1:
+        perform(folder, works[0])
+    else:
+        together(lambda worker: perform(folder, works[worker.rank], worker), count)
+    return [name for work in works for name in work.seen]
 
 
 def test_it_works_on_every_input_once_and_reports_what_is_done(tmp_path):
@@ -130,26 +108,19 @@ def test_it_works_on_every_input_once_and_reports_what_is_done(tmp_path):
 def test_killed_in_any_batch_it_continues_alone_or_with_others(tmp_path, whole, at, then):
     with pytest.raises(Killed):
         perform(tmp_path / "cut", Work(dies_at=at))
-    rest = [Work() for _ in range(then)]
-    if then == 1:
-        perform(tmp_path / "cut", *rest)
-    else:
-        assert not together(tmp_path / "cut", *rest)
+    rest = perform_again(tmp_path / "cut", then)
     assert logs(tmp_path / "cut") == whole
     number = NAMES.index(at)
-    assert sorted(name for work in rest for name in work.seen) == sorted(NAMES[number - number % SIZE :])
+    assert sorted(rest) == sorted(NAMES[number - number % SIZE :])
 
 
 @pytest.mark.parametrize("at", NAMES)
 @pytest.mark.parametrize("then", [1, 2])
 def test_several_of_which_one_is_killed_in_any_batch_are_continued_by_any_number(tmp_path, whole, at, then):
-    errors = together(tmp_path / "cut", *(Work(dies_at=at) for _ in range(3)))
-    assert any(isinstance(error, Killed) for error in errors)
-    rest = [Work() for _ in range(then)]
-    if then == 1:
-        perform(tmp_path / "cut", *rest)
-    else:
-        assert not together(tmp_path / "cut", *rest)
+    (tmp_path / "cut").mkdir()
+    with pytest.raises(Killed):
+        together(lambda worker: perform(tmp_path / "cut", Work(dies_at=at), worker))
+    perform_again(tmp_path / "cut", then)
     assert logs(tmp_path / "cut") == whole
     assert not list((tmp_path / "cut").glob("*part*"))
 
@@ -190,27 +161,20 @@ def test_killed_at_any_change_of_the_folder_it_ends_equal(tmp_path, whole):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_inputs_that_failed_are_tried_again_and_take_their_place(tmp_path, whole, count):
-    folder, failing = tmp_path / "run", ("n1", "n9")
-
-    def done(*works):
-        if count == 1:
-            perform(folder, works[0])
-        else:
-            assert not together(folder, *works)
-
-    done(*(Work(failing) for _ in range(count)))
+    folder = tmp_path / "run"
+    perform(folder, Work(failing=("n1", "n9")))
     assert logs(folder) != whole
-    rest = [Work() for _ in range(count)]
-    done(*rest)
+    rest = perform_again(folder, count)
     assert logs(folder) == whole
     # The whole batch is worked on again, and what was done before is dropped.
-    assert sorted(name for work in rest for name in work.seen) == sorted(NAMES[:3] + NAMES[9:])
+    assert sorted(rest) == sorted(NAMES[:3] + NAMES[9:])
 
 
 def test_without_the_parts_of_the_others_records_are_missing(tmp_path, whole):
     """Negative control."""
     with patch.object(ResumableRun, "_join", lambda run: None):
-        assert not together(tmp_path / "run", Work(), Work())
+        (tmp_path / "run").mkdir()
+        together(lambda worker: perform(tmp_path / "run", Work(), worker))
     assert logs(tmp_path / "run") != whole
     perform(tmp_path / "run", Work())
     assert logs(tmp_path / "run") == whole

@@ -70,7 +70,8 @@ def synthesize(recipe: BenchmarkRecipe, out: Path, *, progress: Progress = no_pr
     """Builds a benchmark in the folder `out`, which `longrm evaluate --bench long-rewardbench:OUT` reads.
 
     Every file appears when it is complete. A killed run starts again, asks its judge nothing twice, and ends with the
-    same bytes; a finished one stays as it is.
+    same bytes; a finished one stays as it is. No row is known before all documents are, so a `ResumableRun` would have
+    nothing to log.
     """
     sources = recipe.provenance()
     with RunFolder(out, "synthesis of benchmark", recipe):

@@ -106,22 +106,11 @@ class Question(NamedTuple):
 
 
 class ReplyRequest(NamedTuple):
-    """A request to reply to one conversation of an inbox: the prompt of a row."""
+    """A request to reply to one conversation of an inbox."""
 
     conversation: Conversation
-    sender: str
-    prompt: tuple[Message, ...]
-    tokens: int  # of the prompt with the chat template
-    evidence: Span  # its item
-    depth: float  # the share of the other items' characters before it
-
-
-class Inbox(NamedTuple):
-    """A context and its requests: for the comparison's own conversation, then, for relevance, for another one."""
-
-    text: str
-    requests: list[ReplyRequest]
-    items: int
+    fields: dict[str, Any]  # of its comparison: the prompt and the spans in it
+    columns: dict[str, Any]  # its metadata
 
 
 class Inboxes:
@@ -201,21 +190,21 @@ class Inboxes:
             steps["comparisons", question.problem or KEPT] += 1
         if question.problem:
             return InputOutcome(question.id, (), steps)
-        inbox = self._fill(question)
-        if isinstance(inbox, str):
-            steps["contexts", inbox] += 1
+        requests = self._fill(question)
+        if isinstance(requests, str):
+            steps["contexts", requests] += 1
             return InputOutcome(question.id, (), steps)
         steps["contexts", KEPT] += 1
         rows = []
         if "preference" in recipe.pairs:
-            row = replace(comparison, id=question.id, **_fields(inbox, 0))
             # Evaluations are broken down by task and subtype, so the input's task becomes the subtype.
             subtype = comparison.metadata.get("task") or comparison.metadata.get("subtype")
-            metadata = {**comparison.metadata, **_columns(question, inbox, 0, "preference")}
-            rows.append(replace(row, metadata={**metadata, "subtype": subtype} if subtype else metadata))
-        if len(inbox.requests) == 2:
+            metadata = {**comparison.metadata, "task": "preference", **requests[0].columns}
+            metadata |= {"subtype": subtype} if subtype else {}
+            rows.append(replace(comparison, id=question.id, metadata=metadata, **requests[0].fields))
+        if len(requests) == 2:
             rng, best = Rng(recipe.seed, question.id, "responses"), best_response(comparison)
-            other = rng.choice([one for one in inbox.requests[1].conversation.answers if one != best])
+            other = rng.choice([one for one in requests[1].conversation.answers if one != best])
             listed = [*rng.order((0, 1))]
             # Both rows list the same responses, and each is chosen once: a reader of responses alone gets exactly half.
             rows += [
@@ -224,13 +213,13 @@ class Inboxes:
                     group=comparison.group,
                     responses=tuple((best, other)[one] for one in listed),
                     ranks=tuple(1 if one == at else 2 for one in listed),
-                    metadata=_columns(question, inbox, at, "relevance"),
-                    **_fields(inbox, at),
+                    metadata={"task": "relevance", **request.columns},
+                    **request.fields,
                 )
-                for at in (0, 1)
+                for at, request in enumerate(requests)
             ]
         if self._wants_relevance(question):
-            steps["relevance", KEPT if len(inbox.requests) == 2 else "no_other_conversation"] += 1
+            steps["relevance", KEPT if len(requests) == 2 else "no_other_conversation"] += 1
         return InputOutcome(question.id, [to_native_row(row) for row in rows], steps)
 
     def _wants_relevance(self, question: Question) -> bool:
@@ -238,8 +227,11 @@ class Inboxes:
         drawn = hash_fraction(recipe.seed, question.id, "relevance") < recipe.relevance_share
         return "relevance" in recipe.pairs and drawn
 
-    def _fill(self, question: Question) -> Inbox | str:
-        """Fills a context to its length, or returns the reason why it is dropped."""
+    def _fill(self, question: Question) -> list[ReplyRequest] | str:
+        """Fills a context to its length, or returns the reason why it is dropped.
+
+        The requests are for the comparison's own conversation and then, for relevance, for another one.
+        """
         recipe, own, key = self._recipe, question.conversation, (self._recipe.seed, question.id)
         most, fewest = question.length, math.ceil(FILLED * question.length)
         best = best_response(question.comparison)
@@ -282,15 +274,27 @@ class Inboxes:
             context = lay_out("scattered", texts, (), padding, "", rng)
             found = []
             for (conversation, name), (start, end) in zip(asked, context.evidence, strict=True):
-                prompt = asking(context.text, name)
-                tokens = len(self._tokenizer.prompt_ids(prompt))
-                others = len(context.text) - (end - start)
-                depth = round(start / others, 4) if others else 0.5
-                found.append(ReplyRequest(conversation, name, prompt, tokens, Span(0, start, end), depth))
-            counts = [one.tokens for one in found]
+                prompt, size = asking(context.text, name), len(context.text)
+                others = size - (end - start)
+                fields = {
+                    "prompt": prompt,
+                    "context": (Span(0, 0, size),),
+                    "question": Span(0, size + len(BETWEEN), len(text_of(prompt))),
+                    "evidence": (Span(0, start, end),),
+                }
+                columns = {
+                    "length": question.length,
+                    "depth": round(start / others, 4) if others else 0.5,  # in characters of the other items
+                    "tokens": len(self._tokenizer.prompt_ids(prompt)),
+                    "items": len(asked) + len(padding),
+                    "sender": name,
+                    "embedded": question.comparison.id,
+                }
+                found.append(ReplyRequest(conversation, fields, columns))
+            counts = [one.columns["tokens"] for one in found]
             if fewest <= min(counts) and max(counts) <= most:
                 found.sort(key=lambda one: one.conversation is not own)
-                return Inbox(context.text, found, len(found) + len(padding))
+                return found
             # The sum of the items is exact if the tokenizer splits at line breaks, and otherwise off by this much.
             room = most - base - (max(counts) - (base + room - left))
         return f"cannot_fill_{most}_tokens"
@@ -325,29 +329,3 @@ def senders(rng: Rng) -> Iterator[str]:
     for number in count():
         name = f"{first[number % len(first)]} {last[number % len(last)]}"
         yield name if number < different else f"{name} {number // different + 1}"
-
-
-def _fields(inbox: Inbox, at: int) -> dict[str, Any]:
-    """The fields of a row that asks about one of the conversations."""
-    one = inbox.requests[at]
-    end = len(text_of(one.prompt))
-    return {
-        "prompt": one.prompt,
-        "context": (Span(0, 0, len(inbox.text)),),
-        "question": Span(0, len(inbox.text + BETWEEN), end),
-        "evidence": (one.evidence,),
-    }
-
-
-def _columns(question: Question, inbox: Inbox, at: int, task: str) -> dict[str, Any]:
-    """The metadata of such a row."""
-    one = inbox.requests[at]
-    return {
-        "task": task,
-        "length": question.length,
-        "depth": one.depth,
-        "tokens": one.tokens,
-        "items": inbox.items,
-        "sender": one.sender,
-        "embedded": question.comparison.id,
-    }

@@ -19,7 +19,6 @@ from longrm.training import train as running
 from longrm.training.checkpoints import saved_steps
 from longrm.training.distributed import DistributedContext
 from longrm.training.objectives import BradleyTerry
-from longrm.training.plan import memory
 from longrm.training.plan.plan import plan_training
 from longrm.training.settings import MemorySettings
 from longrm.training.train import check_plateau, learning_rates, make_optimizer, train
@@ -399,7 +398,6 @@ def test_more_epochs_continue_a_training_and_a_curriculum_does_not_start_again(t
 def test_a_step_that_needs_more_memory_than_there_is_stops_before_the_first_one(
     tmp_path, recipe, monkeypatch
 ):
-    monkeypatch.setattr(memory, "_PROCESS", 0)  # it is most of what so small a model needs
     settings = recipe("bradley_terry", memory__gradient_checkpointing=False)
     needed = plan_training(settings, "cpu").memory.total
     monkeypatch.setattr(running, "available_memory", lambda: int(needed / 1.2))

@@ -133,10 +133,8 @@ _PARTS = {
     "activations": "kept for the backward pass",
     "logits": "of responses, with their gradients",
     "working": "of the current layer",
-    "start": "the weights at the start, for loss.beta",
     "keys": "keys and values of a prompt and its judgments",
     "offloaded": "on the CPU, per device",
-    "process": "Python and its libraries",
     "checkpoint": "on the CPU of a machine, while one is written",
 }
 """The parts of memory."""

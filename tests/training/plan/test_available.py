@@ -7,7 +7,6 @@ import pytest
 from longrm.training.plan.available import available_memory
 
 GIB = 2**30
-HELD = 2**20  # what the process holds itself
 
 
 @pytest.fixture
@@ -17,7 +16,6 @@ def system(tmp_path):
     def make(groups="", **files):
         for name, text in {
             "proc/meminfo": f"MemTotal: {2**25} kB\nMemAvailable: {20 * 2**20} kB\nSwapFree: 0 kB\nHugePages: 0\n",
-            "proc/self/status": f"Name:\tx\nRssAnon:\t{HELD // 1024} kB\n",
             "proc/self/cgroup": groups,
             **{name: str(text) for name, text in files.items()},
         }.items():
@@ -41,9 +39,9 @@ def group(folder, limit, used, droppable=0):
 
 
 def test_without_a_limit_it_is_what_the_machine_has_available(system):
-    assert system() == 20 * GIB + HELD
-    assert system("0::/a\n", **group("cgroup/a", "max", 5)) == 20 * GIB + HELD
-    assert system("4:memory:/\n", **group("cgroup/memory", 2**63 - 4096, 5)) == 20 * GIB + HELD
+    assert system() == 20 * GIB
+    assert system("0::/a\n", **group("cgroup/a", "max", 5)) == 20 * GIB
+    assert system("4:memory:/\n", **group("cgroup/memory", 2**63 - 4096, 5)) == 20 * GIB
 
 
 @pytest.mark.parametrize(
@@ -51,16 +49,14 @@ def test_without_a_limit_it_is_what_the_machine_has_available(system):
 )
 def test_the_limit_of_a_container_counts_without_files_that_can_be_dropped(system, line, top):
     own = group(f"{top}/a/b", 16 * GIB, 3 * GIB, GIB)
-    assert system(line, **own) == 14 * GIB + HELD
-    assert system(line, **own, **group(f"{top}/a", 12 * GIB, 4 * GIB)) == 8 * GIB + HELD, (
-        "or that of a group above"
-    )
-    assert system("0::/elsewhere\n4:memory:/elsewhere\n", **group(top, 6 * GIB, GIB)) == 5 * GIB + HELD
+    assert system(line, **own) == 14 * GIB
+    assert system(line, **own, **group(f"{top}/a", 12 * GIB, 4 * GIB)) == 8 * GIB, "or that of a group above"
+    assert system("0::/elsewhere\n4:memory:/elsewhere\n", **group(top, 6 * GIB, GIB)) == 5 * GIB
 
 
 def test_processes_of_one_launcher_share_it(system, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert system() == 5 * GIB + HELD
+    assert system() == 5 * GIB
 
 
 def test_a_system_that_does_not_show_it_has_all_its_memory(tmp_path):

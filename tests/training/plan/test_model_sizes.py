@@ -1,11 +1,9 @@
 import json
-from dataclasses import replace
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, MixtralConfig
 
 from longrm.errors import ModelError
-from longrm.modeling.saving import save
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.training.initial_model import initial_model
 from longrm.training.plan.memory import moments_of
@@ -49,30 +47,6 @@ def test_parameters_of_a_new_model(recipe, kind, new):
     settings = recipe(model__new=new)
     model = initial_model(settings, kind).model
     assert sizes_of(settings, kind).parameters == sum(parameter.numel() for parameter in model.parameters())
-
-
-@pytest.mark.parametrize(
-    "model", [{}, {"lora": {"rank": 4}}, {"frozen_layers": 2}, {"precision": "bfloat16"}]
-)
-def test_a_head_of_two_layers(bases, recipe, model, tmp_path):
-    settings = recipe(model={"path": str(bases["llama"]), "head": "mlp"} | model)
-    sizes, scorer = sizes_of(settings, "scorer"), initial_model(settings, "scorer")
-    weights = list(scorer.model.parameters())
-    trained = sum(weight.numel() for weight in weights if weight.requires_grad)
-    assert trained_part(settings.model, sizes).parameters == trained
-    linear = replace(sizes, head="linear")
-    assert trained - trained_part(settings.model, linear).parameters == sizes.hidden**2
-    moments = moments_of(settings, sizes, READING, "cpu")
-    assert moments[0].weights == sum(weight.numel() * weight.element_size() for weight in weights)
-    of_linear = moments_of(settings, linear, READING, "cpu")
-    for moment, other in zip(moments[1:4], of_linear[1:4], strict=True):  # from the last layer's backward on
-        assert moment.gradients - other.gradients == 4 * sizes.hidden**2
-    # It is found in the weights of a model that has it.
-    if "lora" not in model:
-        save(scorer, tmp_path / "model")
-        assert sizes_of(recipe(model__path=str(tmp_path / "model")), "scorer") == replace(
-            sizes, origin=f"the config of {tmp_path / 'model'}"
-        )
 
 
 def test_published_shapes_give_the_published_number_of_parameters(recipe):

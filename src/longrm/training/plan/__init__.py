@@ -6,8 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from longrm.modeling.shapes import HeadForm
-
 GIB = 2**30
 
 UTILIZATION = 0.4
@@ -39,10 +37,8 @@ class ModelSizes:
     biases: int = 0  # parameters of a layer other than its matrices and norms
     window: int | None = None  # tokens that a query sees in layers with a window
     window_layers: int = 0
-    soft_capped: bool = False  # the logits of a language model
     limit: int | None = None  # the context window in tokens, if known
     kind: Literal["scorer", "language_model"] = "language_model"
-    head: HeadForm = "linear"  # of a scorer
     origin: str = "[plan.model], because the model is not on this machine"
 
     @property
@@ -84,7 +80,7 @@ class ModelSizes:
     def head_parameters(self) -> int:
         """Parameters of the head that it shares with nothing else."""
         if self.kind == "scorer":
-            return self.hidden * (1 + self.hidden * (self.head == "mlp"))
+            return self.hidden
         return 0 if self.tied else self.vocabulary * self.hidden
 
     @property

@@ -1,4 +1,4 @@
-"""CPU memory that this process may take: what the machine has available, within the limit of its cgroup."""
+"""CPU memory that is available: on the machine, within the limit of this process's cgroup."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ _V2 = "memory.max", "memory.current", "inactive_file"
 
 
 def available_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Bytes that this process may hold: those that it holds now, and those that the system would still give it.
+    """Bytes that the system would still give this process, in addition to what it holds.
 
     Free swap counts, as it keeps the kernel from killing. Processes that torchrun started on this machine share what
     is left. Where the system does not show it, the result is the size of its memory.
@@ -18,10 +18,7 @@ def available_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     try:
         machine = _kibibytes(proc / "meminfo")
         left = [machine["MemAvailable"] + machine["SwapFree"], *_left_in_cgroups(proc, cgroups)]
-        return (
-            min(left) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-            + _kibibytes(proc / "self/status")["RssAnon"]
-        )
+        return min(left) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     except (OSError, KeyError, ValueError):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -40,9 +37,8 @@ def _left_in_cgroups(proc: Path, cgroups: Path) -> Iterator[int]:
             continue
         top = cgroups / controllers
         limit, usage, droppable = _V1 if controllers else _V2
-        own = top / path.lstrip(
-            "/"
-        )  # a container may not see it, only the group at the top, which is its own
+        # A container may not see this folder, only the group at the top, which is its own.
+        own = top / path.lstrip("/")
         for folder in (own, *own.parents):
             if folder.is_relative_to(top) and (folder / limit).is_file():
                 most = (folder / limit).read_text().strip()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from longrm.modeling.shapes import LOGITS_AT_ONCE, TreeShape, seen_pairs
+from longrm.modeling.shapes import LOGITS_AT_ONCE, seen_pairs
 from longrm.training.plan import UTILIZATION, Device, ModelSizes
 from longrm.training.plan.workload import TrainedPart, Workload, trained_part
 from longrm.training.settings import TrainingSettings
@@ -131,58 +131,43 @@ def rollout_cost(
 ) -> RolloutCost:
     """Operations and time of sampling and of the log-probabilities that the loss compares with.
 
-    A prompt is read once for its G judgments, and what several prompts share once for all of them, as in the update.
-    Then G tokens at a time are written: each such step reads all weights, the keys and values of the prompt and those
-    written so far. It takes the time of its operations or of its reads, whichever is longer.
+    Sampling computes what a forward pass of the update does, so that what a prompt does not share with the others of
+    its tree is counted for each of its G judgments. They are written G tokens at a time: each such step reads all
+    weights, the keys and values of the prompt and those written so far. It takes the time of its operations or of its
+    reads, whichever is longer.
     """
-    rollouts, trained = settings.rollouts, trained_part(settings.model, sizes)
+    rollouts, part = settings.rollouts, trained_part(settings.model, sizes)
     assert rollouts is not None, "only GRPO has rollouts"
     count, most = rollouts.num_generations, rollouts.max_tokens
-    matrices = sizes.layers * sizes.matrix_parameters
     head = sizes.hidden * sizes.vocabulary
-    per_pair = 4.0 * sizes.queries
     element = 2 if settings.model.precision == "bfloat16" else 4
     # Trained weights are fp32: with bf16 products, every step writes and reads a copy. A frozen head is bf16, and every
     # step writes and reads an fp32 copy.
-    copied = 8 if element == 2 and not trained.rank else element
-    weight_bytes = sizes.matrix_parameters * (trained.layers * copied + trained.frozen_layers * element)
-    weight_bytes += head * (4 if element == 4 or trained.head else 10)
+    copied = 8 if element == 2 and not part.rank else element
+    weight_bytes = sizes.matrix_parameters * (part.layers * copied + part.frozen_layers * element)
+    weight_bytes += head * (4 if element == 4 or part.head else 10)
     rate, bandwidth = rate_of(settings, device, utilization), device.bandwidth
 
-    reading = writing = Flops(0.0, 0.0, 0.0)
-    seconds = prompts = 0.0
+    writing = seconds = prompts = 0.0
     for tree, reads in workload.trees.items():
         times = reads / rollouts.num_iterations
         # A branch is what its prompt does not share with the others of the tree, and a judgment.
-        prompt = TreeShape(tree.prefix, tuple(length - most for length in tree.branches[::count]))
-        prompts += times * len(prompt.branches)
-        own = Flops(
-            2.0 * matrices * prompt.tokens,
-            per_pair * _in_all_layers(sizes, prompt.pairs),
-            2.0 * head * len(prompt.branches),
-        )
-        reading += own.times(times)
-        for rest in prompt.branches:
-            # The first token comes from reading the prompt. Step t reads a token that sees t written ones, itself
-            # included.
-            steps = most - 1
-            seen = _in_all_layers(sizes, partial(seen_pairs, tree.prefix + rest, steps))
-            written = _in_all_layers(sizes, partial(seen_pairs, 0, steps))
-            own = Flops(
-                2.0 * matrices * count * steps,
-                per_pair * count * seen,
-                2.0 * head * count * steps,
-            )
-            writing += own.times(times)
-            moved = steps * weight_bytes + 2 * element * sizes.keys * (seen + (count - 1) * written)
+        for length in tree.branches[::count]:
+            prompts += times
+            seen = _in_all_layers(sizes, partial(seen_pairs, tree.prefix + length - most, most))
+            written = _in_all_layers(sizes, partial(seen_pairs, 0, most))
+            matrices = sizes.layers * sizes.matrix_parameters + head
+            computed = count * (2.0 * matrices * most + 4.0 * sizes.queries * seen)
+            moved = most * weight_bytes + 2 * element * sizes.keys * (seen + (count - 1) * written)
+            writing += times * computed
             if rate and bandwidth:
-                seconds += times * max(own.total / rate, moved / (bandwidth * UTILIZATION))
-    # The log-probabilities of the weights that sampled, and of those at the start.
-    passes = (rollouts.num_iterations > 1) + bool(settings.loss.options()["beta"])
-    reading += forward_flops(sizes, workload).times(passes / rollouts.num_iterations)
+                seconds += times * max(computed / rate, moved / (bandwidth * UTILIZATION))
+    # Also the log-probabilities of the weights that sampled, and of those at the start.
+    passes = 1 + (rollouts.num_iterations > 1) + bool(settings.loss.options()["beta"])
+    flops = forward_flops(sizes, workload).times(passes / rollouts.num_iterations)
     return RolloutCost(
         judgments=prompts * count,
         tokens=prompts * count * most,
-        flops=reading + writing,
-        seconds=(seconds + reading.total / rate) / devices if rate and bandwidth else None,
+        flops=flops,
+        seconds=(seconds + (flops.total - writing) / rate) / devices if rate and bandwidth else None,
     )

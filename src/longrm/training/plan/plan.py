@@ -14,7 +14,7 @@ from longrm.training.batches import ExampleSource
 from longrm.training.objectives import OBJECTIVES
 from longrm.training.plan import DEVICES, GIB, Device, ModelSizes, format_bytes
 from longrm.training.plan.available import available_memory
-from longrm.training.plan.memory import PER_MACHINE, PeakMemory, peak_memory, sharding_of
+from longrm.training.plan.memory import PER_MACHINE, PeakMemory, peak_memory
 from longrm.training.plan.operations import (
     Flops,
     RolloutCost,
@@ -30,7 +30,7 @@ from longrm.training.settings import LoraSettings, TrainingSettings
 
 _logger = logging.getLogger(__name__)
 _LONGEST_PROMPT = 2**24  # tokens, where the context window is unknown
-_PROCESS = 4 * GIB  # CPU memory of a process with CUDA and its libraries; assumed, not measured
+_CUDA_PROCESS = 4 * GIB  # CPU memory of a process with CUDA and its libraries; assumed, not measured
 _WORTHWHILE = 0.99  # a setting is suggested if it leaves at most this share of the memory
 _COMFORTABLE = 0.9  # of the memory; small tensors take up to a third more than is counted (docs/training.md)
 _CLEAR = 1.1  # times the memory that is available; no count was more than 1.2% above the measured peak
@@ -85,7 +85,7 @@ class TrainingPlan:
         """Bytes of CPU memory that a machine with GPUs needs: for its processes, offloaded data and a checkpoint."""
         if self.offers.type == "cpu":
             return 0.0
-        return self.on_machine * (_PROCESS + self.memory.offloaded) + self.memory.checkpoint
+        return self.on_machine * (_CUDA_PROCESS + self.memory.offloaded) + self.memory.checkpoint
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`; bytes, operations and seconds are plain numbers.
@@ -162,8 +162,7 @@ def plan_training(
     )
     of_updates = count(keep_attention=settings.memory.keep_attention)
     saved = 1 - count(keep_attention=True).total / of_updates.total
-    groups = sharding_of(settings.parallel, devices, sizes.heads).groups
-    busy = busy_share(settings, trained, workload, groups)
+    busy = busy_share(settings, trained, workload, devices // settings.parallel.sequence)
     added, during = traffic_seconds(settings, trained, workload, offers, devices)
     utilization = utilization_of(settings, device)
     costs = {}  # of rollouts, by attention kernel

@@ -13,7 +13,7 @@ from itertools import accumulate
 from longrm.modeling.shapes import TreeShape
 from longrm.training.batches import deal, duration, operations
 from longrm.training.plan import Device
-from longrm.training.plan.memory import PER_MACHINE, sharding_of
+from longrm.training.plan.memory import PER_MACHINE, key_width
 from longrm.training.plan.workload import TrainedPart, Workload
 from longrm.training.sampling import Mixture
 from longrm.training.settings import TrainingSettings
@@ -69,7 +69,6 @@ def traffic_seconds(
     if device.to_host is None or device.to_neighbor is None or device.to_machines is None:
         return 0.0, 0.0
     sizes, parallel = trained.sizes, settings.parallel
-    grid = sharding_of(parallel, devices, sizes.heads)
     element = 2 if settings.model.precision == "bfloat16" else 4
     tokens = workload.tokens / devices  # of one device
     added = during = 0.0
@@ -78,12 +77,13 @@ def traffic_seconds(
         added += 2 * trained.layers * tokens * stream * sizes.hidden / device.to_host
     if parallel.sequence_parallel_size > 1:
         # Queries, keys and values to the devices of their heads, the output back; again backward, and recomputed.
-        width = 2 * sizes.queries + 2 * sizes.keys * grid.key_copies(sizes.kv_heads)
+        width = 2 * sizes.queries + 2 * key_width(settings, sizes)
         passes = 2 + bool(settings.memory.gradient_checkpointing)
         share = (parallel.sequence_parallel_size - 1) / parallel.sequence_parallel_size
         added += passes * sizes.layers * tokens * element * width * share / device.to_neighbor
     micro_batches = max(
-        workload.steps, workload.tokens / grid.groups / settings.memory.max_tokens_per_microbatch
+        workload.steps,
+        workload.tokens * parallel.sequence / devices / settings.memory.max_tokens_per_microbatch,
     )
     gathers = 1 + parallel.reshard_after_forward
     if devices > 1:

@@ -11,7 +11,6 @@ from longrm import hub
 from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import Example
 from longrm.errors import ConfigError, ModelError, first_line
-from longrm.modeling.folders import has_mlp_head
 from longrm.modeling.shapes import PackedLayout, TreeShape, build_trees, check_frozen_layers
 from longrm.runs.folder import trained_model
 from longrm.runs.progress import Progress
@@ -24,28 +23,18 @@ from longrm.training.sources import FileSource, open_source
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 _UNLIMITED = 2**62
+_SIZES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate")  # shared with `ModelShape`
 
 
 def sizes_of(settings: TrainingSettings, kind: ModelKind) -> ModelSizes:
-    """The sizes of the model that a recipe starts from, from its config and the names of its weights."""
-    sizes, path = _sizes_of(settings, kind), settings.model.path
-    stored = path is not None and has_mlp_head(trained_model(Path(path).expanduser()))
-    return replace(sizes, head=settings.model.head or ("mlp" if stored else sizes.head))
-
-
-def _sizes_of(settings: TrainingSettings, kind: ModelKind) -> ModelSizes:
+    """The sizes of the model that a recipe starts from, from its config; a head of two layers counts as one."""
     new, path = settings.model.new, settings.model.path
     if new is not None:
         shape = new.shape()
         queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         return ModelSizes(
+            **{name: getattr(shape, name) for name in _SIZES},
             kind=kind,
-            layers=shape.layers,
-            hidden=shape.hidden,
-            heads=shape.heads,
-            kv_heads=shape.kv_heads,
-            head_dim=shape.head_dim,
-            intermediate=shape.intermediate,
             vocabulary=load_tokenizer(new.tokenizer).vocab_size,
             tied=True,
             biases=(queries + 2 * keys + shape.hidden) * shape.attention_bias,
@@ -97,7 +86,6 @@ def _sizes_of_config(config: Any, kind: ModelKind, path: str) -> ModelSizes:
         tied=bool(config.tie_word_embeddings),
         qk_norm={"q_norm", "k_norm"} <= modules,
         norms=sum(name.endswith("_layernorm") and name[:2] not in ("q_", "k_") for name in modules),
-        soft_capped=getattr(config, "final_logit_softcapping", None) is not None,
         window=getattr(config, "sliding_window", None),
         window_layers=layer_kinds(config).count("sliding_attention"),
         limit=config.max_position_embeddings,

@@ -52,7 +52,7 @@ def build(
             copy.deepcopy(config), attn_implementation=SHARED_PREFIX, dtype=dtype
         )
     if mode == "lora":
-        adapt(model, base="random", rank=RANK, alpha=2 * RANK, targets=None, seed=0)
+        adapt(model, base="random", rank=RANK, alpha=2 * RANK, seed=0)
     elif mode == "scoring":
         model.requires_grad_(False)
     model.score.float()

@@ -5,7 +5,7 @@ names. A scalar head is trained in full, and always saved and merged with them.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,33 +32,31 @@ def adapt(
     base: str,
     rank: int,
     alpha: float,
-    targets: Sequence[str] | None,
     seed: int,
     revision: str | None = None,
     first_layer: int = 0,
 ) -> None:
-    """Freezes a model and adds adapters to its linear layers, in place; a scalar head stays trainable.
+    """Freezes a model and adds adapters to all linear layers of its body, in place; a scalar head stays trainable.
 
     Args:
         model: The model of a scorer or language model.
         base: The folder or Hub id of its weights, recorded for loading the adapter.
         rank: The rank of every update.
         alpha: Updates are scaled by alpha / rank.
-        targets: Names of the linear modules to adapt; None for every linear layer of the body.
         seed: The seed of the random half of the updates; the other half is zero, so that training starts from the base.
         revision: The commit of a base of the Hub.
         first_layer: The lowest layer that gets adapters, counted from 0.
     """
-    linear = [name for name, module in model.base_model.named_modules() if isinstance(module, nn.Linear)]
-    known = sorted({name.rpartition(".")[2] for name in linear})
-    for target in targets or ():
-        if not any(f".{name}".endswith(f".{target}") for name in linear):
-            raise ModelError(f"no linear layer is named '{target}' (adapter targets); there are {known}")
+    linear = {
+        name.rpartition(".")[2]
+        for name, module in model.base_model.named_modules()
+        if isinstance(module, nn.Linear)
+    }
     head, folder = getattr(model, "score", None), Path(base).expanduser()
     config = LoraConfig(
         r=rank,
         lora_alpha=int(alpha) if alpha == int(alpha) else alpha,  # type: ignore[arg-type]  # any number will do
-        target_modules=list(targets or known),
+        target_modules=sorted(linear),
         task_type=TaskType.CAUSAL_LM if head is None else TaskType.SEQ_CLS,
         base_model_name_or_path=str(folder.resolve()) if folder.exists() else base,
         revision=revision,

@@ -78,7 +78,6 @@ def load_initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | 
                 revision=model.origin.get("commit"),
                 rank=start.lora.rank,
                 alpha=start.lora.alpha,
-                targets=None,  # every linear layer but the heads
                 seed=settings.seed,
                 first_layer=start.frozen_layers,
             )

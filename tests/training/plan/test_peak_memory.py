@@ -16,7 +16,7 @@ from longrm.modeling.shared_prefix import pack, response_logprobs, scores
 from longrm.training.initial_model import initial_model
 from longrm.training.plan import Device, memory
 from longrm.training.plan.memory import moments_of, peak_memory
-from longrm.training.plan.plan import decide_checkpointing, suggest
+from longrm.training.plan.plan import Setup, decide_checkpointing, suggest
 from longrm.training.plan.workload import Workload, sizes_of
 
 SHAPE = TreeShape(1500, (40, 40))
@@ -182,7 +182,7 @@ def test_the_divergence_holds_the_weights_at_the_start(bases, recipe):
 
 def test_devices_of_grpo_are_not_advised_to_share(bases, recipe):
     plain, sizes, workload = judging(bases["llama"], recipe, 40_000, 4, 4)
-    advised = suggest(plain, sizes, workload, Device(1, None, None), 2)
+    advised = suggest(Setup(plain, sizes, workload, Device(1, None, None), 2))
     assert advised
     assert not any("parallel" in switch.setting for switch in advised)
 
@@ -194,6 +194,6 @@ def test_checkpointing_is_on_by_default_where_it_decides(bases, recipe):
     without, with_it = (peak_memory(one, sizes, READING, "cpu").total for one in (off, on))
     for room, decided in ((2 * without, False), ((without + with_it) / 2 / 0.9, True), (1, True)):
         device = Device(int(room), None, None, type="cpu")
-        fitted = decide_checkpointing(recipe(model__path=model), sizes, READING, device)
-        assert fitted.memory.gradient_checkpointing == decided
-        assert decide_checkpointing(off, sizes, READING, device) == off
+        fitted = decide_checkpointing(Setup(recipe(model__path=model), sizes, READING, device))
+        assert fitted.settings.memory.gradient_checkpointing == decided
+        assert decide_checkpointing(Setup(off, sizes, READING, device)).settings == off

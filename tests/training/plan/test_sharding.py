@@ -9,7 +9,7 @@ from longrm.config import parse_assignments
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.training.plan import Device
 from longrm.training.plan.memory import _NF4, moments_of, peak_memory
-from longrm.training.plan.plan import suggest
+from longrm.training.plan.plan import Setup, suggest
 from longrm.training.plan.workload import Workload, sizes_of
 
 SHAPE = TreeShape(600, (20, 20, 20))
@@ -121,7 +121,7 @@ def test_advice_for_several_devices_fits(bases, recipe):
     sizes = replace(sizes_of(settings, "scorer"), hidden=8192, intermediate=32768, layers=40)
     peaks = [peak_memory(settings, sizes, READING, "cuda", 6).total]
     small = Device(int(peaks[0] / 3), None, None)
-    found = suggest(settings, sizes, READING, small, 6)
+    found = suggest(Setup(settings, sizes, READING, small, 6))
     names = [switch.setting for switch in found]
     assert names[0] == "parallel.shard=true"
     assert found[-1].total <= small.memory

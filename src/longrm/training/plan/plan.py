@@ -148,12 +148,12 @@ def plan_training(
     trained = trained_part(settings.model, sizes)
     workload = workload_of(settings, sizes.limit, progress)
     is_open = settings.memory.gradient_checkpointing is None
-    settings = decide_checkpointing(settings, sizes, workload, offers, devices)
+    setup = decide_checkpointing(Setup(settings, sizes, workload, offers, devices))
+    settings = setup.settings
     by_default = is_open and settings.memory.gradient_checkpointing is True
-    forward = forward_flops(sizes, workload)
     count = partial(
         training_flops,
-        forward,
+        forward_flops(sizes, workload),
         trained,
         workload,
         checkpointing=bool(settings.memory.gradient_checkpointing),
@@ -162,6 +162,7 @@ def plan_training(
     )
     of_updates = count(keep_attention=settings.memory.keep_attention)
     saved = 1 - count(keep_attention=True).total / of_updates.total
+    memory = setup.peak()
     busy = busy_share(settings, trained, workload, devices // settings.parallel.sequence)
     added, during = traffic_seconds(settings, trained, workload, offers, devices)
     utilization = utilization_of(settings, device)
@@ -195,12 +196,10 @@ def plan_training(
         busy=busy,
         traffic=traffic,
         rollouts=rollouts,
-        memory=peak_memory(settings, sizes, workload, offers.type, devices),
-        switches=tuple(suggest(settings, sizes, workload, offers, devices)),
-        faster=_smaller_batches(settings, sizes, workload, offers, devices)
-        if by_default
-        else _faster(settings, sizes, workload, offers, devices, saved),
-        longest_prompt=longest_prompt(settings, sizes, workload, offers, devices),
+        memory=memory,
+        switches=tuple(suggest(setup)),
+        faster=_smaller_batches(setup) if by_default else _faster(setup, saved),
+        longest_prompt=longest_prompt(setup),
         host_memory=host_memory,
         checkpointing_by_default=by_default,
     )
@@ -209,17 +208,32 @@ def plan_training(
 # --- What makes it fit -----------------------------------------------------------------------------------------------
 
 
-def decide_checkpointing(
-    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: Device, devices: int = 1
-) -> TrainingSettings:
-    """The settings with gradient checkpointing on or off: by default on if the training does not fit without it."""
-    if settings.memory.gradient_checkpointing is not None:
-        return settings
-    needed = peak_memory(settings, sizes, workload, device.type, devices).total
-    memory = settings.memory.model_copy(
-        update={"gradient_checkpointing": needed > _COMFORTABLE * device.memory}
-    )
-    return settings.model_copy(update={"memory": memory})
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A training on devices of one kind: all that its memory depends on."""
+
+    settings: TrainingSettings
+    sizes: ModelSizes
+    workload: Workload
+    device: Device
+    devices: int = 1
+
+    def peak(self) -> PeakMemory:
+        """The peak on one device."""
+        return peak_memory(self.settings, self.sizes, self.workload, self.device.type, self.devices)
+
+    def changed(self, group: str, **update: Any) -> "Setup":
+        """The same with other settings of a group."""
+        changed = getattr(self.settings, group).model_copy(update=update)
+        return replace(self, settings=self.settings.model_copy(update={group: changed}))
+
+
+def decide_checkpointing(setup: Setup) -> Setup:
+    """Decides on gradient checkpointing where the settings do not: it is on if the training does not fit without it."""
+    if setup.settings.memory.gradient_checkpointing is not None:
+        return setup
+    needed = setup.peak().total > _COMFORTABLE * setup.device.memory
+    return setup.changed("memory", gradient_checkpointing=needed)
 
 
 def fit_memory(
@@ -239,22 +253,21 @@ def fit_memory(
     try:
         sizes = sizes_of(settings, OBJECTIVES[settings.objective].trains)
         workload = workload_of(settings, sizes.limit, no_progress, source)
-        fitted = decide_checkpointing(settings, sizes, workload, device, devices)
-        before, needed = (
-            peak_memory(one, sizes, workload, device.type, devices).total for one in (settings, fitted)
-        )
-        comfortable = replace(device, memory=int(_COMFORTABLE * device.memory))
-        switches = suggest(fitted, sizes, workload, comfortable, devices)
+        setup = Setup(settings, sizes, workload, device, devices)
+        fitted = decide_checkpointing(setup)
+        before, needed = setup.peak().total, fitted.peak().total
     except LongRMError as error:
         _logger.debug("memory is not planned: %s", error)
         return settings
+    fitted = replace(fitted, device=replace(device, memory=int(_COMFORTABLE * device.memory)))
     available = f"and {format_bytes(device.memory)} are available"
     if needed < before:
         reason = f"a step needs {format_bytes(before)} without it, {available}"
         _logger.info("gradient checkpointing is on: %s", reason)
-        if (faster := _smaller_batches(settings, sizes, workload, comfortable, devices)) is not None:
+        if (faster := _smaller_batches(fitted)) is not None:
             _logger.info("  faster: --set %s (%s)", faster.setting, format_bytes(faster.total))
-    if checks and needed > comfortable.memory:
+    if checks and needed > fitted.device.memory:
+        switches = suggest(fitted)
         sets = " ".join(f"--set {switch.setting}" for switch in switches)
         advice = (
             f"{sets} reduces it to {format_bytes(switches[-1].total)}" if sets else "shorter rows reduce it"
@@ -263,104 +276,84 @@ def fit_memory(
         if needed > _CLEAR * device.memory:
             raise TrainingError(f"{needs}: {advice}; --set memory.check=false trains anyway")
         _logger.warning("%s: if the process is killed, %s", needs, advice)
-    return fitted
+    return fitted.settings
 
 
-def longest_prompt(
-    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: Device, devices: int = 1
-) -> int | None:
+def longest_prompt(setup: Setup) -> int | None:
     """The longest prompt that fits, by bisection up to the context window: memory grows with the prompt."""
-    branches = workload.longest_row.branches
-    longest = _LONGEST_PROMPT if sizes.limit is None else max(0, sizes.limit - max(branches))
+    branches, limit = setup.workload.longest_row.branches, setup.sizes.limit
+    longest = _LONGEST_PROMPT if limit is None else max(0, limit - max(branches))
 
     def exceeds(prompt: int) -> bool:
-        alone = replace(workload, largest=PackedLayout((TreeShape(prompt, branches),)))
-        return peak_memory(settings, sizes, alone, device.type, devices).total > device.memory
+        alone = replace(setup.workload, largest=PackedLayout((TreeShape(prompt, branches),)))
+        return replace(setup, workload=alone).peak().total > setup.device.memory
 
     return bisect_left(range(1, longest + 1), True, key=exceeds) or None
 
 
-def suggest(
-    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: Device, devices: int = 1
-) -> list[Switch]:
+def suggest(setup: Setup) -> list[Switch]:
     """Settings that save memory, the cheapest first, until the training fits."""
     switches: list[Switch] = []
-    total = peak_memory(settings, sizes, workload, device.type, devices).total
-    for group, name, value, price in _savings(settings, sizes, workload, device, devices):
-        if total <= device.memory:
+    total = setup.peak().total
+    for group, name, value, price in _savings(setup):
+        if total <= setup.device.memory:
             break
-        if name == "offload" and not settings.parallel.shard:
+        if name == "offload" and not setup.settings.parallel.shard:
             continue  # only shards can be offloaded
-        changed_group = getattr(settings, group).model_copy(update={name: value})
-        changed = settings.model_copy(update={group: changed_group})
-        read = workload
-        if (
-            len(workload.largest.trees) > 1
-            and workload.largest.tokens > changed.memory.max_tokens_per_microbatch
+        changed, read = setup.changed(group, **{name: value}), setup.workload
+        if len(read.largest.trees) > 1 and read.largest.tokens > (
+            changed.settings.memory.max_tokens_per_microbatch
         ):
             # Under a smaller budget the largest micro-batch is the longest row alone.
-            read = replace(workload, largest=PackedLayout((workload.longest_row,)), several=True)
-        less = peak_memory(changed, sizes, read, device.type, devices).total
+            alone = replace(read, largest=PackedLayout((read.longest_row,)), several=True)
+            changed = replace(changed, workload=alone)
+        less = changed.peak().total
         if less <= _WORTHWHILE * total:  # so a value that is in use, or a better one, is not replaced
             key = "lora.rank" if name == "lora" else name
             shown = value.rank if name == "lora" else str(value).lower()
             switches.append(Switch(f"{group}.{key}={shown}", price, less))
-            settings, workload, total = changed, read, less
+            setup, total = changed, less
     return switches
 
 
-def _faster(
-    settings: TrainingSettings,
-    sizes: ModelSizes,
-    workload: Workload,
-    device: Device,
-    devices: int,
-    saved: float,
-) -> Switch | None:
+def _faster(setup: Setup, saved: float) -> Switch | None:
     """Keeping the outputs of attention instead of recomputing them, if they fit; `saved` is the share of operations."""
-    if saved < 1 - _WORTHWHILE or not settings.memory.gradient_checkpointing:
+    if saved < 1 - _WORTHWHILE or not setup.settings.memory.gradient_checkpointing:
         return None
-    memory = settings.memory.model_copy(update={"keep_attention": True})
-    changed = settings.model_copy(update={"memory": memory})
-    total = peak_memory(changed, sizes, workload, device.type, devices).total
-    if total > device.memory:
+    total = setup.changed("memory", keep_attention=True).peak().total
+    if total > setup.device.memory:
         return None
     return Switch("memory.keep_attention=true", f"{saved:.0%} fewer operations", total)
 
 
-def _smaller_batches(
-    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: Device, devices: int
-) -> Switch | None:
+def _smaller_batches(setup: Setup) -> Switch | None:
     """Smaller micro-batches, if they make gradient checkpointing unnecessary."""
-    memory = settings.memory.model_copy(update={"gradient_checkpointing": False})
-    switches = suggest(settings.model_copy(update={"memory": memory}), sizes, workload, device, devices)
+    switches = suggest(setup.changed("memory", gradient_checkpointing=False))
     if len(switches) != 1 or not switches[0].setting.startswith("memory.max_tokens_per_microbatch"):
         return None
-    return (
-        replace(switches[0], price="no gradient checkpointing")
-        if switches[0].total <= device.memory
-        else None
-    )
+    if switches[0].total > setup.device.memory:
+        return None
+    return replace(switches[0], price="no gradient checkpointing")
 
 
-def _savings(
-    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: Device, devices: int
-) -> list[tuple[str, str, Any, str]]:
+def _savings(setup: Setup) -> list[tuple[str, str, Any, str]]:
     """Ways to save memory that are possible here, the cheapest first: group, setting, value and price."""
-    budget = min(workload.longest_row.tokens, settings.memory.max_tokens_per_microbatch)
+    settings, devices = setup.settings, setup.devices
+    budget = min(setup.workload.longest_row.tokens, settings.memory.max_tokens_per_microbatch)
     savings: list[tuple[str, str, Any, str]] = [
         ("memory", "max_tokens_per_microbatch", budget, "hardly any time"),
         ("memory", "gradient_checkpointing", True, "a third more time"),
         ("memory", "tiled_mlp", True, "feed-forward layers are computed once more"),
     ]
     if devices > 1 and settings.rollouts is None:  # sampling needs the whole model on every device
-        most = max(size for size in range(1, devices + 1) if devices % size == 0 and sizes.heads % size == 0)
+        heads = setup.sizes.heads
+        most = max(size for size in range(1, devices + 1) if devices % size == 0 and heads % size == 0)
         savings += [
             ("parallel", "shard", True, "weights gathered layer by layer"),
             ("parallel", "reshard_after_forward", True, "weights gathered twice"),
             ("parallel", "sequence_parallel_size", most, "traffic in every layer"),
         ]
-    if device.type != "cpu":
+    if setup.device.type != "cpu":
         savings += [
             ("model", "precision", "bfloat16", "rounding in matrix products"),
             ("memory", "activation_offloading", True, "traffic to CPU memory"),

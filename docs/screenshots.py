@@ -49,7 +49,7 @@ def shoot(
 def report(page: Page, demo: Path, folder: Path) -> None:
     """The demo's headline figure and its heat maps."""
     out = folder / "report.html"
-    subprocess.run(longrm("report", str(demo), "--out", str(out)), check=True)
+    subprocess.run(longrm("report", "--config", str(demo / "report.toml"), "--out", str(out)), check=True)
     for name, top, size in (
         ("report", "h1", (800, 830)),
         ("report-depth", "section:has(#depth)", (1000, 570)),

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from longrm import data as data
     from longrm import evaluation as evaluation
     from longrm import modeling as modeling
+    from longrm import report as report
     from longrm import types as types
     from longrm.attribution.api import attribute
     from longrm.auditing import audit
@@ -56,6 +57,7 @@ _MODULES = {
         "longrm.evaluation.read_run",
     ),
     "modeling": ("longrm.modeling.attended_regions", "longrm.modeling.attention_scores"),
+    "report": ("longrm.report",),
     "types": ("longrm.types",),
 }
 

@@ -1,4 +1,7 @@
-"""The whole package on a laptop: reveals a tiny reward model's context boundary, moves it, and shows both.
+"""`longrm demo`: finds the context boundary of a tiny reward model, moves it, and reports both.
+
+An example of the Python API: it trains, evaluates with `longrm.evaluate`, compares with `longrm.compare`, and writes a
+report of labeled runs. `docs/tutorials/train.md` does the same on the command line.
 
 One checkpoint, trained on short contexts, is trained further twice, on data that differs in one thing: more short
 contexts, or contexts that grow from short to long. A generative judge is trained too, by imitation of judgments, short
@@ -12,45 +15,146 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict
-from functools import lru_cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from longrm import report
-from longrm.benchmarks import LoadedBenchmark, Probe, ProbeCell
-from longrm.benchmarks.probe import comparisons
-from longrm.config import Config
-from longrm.data.training_rows import context_digest
+import longrm
+from longrm.config import Config, to_toml
 from longrm.errors import require
-from longrm.evaluation.estimates import paired_difference
-from longrm.evaluation.evaluate import Evaluation, run_evaluation
-from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1
-from longrm.evaluation.summary_schema import read_summary
-from longrm.evaluation.trials import JudgingSettings
-from longrm.report.formatting import listed, percent, points
-from longrm.report.load import AT_CHANCE, STAGES, STEPS
-from longrm.reward_models import JudgeSettings
-from longrm.runs.folder import SCHEMA_VERSION, RunFolder
+from longrm.evaluation.read_run import Run
+from longrm.report import ReportSettings, RunGroup, build
+from longrm.runs.folder import RunFolder, SCHEMA_VERSION, write_file
 from longrm.runs.judgments import Judgments
-from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
-from longrm.runs.records import ContextRecord, Estimate, JudgmentRecord, StepRecord
 from longrm.training.settings import TrainingSettings
-from longrm.training.world_judgments import TEMPLATES
-from longrm.types import Comparison
-from longrm.worlds.words_tokenizer import load_tokenizer
 
 RECIPES = Path(str(files("longrm") / "recipes" / "demo"))
 
-_EVALUATION_SEED = 1_000_000  # no training uses a seed from here on
-_SHORT_LENGTHS, _LONG_LENGTHS = (128, 256, 512, 1024), (2048, 4096)
-_TOKENIZER = "words"  # of all stages
-_MAX_TOKENS = 16  # a judgment has ten
-_MIN_CONTEXTS = 10  # per length; an interval from fewer could not be trusted
+
+class Stage(NamedTuple):
+    """A model of the demo: trained with the recipe of its name, except for two that are made without training."""
+
+    name: str
+    meaning: str
+    exams: tuple[str, ...]  # what it is evaluated on
+    start: str | None = None  # the stage that its training continues
+    data_seed: int | None = (
+        None  # None without a training; added to 10 times the demo's seed, so that no two trainings
+    )
+    # read the same contexts
+
+    @property
+    def label(self) -> str:
+        """Its name in the report."""
+        return self.name.replace("generative_", "judge: ").replace("_", " ")
+
+
+SCALAR = (
+    Stage(
+        "untrained",
+        "before any preference was seen: random, except for attention heads that look back and match equal words",
+        ("pairs", "best_of_4"),
+    ),
+    Stage(
+        "unstructured",
+        "trained as short, but from random weights without such heads",
+        ("pairs", "best_of_4"),
+        data_seed=1,
+    ),
+    Stage("short", "trained on short contexts only", ("pairs", "best_of_4"), data_seed=0),
+    Stage(
+        "control",
+        "short, then more short contexts, with the same RoPE theta, steps, tokens and optimizer as long",
+        ("pairs", "best_of_4"),
+        start="short",
+        data_seed=3,
+    ),
+    Stage(
+        "long",
+        "short, then contexts that grow from short to long",
+        ("pairs", "best_of_4", "unrelated"),
+        start="short",
+        data_seed=2,
+    ),
+)
+JUDGES = (
+    # It writes no verdicts yet.
+    Stage("generative_base", "SFT on the text of records, before any judgment was seen", (), data_seed=6),
+    Stage(
+        "generative_short",
+        "judge: base, then SFT on judgments of short contexts",
+        ("pairs", "pointwise"),
+        start="generative_base",
+        data_seed=7,
+    ),
+    Stage(
+        "generative_rescale_only",
+        "judge: short, with the RoPE theta of judge: long and no further training",
+        ("pairs",),
+    ),
+    Stage(
+        "generative_long_alone",
+        "judge: short, then SFT on long contexts alone, with the RoPE theta of judge: long, for about its time",
+        ("pairs",),
+        start="generative_short",
+        data_seed=10,
+    ),
+    Stage(
+        "generative_long",
+        "judge: short, then SFT on judgments of short-to-long contexts",
+        ("pairs", "pointwise"),
+        start="generative_short",
+        data_seed=8,
+    ),
+    Stage(
+        "generative_logo",
+        "judge: long, then LOGO on consensus judgments",
+        ("pairs", "pointwise", "unrelated"),
+        start="generative_long",
+        data_seed=9,
+    ),
+)
+CONTRASTS = (
+    ("long", "control"),
+    ("generative_long", "generative_short"),
+    ("generative_long", "generative_long_alone"),
+    ("generative_logo", "generative_long"),
+)
+NOTE = (
+    "An illustration, not evidence on 8B models: the tiny model fails because it never saw such positions in "
+    "training."
+)
+GROUPS = (
+    (
+        "Scalar reward models",
+        SCALAR,
+        "pairs",
+        "The untrained model is random except for its attention, which starts with heads that attend to the previous "
+        "few tokens and heads that match equal content.",
+    ),
+    (
+        "Generative reward models",
+        JUDGES,
+        "pairs",
+        "The generative judge starts in the same way, in four layers whose heads return what they copy. It first "
+        "learns to write the record that answers a question, then to judge by it: 'Corimo: keeps bucket. [[A]]'. LOGO "
+        "prefers the judgment of most of seven simulated judges, each of which errs in 15 of 100 cases, over those of "
+        "the others.",
+    ),
+    ("Best of 4", SCALAR, "best_of_4", ""),
+    ("Single scores", JUDGES, "pointwise", ""),
+    (
+        "Unrelated contexts",
+        SCALAR + JUDGES,
+        "unrelated",
+        "Unrelated contexts have nothing to do with the answers: accuracy other than chance would be a leak.",
+    ),
+)
+"""The groups of evaluations in the report: title, stages, exam and note."""
 
 
 class DemoSettings(Config):
@@ -64,304 +168,199 @@ class DemoSettings(Config):
     seed: int = 0
     generative: bool = False
 
-
-class DemoTraining(NamedTuple):
-    """A training of a demo."""
-
-    stage: str  # the stage that it makes
-    recipe: str
-    start: str | None  # the stage that it starts from
-    data_seed: int  # added to 10 times the demo's seed, so no two trainings of a demo read the same contexts
-
-
-UNSTRUCTURED = DemoTraining("unstructured", "short", None, 1)
-DISCRIMINATIVE = (
-    DemoTraining("short", "short", None, 0),
-    UNSTRUCTURED,
-    DemoTraining("long", "long", "short", 2),
-    DemoTraining("control", "control", "short", 3),
-)
-GENERATIVE = (
-    DemoTraining("generative_base", "generative_base", None, 6),
-    DemoTraining("generative_short", "generative_short", "generative_base", 7),
-    DemoTraining("generative_long", "generative_long", "generative_short", 8),
-    DemoTraining("generative_logo", "generative_logo", "generative_long", 9),
-    DemoTraining("generative_long_alone", "generative_long_alone", "generative_short", 10),
-)
-RESCALED = "generative_rescale_only"
-"""A stage without training: `generative_short` with the rotary base of `generative_long`, which separates the two."""
-UNRELATED = {"unrelated_context": "long", "judge_unrelated_context": "generative_logo"}
-"""Controls: the stage that is evaluated on contexts that have nothing to do with the answers."""
-CONTRASTS = (
-    ("long", "control"),
-    ("generative_long", "generative_short"),
-    ("generative_long", "generative_long_alone"),
-    ("generative_logo", "generative_long"),
-)
-START_NOTES = {
-    "untrained": "The untrained model is random except for its attention, which starts with heads that attend to the "
-    "previous few tokens and heads that match equal content.",
-    "unstructured": "The row 'unstructured' is the same training from entirely random weights.",
-    "generative_logo": "The generative judge starts in the same way, in four layers whose heads return what they copy. "
-    "It first learns to write the record that answers a question, then to judge by it: 'Corimo: keeps bucket. [[A]]'. "
-    "LOGO prefers the judgment of most of seven simulated judges, each of which errs in 15 of 100 cases, over those of "
-    "the others.",
-}
-"""Notes of the summary on how the models start, for stages that are evaluated."""
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages in the order of the report."""
+        if not self.generative:
+            return list(SCALAR)
+        return [*(stage for stage in SCALAR if stage.name != "unstructured"), *JUDGES]
 
 
 def run_demo(settings: DemoSettings, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Trains, evaluates and reports; a killed demo resumes.
 
-    `out` receives a run folder for every training and evaluation, `summary.json` and `report.html`. The summary, which
-    is returned, has the stages with their evaluations, the contrasts, the controls, and the seconds of every task, with
-    the wall-clock seconds of this call as `total`.
+    `out` receives a run folder for every training and evaluation, `summary.json`, `report.html`, and `report.toml` with
+    the labels and groups of that report. Returns the summary: the accuracy of every stage by length, the contrasts, and
+    the wall-clock seconds of this call.
     """
     require("torch", "transformers", "altair", "vl_convert", user="the demo")
     began = time.perf_counter()
     with RunFolder(out, "demo", settings) as folder:
-        seconds = run_tasks(tasks_of(settings, out), progress)
-        summary = summarize_demo(settings, out, seconds)
-        summary["seconds"]["total"] = round(time.perf_counter() - began, 3)
+        run_tasks(tasks_of(settings, out), progress)
+        write_report(settings, out)
+        summary = summarize(settings, out) | {"seconds": round(time.perf_counter() - began, 3)}
         folder.write_summary(summary)
-        report.build([out], out / "report.html")
     return summary
 
 
-# --- Trainings -------------------------------------------------------------------------------------------------------
-
-
-def trainings_of(settings: DemoSettings) -> list[DemoTraining]:
-    """The trainings of a demo. The longest chain comes first, so that nothing waits for it at the end."""
-    if not settings.generative:
-        return list(DISCRIMINATIVE)
-    return [*GENERATIVE, *(training for training in DISCRIMINATIVE if training != UNSTRUCTURED)]
-
-
-def stages_of(settings: DemoSettings) -> list[str]:
-    """The stages that are evaluated, in reading order; not the judge's base, which writes no verdicts yet."""
-    stages = {training.stage for training in trainings_of(settings)} - {"generative_base"} | {"untrained"}
-    if settings.generative:
-        stages.add(RESCALED)
-    return [stage for stage in STAGES if stage in stages]
-
-
-def is_generative(stage: str) -> bool:
-    """Whether the model of a stage is generative."""
-    return stage.startswith("generative_")
+# --- Models ----------------------------------------------------------------------------------------------------------
 
 
 def model_of(stage: str, out: Path) -> Path:
     """The folder of the model of a stage."""
-    if stage in ("untrained", RESCALED):
-        return (out / "models" / stage).resolve()
-    return (out / "training" / stage / "model").resolve()
+    made = stage in ("untrained", "generative_rescale_only")
+    return (out / "models" / stage if made else out / "training" / stage / "model").resolve()
 
 
-def recipe_of(training: DemoTraining, seed: int, out: Path) -> TrainingSettings:
+def recipe_of(stage: Stage, seed: int, out: Path) -> TrainingSettings:
     """The settings of a training."""
-    changes: dict[str, Any] = {"seed": seed, "data.world.seed": 10 * seed + training.data_seed}
-    if training.start is not None:
-        changes["model.path"] = str(model_of(training.start, out))
-    if training == UNSTRUCTURED:
+    assert stage.data_seed is not None, "it is trained"
+    name, changes = stage.name, {"seed": seed, "data.world.seed": 10 * seed + stage.data_seed}
+    if stage.start:
+        changes["model.path"] = str(model_of(stage.start, out))
+    if name == "unstructured":
+        name = "short"
         changes |= {"model.new.structured": False, "plateau_steps": 0}  # it stays at chance
-    return TrainingSettings.resolve(RECIPES / f"{training.recipe}.toml", changes)
+    return TrainingSettings.resolve(RECIPES / f"{name}.toml", changes)
 
 
-def train_stage(training: DemoTraining, settings: DemoSettings, out: Path) -> None:
-    """Trains the model of a stage; the first discriminative training also saves its untrained model."""
+def train_stage(stage: Stage, seed: int, out: Path) -> None:
+    """Trains the model of a stage; the first scalar training also saves its untrained model."""
     from longrm.modeling.saving import save
     from longrm.training.initial_model import initial_model
     from longrm.training.train import train
 
-    recipe = recipe_of(training, settings.seed, out)
-    if training.stage == "short" and not model_of("untrained", out).exists():
+    recipe = recipe_of(stage, seed, out)
+    if stage.name == "short" and not model_of("untrained", out).exists():
         save(initial_model(recipe, "scorer"), model_of("untrained", out))
-    train(recipe, out / "training" / training.stage)
+    train(recipe, out / "training" / stage.name)
 
 
 def rescale(out: Path) -> None:
-    """Saves the model of the stage that differs from another one only in its rotary base."""
+    """Saves `generative_short` with the rotary base of `generative_long`: its effect without that of the training."""
     from longrm.modeling.loading import load_language_model, rescale_rope
     from longrm.modeling.saving import save
 
-    if model_of(RESCALED, out).exists():
+    if model_of("generative_rescale_only", out).exists():
         return
     model = load_language_model(model_of("generative_short", out))
-    theta = TrainingSettings.resolve(
-        RECIPES / "generative_long.toml", {"model.path": "unused"}
-    ).model.rope_theta
-    assert theta is not None, "the recipe has it"
-    rescale_rope(model.model, theta)
-    save(model, model_of(RESCALED, out))
+    recipe = TrainingSettings.resolve(RECIPES / "generative_long.toml", {"model.path": "unused"})
+    assert recipe.model.rope_theta is not None, "the recipe has it"
+    rescale_rope(model.model, recipe.model.rope_theta)
+    save(model, model_of("generative_rescale_only", out))
 
 
 # --- Evaluations -----------------------------------------------------------------------------------------------------
 
+# Contexts of each length up to 1,024 tokens and questions about each; the same of longer contexts. These take time to
+# read, so there are fewer of them, each with more questions. Generation takes time, too: judges get fewer questions.
+SIZES = {
+    "pairs": ((32, 16), (16, 32)),
+    "best_of_4": ((16, 8), (12, 10)),
+    "judge pairs": ((32, 2), (8, 8)),
+    "judge pointwise": ((16, 2), (4, 8)),
+}
 
-def evaluations_of(stage: str) -> tuple[str, ...]:
-    """The evaluations of a stage; the judges of the recipe also rate single responses."""
-    if not is_generative(stage):
-        return ("pairs", "best_of_4")
-    rates = stage in ("generative_short", "generative_long", "generative_logo")
-    return ("pairs", "pointwise") if rates else ("pairs",)
+
+def cells_of(stage: Stage, exam: str, settings: DemoSettings) -> list[dict[str, Any]]:
+    """The lengths of an evaluation, with the number of contexts at each and of questions about each context."""
+    judge = stage in JUDGES
+    if exam == "unrelated":
+        return [{"lengths": (256, 1024), "groups": 16 if judge else 64, "per_group": 8}]
+    cells = []
+    sizes = SIZES[f"judge {exam}" if judge else exam]
+    for lengths, (groups, per_group) in zip(((128, 256, 512, 1024), (2048, 4096)), sizes, strict=True):
+        if stage.name in ("untrained", "unstructured"):
+            # They are at chance, so their intervals may be wider; from fewer than ten contexts they are unreliable.
+            groups = min(groups, max(10, groups // 3))
+        if settings.generative and not judge:
+            per_group //= 2
+        cells.append({"lengths": lengths, "groups": groups, "per_group": per_group})
+    return cells
 
 
-def probes(settings: DemoSettings) -> Mapping[tuple[bool, str], Probe]:
-    """The evaluations, by whether the model is generative and by name.
-
-    Long contexts take time to read, so there are fewer of them, each with more comparisons. So does generation: a
-    generative judge gets fewer comparisons, and scalar models that are compared with it get half of theirs.
-    """
-    probe = partial(_probe, settings)
-    divisor = 2 if settings.generative else 1
-    return {
-        (False, "pairs"): probe((_SHORT_LENGTHS, 32, 16 // divisor), (_LONG_LENGTHS, 16, 32 // divisor)),
-        (False, "best_of_4"): probe(
-            (_SHORT_LENGTHS, 16, 8 // divisor), (_LONG_LENGTHS, 12, 10 // divisor), responses=4
-        ),
-        (True, "pairs"): probe((_SHORT_LENGTHS, 32, 2), (_LONG_LENGTHS, 8, 8)),
-        (True, "pointwise"): probe((_SHORT_LENGTHS, 16, 2), (_LONG_LENGTHS, 4, 8)),
+def evaluate_stage(stage: Stage, exam: str, settings: DemoSettings, out: Path) -> None:
+    """Evaluates the model of a stage."""
+    options: dict[str, Any] = {
+        "probe.seed": 1_000_000 + settings.seed,  # of no training
+        "probe.tokenizer": "words",  # of all stages
+        "probe.cells": cells_of(stage, exam, settings),
+        "probe.responses": 4 if exam == "best_of_4" else 2,
+        "probe.unrelated": exam == "unrelated",
     }
-
-
-def _probe(settings: DemoSettings, *cells: tuple[tuple[int, ...], int, int], **options: Any) -> Probe:
-    """A probe of cells, given as their lengths, contexts per length and comparisons per context."""
-    return Probe(
-        seed=_EVALUATION_SEED + settings.seed,
-        tokenizer=_TOKENIZER,
-        cells=tuple(ProbeCell(lengths=lengths, groups=groups, per_group=n) for lengths, groups, n in cells),
-        **options,
-    )
-
-
-def probe_of(stage: str, evaluation: str, settings: DemoSettings) -> Probe:
-    """The contexts and comparisons of an evaluation of a stage."""
-    probe = probes(settings)[is_generative(stage), evaluation]
-    if stage not in AT_CHANCE:
-        return probe
-    # They get the first third of the contexts: their intervals may be wider.
-    cells = [
-        cell.model_copy(update={"groups": min(cell.groups, max(_MIN_CONTEXTS, cell.groups // 3))})
-        for cell in probe.cells
-    ]
-    return probe.model_copy(update={"cells": tuple(cells)})
-
-
-@lru_cache
-def _comparisons(probe: Probe) -> list[Comparison]:
-    """The comparisons of an evaluation, drawn once per process."""
-    return list(comparisons(probe))
-
-
-def evaluate_stage(stage: str, evaluation: str, probe: Probe, out: Path, folder: Path) -> None:
-    """Runs one evaluation of one stage."""
-    form = "pointwise" if evaluation == "pointwise" else "pairwise"
-    judge = JudgeSettings(format=form, template=str(TEMPLATES[form]), max_tokens=_MAX_TOKENS, retries=0)
-    # In these worlds the words of the question lead to the evidence; one baseline is enough to show that.
-    baselines = ("overlap",) if (stage, evaluation) == ("long", "pairs") and not probe.unrelated else ()
-    settings = Evaluation(
-        model=str(model_of(stage, out)),
-        bench="probe",
-        probe=probe,
-        judge=judge if is_generative(stage) else JudgeSettings(),
-        judging=JudgingSettings(baselines=baselines),
-    )
-    drawn = _comparisons(probe)
-    bench = LoadedBenchmark(
-        "probe", drawn, len(drawn), measured=probe.measured(_TOKENIZER, load_tokenizer(_TOKENIZER))
-    )
-    run_evaluation(settings, folder, bench=bench)
-
-
-def assert_unseen(settings: DemoSettings, out: Path) -> None:
-    """Fails if a context of the evaluation was trained on."""
-    logs = (out / "training").glob("*/contexts.jsonl")
-    seen = {digest for log in logs for record in Log(log, ContextRecord) for digest in record.digests}
-    for probe in probes(settings).values():
-        for comparison in _comparisons(probe):
-            assert context_digest(comparison) not in seen, f"{comparison.id} was trained on"
-
-
-# --- Summary ---------------------------------------------------------------------------------------------------------
-
-
-def summarize_demo(settings: DemoSettings, out: Path, seconds: dict[str, float]) -> dict[str, Any]:
-    """The summary of all stages in the folder."""
-    stages, summaries = stages_of(settings), {}
-    for stage in stages:
-        first, *others = evaluations_of(stage)
-        summaries[stage] = read_summary(out / "stages" / stage / first) | {
-            evaluation: read_summary(out / "stages" / stage / evaluation) for evaluation in others
+    if (stage.name, exam) == ("long", "pairs"):
+        # In these worlds the words of the question lead to the evidence; one baseline is enough to show that.
+        options["judging.baselines"] = ["overlap"]
+    if stage in JUDGES:
+        form = "pointwise" if exam == "pointwise" else "pairwise"
+        template = str(RECIPES / f"judge_{form}.jinja")
+        # A judgment has ten tokens.
+        options |= {
+            "judge.format": form,
+            "judge.template": template,
+            "judge.max_tokens": 16,
+            "judge.retries": 0,
         }
-    notes = {"start": " ".join(note for stage, note in START_NOTES.items() if stage in stages)}
-    if trade_off := _trade_off(out):
-        notes["trade_off"] = trade_off
+    longrm.evaluate(str(model_of(stage.name, out)), "probe", out / "stages" / stage.name / exam, options)
+
+
+# --- Results ---------------------------------------------------------------------------------------------------------
+
+
+def contrasts_of(settings: DemoSettings) -> list[tuple[Stage, Stage]]:
+    """The contrasts among the stages of a demo."""
+    stages = {stage.name: stage for stage in settings.stages}
+    return [(stages[one], stages[other]) for one, other in CONTRASTS if one in stages]
+
+
+def write_report(settings: DemoSettings, out: Path) -> None:
+    """Writes the report, and the file that repeats it: `longrm report --config report.toml --out report.html`."""
+    stages = settings.stages
+    groups = [
+        RunGroup(
+            title=title,
+            runs={
+                stage.label: f"stages/{stage.name}/{exam}"
+                for stage in stages
+                if stage in of and exam in stage.exams
+            },
+            note=note,
+            brief=exam != "pairs",
+        )
+        for title, of, exam, note in GROUPS
+    ]
+    for title, of in (("Trainings", SCALAR), ("Trainings of judges", JUDGES)):
+        trained = [stage for stage in stages if stage in of and stage.data_seed is not None]
+        groups.append(
+            RunGroup(title=title, runs={stage.label: f"training/{stage.name}" for stage in trained})
+        )
+    report = ReportSettings(
+        title=f"Demo, seed {settings.seed}",
+        notes=(NOTE,),
+        groups=tuple(group for group in groups if group.runs),
+        contrasts=tuple((one.label, other.label) for one, other in contrasts_of(settings)),
+        meanings={stage.label: stage.meaning for stage in stages},
+    )
+    write_file(out / "report.toml", to_toml(report.to_dict()))
+    build([], out / "report.html", ReportSettings.read(out / "report.toml"))
+
+
+def summarize(settings: DemoSettings, out: Path) -> dict[str, Any]:
+    """The accuracy of every stage overall ("all") and by length, and the contrasts by length."""
+    runs = {
+        (stage.name, exam): Run(out / "stages" / stage.name / exam)
+        for stage in settings.stages
+        for exam in stage.exams
+    }
+    accuracy: dict[str, dict[str, Any]] = {}
+    for (stage, exam), run in runs.items():
+        metrics, main = run.evaluation.metrics, run.evaluation.main_metric
+        parts = {"all": metrics.overall, **metrics.by_length}
+        accuracy.setdefault(exam, {})[stage] = {length: asdict(row[main]) for length, row in parts.items()}
+    contrasts: dict[str, dict[str, Any]] = {}
+    for one, other in contrasts_of(settings):
+        for exam in one.exams:
+            if exam in other.exams:
+                found = longrm.compare(runs[other.name, exam].path, runs[one.name, exam].path)
+                gaps = {length: asdict(part.difference) for length, part in found.by_length.items()}
+                contrasts.setdefault(f"{one.name}_vs_{other.name}", {})[exam] = gaps
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "demo",
         "seed": settings.seed,
-        "complete": all(summary["complete"] for summary in summaries.values()),
-        "stages": summaries,
-        "contrasts": {
-            f"{one}_vs_{other}": {
-                exam: {length: asdict(gap) for length, gap in _contrast(out, one, other, evaluation).items()}
-                for exam, evaluation in (("by_length", "pairs"), ("best_of_4", "best_of_4"))
-                if evaluation in evaluations_of(one)
-            }
-            for one, other in CONTRASTS
-            if one in stages
-        },
-        "controls": {
-            name: read_summary(out / "controls" / name)["metrics"]["overall"]["pair_accuracy"]
-            for name, stage in UNRELATED.items()
-            if stage in stages
-        },
-        "notes": notes,
-        "seconds": dict(seconds),
-    }
-
-
-def _trade_off(out: Path) -> str:
-    """Where `long` is worse than its control in best of 4, and why; empty if it is nowhere."""
-    gaps = _contrast(out, "long", "control", "best_of_4")
-    worse = [
-        f"{points(gap.value)} at {int(length):,}"
-        for length, gap in gaps.items()
-        if gap.high is not None and gap.high < 0
-    ]
-    if not worse:
-        return ""
-    # Evidence in experiments/README.md: a model that ranks four responses well before contexts grow does so after it.
-    shortest = min(gaps, key=int)
-    by_length = {
-        stage: read_summary(out / "stages" / stage / "best_of_4")["metrics"]["by_length"]
-        for stage in ("short", "control")
-    }
-    right = {stage: percent(found[shortest][TOP1.name]["value"]) for stage, found in by_length.items()}
-    long, control = (
-        [step.length for step in Log(out / "training" / stage / STEPS, StepRecord)]
-        for stage in ("long", "control")
-    )
-    practiced = sum(length <= max(control) for length in long)
-    return (
-        f"In best of 4, long is worse than control, in points: {listed(worse)} tokens (95% intervals below 0). Both "
-        f"start from short, which is right in {right['short']} at {shortest} tokens. There control reaches "
-        f"{right['control']}, and long spends only {practiced} of its {len(long)} steps on contexts that short."
-    )
-
-
-def _contrast(out: Path, stage: str, other: str, evaluation: str) -> dict[str, Estimate]:
-    """The paired difference of two stages' accuracy, by length."""
-    metric = (TOP1 if evaluation == "best_of_4" else PAIR_ACCURACY).name
-    ours, theirs = (list(Judgments(out / "stages" / name / evaluation)) for name in (stage, other))
-
-    def at(length: int, records: Sequence[JudgmentRecord]) -> list[JudgmentRecord]:
-        return [record for record in records if record.length == length]
-
-    lengths = sorted({record.length for record in ours if record.length is not None})
-    return {
-        str(length): paired_difference(at(length, ours), at(length, theirs), metric) for length in lengths
+        "complete": all(run.evaluation.complete for run in runs.values()),
+        "accuracy": accuracy,
+        "contrasts": contrasts,
     }
 
 
@@ -378,35 +377,28 @@ class DemoTask(NamedTuple):
 
 
 def tasks_of(settings: DemoSettings, out: Path) -> list[DemoTask]:
-    """All tasks, with their dependencies."""
-    trainings, stages = trainings_of(settings), stages_of(settings)
-    made_by = {training.stage: f"train {training.stage}" for training in trainings}
+    """All tasks, with their dependencies. Trainings come first, those of the longest chains before the others."""
+    stages = settings.stages
+    made_by = {stage.name: f"train {stage.name}" for stage in stages}
     tasks = []
-    for training in trainings:
-        after = (made_by[training.start],) if training.start else ()
-        tasks.append(DemoTask(made_by[training.stage], train_stage, (training, settings, out), after))
-    tasks.append(DemoTask("check contexts", assert_unseen, (settings, out), tuple(made_by.values())))
+    for stage in reversed(stages):
+        if stage.data_seed is not None:
+            after = (made_by[stage.start],) if stage.start else ()
+            arguments = (stage, settings.seed, out)
+            tasks.append(DemoTask(made_by[stage.name], train_stage, arguments, after))
     made_by["untrained"] = made_by["short"]
-    if RESCALED in stages:
-        made_by[RESCALED] = "rescale the judge"
-        tasks.append(DemoTask(made_by[RESCALED], rescale, (out,), (made_by["generative_short"],)))
+    if settings.generative:
+        made_by["generative_rescale_only"] = "rescale the judge"
+        tasks.append(DemoTask("rescale the judge", rescale, (out,), (made_by["generative_short"],)))
     for stage in stages:
-        for evaluation in evaluations_of(stage):
-            probe, folder = probe_of(stage, evaluation, settings), out / "stages" / stage / evaluation
-            arguments = stage, evaluation, probe, out, folder
-            tasks.append(
-                DemoTask(f"evaluate {stage} {evaluation}", evaluate_stage, arguments, (made_by[stage],))
-            )
-    for name, stage in UNRELATED.items():
-        if stage in stages:
-            probe = _probe(settings, ((256, 1024), 16 if is_generative(stage) else 64, 8), unrelated=True)
-            arguments = stage, "pairs", probe, out, out / "controls" / name
-            tasks.append(DemoTask(f"evaluate {name}", evaluate_stage, arguments, (made_by[stage],)))
+        for exam in stage.exams:
+            name, after = f"evaluate {stage.name} {exam}", (made_by[stage.name],)
+            tasks.append(DemoTask(name, evaluate_stage, (stage, exam, settings, out), after))
     return tasks
 
 
-def run_tasks(tasks: Sequence[DemoTask], progress: Progress, workers: int | None = None) -> dict[str, float]:
-    """Runs tasks in worker processes, one per processor, and returns the seconds that each took.
+def run_tasks(tasks: Sequence[DemoTask], progress: Progress, workers: int | None = None) -> None:
+    """Runs tasks in worker processes, one per processor.
 
     A free worker takes the first task in the list whose dependencies are finished. An error of a task is raised here,
     and no further task is started.
@@ -415,25 +407,23 @@ def run_tasks(tasks: Sequence[DemoTask], progress: Progress, workers: int | None
     pool = ProcessPoolExecutor(
         workers, multiprocessing.get_context("spawn"), initializer=_start_worker, initargs=(os.getpid(),)
     )
-    waiting, running = list(tasks), dict[Future[float], str]()
-    seconds: dict[str, float] = {}
+    waiting, running, done = list(tasks), dict[Future[None], str](), set[str]()
     try:
         while waiting or running:
-            ready = [task for task in waiting if seconds.keys() >= set(task.after)]
+            ready = [task for task in waiting if done.issuperset(task.after)]
             for task in ready[: workers - len(running)]:
                 waiting.remove(task)
                 # Worker processes inherit the blocked signal. A terminal sends Ctrl-C to all of them; only this process
                 # handles it, and ends the workers.
                 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-                running[pool.submit(_timed, task)] = task.name
+                running[pool.submit(task.function, *task.arguments)] = task.name
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
             assert running, f"tasks wait for each other: {[task.name for task in waiting]}"
-            progress("demo", len(seconds), len(tasks), ", ".join(running.values()))
+            progress("demo", len(done), len(tasks), ", ".join(running.values()))
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                name = running.pop(future)
-                seconds[name] = round(future.result(), 3)
+                done.add(running.pop(future))
+                future.result()
         progress("demo", len(tasks), len(tasks), "")
-        return seconds
     except BaseException as error:
         if not isinstance(error, Exception):  # a signal, which must not wait for running tasks
             for worker in multiprocessing.active_children():
@@ -455,9 +445,3 @@ def _start_worker(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-def _timed(task: DemoTask) -> float:
-    began = time.perf_counter()
-    task.function(*task.arguments)
-    return time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""The demo: its tasks and their order, the summary, and the worker processes."""
+"""The demo: its tasks and their order, its results, and the worker processes."""
 
 import json
 import os
@@ -13,16 +13,18 @@ from pathlib import Path
 import pytest
 
 from longrm import demo
-from longrm.benchmarks import Probe, ProbeCell
-from longrm.cli.demo import _print as print_demo
-from longrm.demo import DemoSettings, DemoTask, run_tasks
+from longrm.benchmarks import Probe
+from longrm.benchmarks.probe import comparisons
+from longrm.cli.demo import print_demo
+from longrm.data.training_rows import context_digest
+from longrm.demo import DemoSettings, DemoTask, Stage, run_tasks
 from longrm.errors import RunError, TrainingError
-from longrm.report.load import STAGES
+from longrm.evaluation.read_run import Run
 from longrm.runs.folder import RunFolder
 from longrm.runs.progress import no_progress
-from longrm.runs.records import Estimate
 
 ALL = DemoSettings(generative=True)
+STAGES = {stage.name: stage for stage in ALL.stages}
 
 
 def shrunk(text):
@@ -32,101 +34,120 @@ def shrunk(text):
     return text
 
 
+def few_cells(stage: Stage, exam: str, settings: DemoSettings):
+    groups = 2 if stage in demo.JUDGES or stage.name == "untrained" else 4
+    return [{"lengths": (160,) if exam == "unrelated" else (160, 200), "groups": groups, "per_group": 2}]
+
+
 @pytest.fixture(scope="module")
 def small_demo(tmp_path_factory):
     """All tasks of the demo, with a few steps and short evaluations, in this process."""
     out = tmp_path_factory.mktemp("demo") / "out"
     recipes = tmp_path_factory.mktemp("recipes")
-    for recipe in demo.RECIPES.glob("*.toml"):
+    for recipe in demo.RECIPES.iterdir():
         (recipes / recipe.name).write_text(shrunk(recipe.read_text()))
-    cell = ProbeCell(lengths=(160, 200), groups=4, per_group=2)
-    judged = Probe(seed=1, cells=(ProbeCell(lengths=(160, 200), groups=2, per_group=1),))
-    probes = {
-        (False, "pairs"): Probe(seed=1, cells=(cell,)),
-        (False, "best_of_4"): Probe(seed=1, responses=4, cells=(cell,)),
-        (True, "pairs"): judged,
-        (True, "pointwise"): judged,
-    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "RECIPES", recipes)
-        patch.setattr(demo, "probes", lambda settings: probes)
-        patch.setattr(demo, "_MIN_CONTEXTS", 2)
-        unrelated = ProbeCell(lengths=(160,), groups=2, per_group=2)
-        patch.setattr(demo, "ProbeCell", lambda **_: unrelated)
+        patch.setattr(demo, "cells_of", few_cells)
         with RunFolder(out, "demo", ALL) as folder:
-            for task in demo.tasks_of(ALL, out):
+            tasks = {task.name: task for task in demo.tasks_of(ALL, out)}
+            for task in sorted(tasks.values(), key=lambda task: depth(task, tasks)):
                 task.function(*task.arguments)
-            summary = demo.summarize_demo(ALL, out, {"train short": 1.0})
+            demo.write_report(ALL, out)
+            summary = demo.summarize(ALL, out) | {"seconds": 1.0}
             folder.write_summary(summary)
-    return out, summary, probes
+    return out, summary
+
+
+def depth(task, tasks):
+    """The number of tasks that must be done one after the other before this one."""
+    return max((1 + depth(tasks[name], tasks) for name in task.after), default=0)
 
 
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_summary_has_all_stages_and_contrasts(small_demo):
-    _, summary, _ = small_demo
-    assert list(summary["stages"]) == [n for n in STAGES if n not in ("generative_base", "unstructured")]
-    assert list(summary["contrasts"]["long_vs_control"]["by_length"]) == ["160", "200"]
-    assert list(summary["controls"]) == ["unrelated_context", "judge_unrelated_context"]
-    pointwise = {stage for stage, found in summary["stages"].items() if "pointwise" in found}
-    assert pointwise == {"generative_short", "generative_long", "generative_logo"}
-    for stage, found in summary["stages"].items():
-        assert ("best_of_4" in found) != demo.is_generative(stage)
+def test_the_summary_has_the_accuracies_and_contrasts_of_all_stages(small_demo):
+    out, summary = small_demo
+    accuracy = summary["accuracy"]
+    assert accuracy["pairs"].keys() == STAGES.keys() - {"generative_base"}
+    assert [*accuracy["best_of_4"]] == ["untrained", "short", "control", "long"]
+    assert [*accuracy["pointwise"]] == ["generative_short", "generative_long", "generative_logo"]
+    assert [*accuracy["unrelated"]] == ["long", "generative_logo"]
+    assert [*accuracy["pairs"]["long"]] == ["all", "160", "200"]
+    stored = json.loads((out / "stages/long/best_of_4/summary.json").read_text())["metrics"]
+    assert accuracy["best_of_4"]["long"]["200"] == stored["by_length"]["200"]["top1"]
+    assert {name: [*exams] for name, exams in summary["contrasts"].items()} == {
+        "long_vs_control": ["pairs", "best_of_4"],
+        "generative_long_vs_generative_short": ["pairs", "pointwise"],
+        "generative_long_vs_generative_long_alone": ["pairs"],
+        "generative_logo_vs_generative_long": ["pairs", "pointwise", ],
+    }  # fmt: skip
+    gap = summary["contrasts"]["long_vs_control"]["pairs"]["200"]["value"]
+    long, control = (accuracy["pairs"][name]["200"]["value"] for name in ("long", "control"))
+    assert gap == pytest.approx(long - control)
 
 
-@pytest.mark.parametrize("high", [-0.1, 0.1, None])
-def test_where_long_is_worse_than_its_control_is_next_to_the_headline(small_demo, monkeypatch, capsys, high):
-    out, _, _ = small_demo
-    gap = Estimate(-0.25, None if high is None else -0.4, high, 80, 40)
-    monkeypatch.setattr(demo, "paired_difference", lambda *_: gap)
-    stages = [stage for stage in demo.stages_of(ALL) if not demo.is_generative(stage)]
-    monkeypatch.setattr(demo, "stages_of", lambda _: stages)
-    summary = demo.summarize_demo(ALL, out, {"total": 1.0})
-    print_demo(summary, out)
+def test_the_result_is_printed_by_stage_and_length(small_demo, capsys):
+    out, summary = small_demo
+    print_demo(ALL, summary, out)
     printed = " ".join(capsys.readouterr().out.split())
-    assert "best of 4 −25.0 −25.0" in printed
     for stage in ("untrained", "short", "control", "long"):
-        assert " ".join(STAGES[stage]) in printed
-    if high is None or high > 0:
-        assert "trade_off" not in summary["notes"]
-        assert "In best of 4" not in printed
-        assert "Best of 4, % (chance 25)" in printed
-    else:
-        note = summary["notes"]["trade_off"]
-        assert "in points: −25.0 at 160 and −25.0 at 200 tokens" in note
-        assert "only 3 of its 3 steps" in note
-        for stage in ("short", "control"):
-            top1 = summary["stages"][stage]["best_of_4"]["metrics"]["by_length"]["160"]["top1"]["value"]
-            assert f"{100 * top1:.1f}%" in note
-        assert note in printed
+        assert f"{stage} {STAGES[stage].meaning}" in printed
+        top1 = (f"{100 * summary['accuracy']['best_of_4'][stage][n]['value']:.1f}" for n in ("160", "200"))
+        assert f"{stage} {' '.join(top1)}" in printed
+    assert "long on unrelated contexts, a control: " in printed
 
 
-def test_all_stages_of_a_kind_judge_the_same_comparisons(small_demo):
-    out, summary, _ = small_demo
+def test_the_report_has_all_stages(small_demo):
+    out, _ = small_demo
+    text = (out / "report.html").read_text()
+    for stage in ALL.stages:
+        assert stage.label in text
+        assert stage.meaning in text
+    assert "Scalar reward models. Pair accuracy against context length" in text
+
+
+def test_stages_of_a_kind_judge_the_same_comparisons(small_demo):
+    out, summary = small_demo
     ids = {
         stage: [line["id"] for line in lines(out / f"stages/{stage}/pairs/judgments.jsonl")]
-        for stage in summary["stages"]
+        for stage in summary["accuracy"]["pairs"]
     }
     trained = [stage for stage in ids if stage != "untrained"]
-    assert len({(demo.is_generative(stage), *ids[stage]) for stage in trained}) == 2
+    assert len({(STAGES[stage] in demo.JUDGES, *ids[stage]) for stage in trained}) == 2
     assert {*ids["untrained"]} < {*ids["short"]}
 
 
+def test_no_evaluated_context_was_trained_on(small_demo):
+    out, _ = small_demo
+    logs = [*(out / "training").glob("*/contexts.jsonl")]
+    assert len(logs) == sum(stage.data_seed is not None for stage in ALL.stages)
+    trained = {digest for log in logs for line in lines(log) for digest in line["digests"]}
+    for run in (out / "stages").glob("*/*"):
+        for row in comparisons(Probe.model_validate(Run(run).settings["probe"])):
+            assert context_digest(row) not in trained
+    again = Probe(seed=3, tokenizer="words", cells=({"lengths": (140,), "groups": 8, "per_group": 1},))
+    assert {context_digest(row) for row in comparisons(again)} & trained, (
+        "the seed of `control`: a negative control"
+    )
+
+
 def test_every_training_starts_from_its_stage_and_differs_from_it(small_demo):
-    out, _, _ = small_demo
-    trainings = [training for training in demo.trainings_of(ALL) if training.start]
-    for training in trainings:
-        config = (out / "training" / training.stage / "config.toml").read_text()
-        assert f'path = "{demo.model_of(training.start, out)}"' in config
-    stages = {training.stage for training in trainings} | {training.start for training in trainings}
-    weights = {(demo.model_of(stage, out) / "model.safetensors").read_bytes() for stage in stages}
-    assert len(weights) == len(stages)
+    out, _ = small_demo
+    continued = [stage for stage in ALL.stages if stage.start]
+    for stage in continued:
+        config = (out / "training" / stage.name / "config.toml").read_text()
+        assert f'path = "{demo.model_of(stage.start, out)}"' in config
+    names = {stage.name for stage in continued} | {stage.start for stage in continued}
+    weights = {(demo.model_of(name, out) / "model.safetensors").read_bytes() for name in names}
+    assert len(weights) == len(names)
 
 
 def test_the_rescaled_stage_differs_only_in_its_rotary_base(small_demo):
-    folders = [demo.model_of(stage, small_demo[0]) for stage in (demo.RESCALED, "generative_short")]
+    names = ("generative_rescale_only", "generative_short")
+    folders = [demo.model_of(name, small_demo[0]) for name in names]
     one, other = ((folder / "model.safetensors").read_bytes() for folder in folders)
     assert one == other
     configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
@@ -134,38 +155,40 @@ def test_the_rescaled_stage_differs_only_in_its_rotary_base(small_demo):
     assert configs[0] == configs[1]
 
 
-def test_a_context_that_was_trained_on_is_found(small_demo, monkeypatch):
-    out, _, probes = small_demo
-    trained = lines(out / "training/generative_logo/contexts.jsonl")[0]["digests"][0]
-    monkeypatch.setattr(demo, "probes", lambda settings: probes)
-    monkeypatch.setattr(demo, "context_digest", lambda comparison: trained)
-    with pytest.raises(AssertionError, match="was trained on"):
-        demo.assert_unseen(ALL, out)
-
-
 def test_every_task_waits_for_what_it_needs(tmp_path):
     needs = {task.name: task.after for task in demo.tasks_of(ALL, tmp_path)}
     assert needs["train long"] == ("train short",)
     assert needs["rescale the judge"] == ("train generative_short",)
-    assert needs[f"evaluate {demo.RESCALED} pairs"] == ("rescale the judge",)
+    assert needs["evaluate generative_rescale_only pairs"] == ("rescale the judge",)
     assert needs["evaluate untrained pairs"] == ("train short",)
     assert needs["evaluate generative_logo pointwise"] == ("train generative_logo",)
     assert all({*after} <= needs.keys() for after in needs.values())
+    names = [task.name for task in demo.tasks_of(DemoSettings(), tmp_path)]
+    assert names.index("train long") < names.index("train control"), "the longer training comes first"
 
 
 def test_stages_at_chance_are_judged_on_ten_contexts_per_length_at_least():
-    for stage in demo.stages_of(DemoSettings()):
-        for evaluation in demo.evaluations_of(stage):
-            all_cells = demo.probes(DemoSettings())[False, evaluation].cells
-            cells = demo.probe_of(stage, evaluation, DemoSettings()).cells
-            for cell, full in zip(cells, all_cells, strict=True):
-                assert 10 <= cell.groups <= full.groups
-                assert (cell.groups < full.groups) == (stage in ("untrained", "unstructured"))
+    full = {stage.name: stage for stage in demo.SCALAR}["short"]
+    for stage in demo.SCALAR:
+        for exam in ("pairs", "best_of_4"):
+            cells = demo.cells_of(stage, exam, DemoSettings())
+            for cell, whole in zip(cells, demo.cells_of(full, exam, DemoSettings()), strict=True):
+                assert 10 <= cell["groups"] <= whole["groups"]
+                assert (cell["groups"] < whole["groups"]) == (stage.name in ("untrained", "unstructured"))
 
 
 def test_a_demo_with_other_settings_is_not_resumed(small_demo):
     with pytest.raises(RunError, match="seed"):
         demo.run_demo(DemoSettings(generative=True, seed=1), small_demo[0])
+
+
+def test_the_unstructured_start_reaches_the_worker_process(tmp_path):
+    """Tasks are pickled: a worker gets an equal stage, not the same object."""
+    stage = next(stage for stage in demo.SCALAR if stage.name == "unstructured")
+    settings = demo.recipe_of(pickle.loads(pickle.dumps(stage)), 0, tmp_path)
+    assert not settings.model.new.structured
+    assert settings.plateau_steps == 0
+    assert pickle.loads(pickle.dumps(demo.JUDGES[0])) in demo.JUDGES
 
 
 def write_pid(path, before=None):
@@ -185,8 +208,7 @@ def test_tasks_run_in_other_processes_in_the_order_of_their_dependencies(tmp_pat
         DemoTask("first", write_pid, (first,)),
         DemoTask("third", write_pid, (third, second)),  # fails unless the worker takes "second" before it
     ]
-    seconds = run_tasks(tasks, lambda *message: shown.append(message), workers=1)
-    assert [*seconds] == ["first", "second", "third"]
+    run_tasks(tasks, lambda *message: shown.append(message), workers=1)
     assert os.getpid() not in {int(path.read_text()) for path in (first, second, third)}
     running = ["first", "second", "third", ""]
     assert shown == [("demo", done, 3, names) for done, names in enumerate(running)]
@@ -241,17 +263,8 @@ def test_workers_end_with_the_main_process(tmp_path, number):
 @pytest.mark.timeout(1200)
 def test_the_demo_moves_the_boundary(tmp_path):
     summary = demo.run_demo(DemoSettings(seed=3), tmp_path / "demo")
-    stages = {name: stage["metrics"]["by_length"] for name, stage in summary["stages"].items()}
-    assert stages["short"]["128"]["pair_accuracy"]["value"] >= 0.97
-    assert all(
-        stages["long"][n]["pair_accuracy"]["value"] >= 0.97 for n in ("128", "256", "512", "1024", "2048")
-    )
-    assert summary["contrasts"]["long_vs_control"]["by_length"]["4096"]["low"] > 0.10
-    assert demo.run_demo(DemoSettings(seed=3), tmp_path / "demo")["stages"] == summary["stages"]
-
-
-def test_the_unstructured_start_reaches_the_worker_process(tmp_path):
-    """Tasks are pickled: a worker gets an equal training, not the same object."""
-    settings = demo.recipe_of(pickle.loads(pickle.dumps(demo.UNSTRUCTURED)), 0, tmp_path)
-    assert not settings.model.new.structured
-    assert settings.plateau_steps == 0
+    accuracy, gaps = summary["accuracy"]["pairs"], summary["contrasts"]["long_vs_control"]["pairs"]
+    assert accuracy["short"]["128"]["value"] >= 0.97
+    assert all(accuracy["long"][n]["value"] >= 0.97 for n in ("128", "256", "512", "1024", "2048"))
+    assert gaps["4096"]["low"] > 0.10
+    assert demo.run_demo(DemoSettings(seed=3), tmp_path / "demo")["accuracy"] == summary["accuracy"]

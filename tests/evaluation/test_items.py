@@ -14,7 +14,6 @@ from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.evaluation.items import ITEMS, ITEMS_CSV, SCHEMA
 from longrm.evaluation.trials import JudgingSettings
 from longrm.reward_models import RewardModel
-from longrm.runs.folder import RunFolder
 from longrm.types import Comparison, Judgment, Outcome
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
@@ -186,24 +185,3 @@ def test_the_csv_file_holds_the_same_rows(tmp_path):
             text = cells[name]
             read = text if isinstance(value, str) else None if text == "" else json.loads(text)
             assert read == value, name
-
-
-def test_a_demo_gives_the_rows_of_its_stages(tmp_path):
-    for stage, evaluation in (("short", "pairs"), ("long", "best_of_4"), ("long", "pairs")):
-        judged(tmp_path / "demo/stages" / stage / evaluation, 4 if evaluation == "best_of_4" else 2)
-    with RunFolder(tmp_path / "demo2", "demo", Evaluation(model="x", bench="x")):
-        pass
-    for name in ("manifest.json", "config.toml"):
-        (tmp_path / "demo2" / name).rename(tmp_path / "demo" / name)
-    stage = json.loads((tmp_path / "demo/stages/short/pairs/summary.json").read_text())
-    summary = {"schema_version": 1, "kind": "demo", "seed": 0, "stages": {"short": stage}}
-    summary |= {"contrasts": {}, "controls": {}, "seconds": {}}
-    (tmp_path / "demo/summary.json").write_text(json.dumps(summary))
-    items = longrm.read_run(tmp_path / "demo")
-    assert list(items.columns) == ["stage", "evaluation", *SCHEMA.names]
-    counts = items.groupby(["stage", "evaluation"]).size().to_dict()
-    assert counts == {("long", "best_of_4"): COUNT, ("long", "pairs"): COUNT, ("short", "pairs"): COUNT}
-    alone = longrm.read_run(tmp_path / "demo/stages/short/pairs")
-    part = items[items.stage == "short"].drop(columns=["stage", "evaluation"]).reset_index(drop=True)
-    assert part.correct.equals(alone.correct)
-    assert part.id.equals(alone.id)

@@ -36,8 +36,6 @@ def summaries():
     described = {"model": "m", "bench": "b", "resamples": 100}
     first = summarize(pairs, scale="points", rule="judgebench", **described).to_dict()
     second = summarize(mixed, scale="logit", **described).to_dict()
-    stage = first | {"best_of_4": second, "pointwise": first}
-    metric = first["ties"]
     return [
         first,
         second | {"audit": {"comparisons": 2, "findings": {"ties": {"what": "w", "count": 1, "examples": ["a"]}}}},
@@ -46,11 +44,6 @@ def summaries():
             "schema_version": 1, "kind": "training", "objective": "sft", "steps": 2, "tokens": 9, "window": 2,
             "loss": 0.5, "accuracy": None, "data": {"read": 3}, "model_step": 2,
             "evaluations": {"metric": "top1", "values": {"2": 0.5, "4": None}, "best": 2},
-        },
-        {
-            "schema_version": 1, "kind": "demo", "stages": {"short": stage}, "controls": {"none": metric}, "seed": 3,
-            "contrasts": {"a_vs_b": {"by_length": {"128": metric}}}, "seconds": {"all": 1.5}, "notes": {"start": ""},
-            "complete": True,
         },
     ]  # fmt: skip
 

@@ -1,9 +1,9 @@
-"""Synthetic run folders, written by the package's own classes: four stages, six lengths, plausible curves."""
+"""Synthetic run folders, written by the package's own classes: four models, six lengths, plausible curves."""
 
 import random
 import re
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -21,8 +21,7 @@ from longrm.attribution.records import (
     Trust,
 )
 from longrm.attribution.run import summary_of
-from longrm.config import Config
-from longrm.evaluation.estimates import paired_difference
+from longrm.config import Config, to_toml
 from longrm.evaluation.summarize import summarize
 from longrm.evaluation.summary_schema import AboveChanceReach, ContextBoundary, Crossing
 from longrm.reward_models.trials import aggregate_trials
@@ -39,11 +38,8 @@ CURVES = {
     "long": (0.995, 0.995, 0.99, 0.99, 0.98, 0.96),
 }
 JUDGES = {
-    "generative_short": (0.96, 0.72, 0.64, 0.52, 0.50, 0.50),
-    "generative_rescale_only": (0.80, 0.70, 0.60, 0.55, 0.50, 0.50),
-    "generative_long_alone": (0.90, 0.90, 0.90, 0.90, 0.90, 0.90),
-    "generative_long": (0.99, 0.99, 0.98, 0.98, 0.97, 0.90),
-    "generative_logo": (0.99, 0.99, 0.99, 0.98, 0.97, 0.91),
+    "judge: short": (0.96, 0.72, 0.64, 0.52, 0.50, 0.50),
+    "judge: long": (0.99, 0.99, 0.98, 0.98, 0.97, 0.90),
 }
 PEOPLE = ("Marlow", "Ibsen", "Quill", "Tamsin", "Okoro", "Fenwick", "Ludo", "Anselm")
 HOSTILE = "</script><script>alert(1)</script><img src=https://evil.example/x onerror=alert(2)>\u2028'\"&"
@@ -304,44 +300,39 @@ def training_summary(steps: int) -> dict[str, Any]:
     }
 
 
-def write_demo(folder: Path, curves: dict[str, tuple[float, ...]] = CURVES) -> None:
-    """A demo with four stages, best of 4, three training runs, the contrast and the control.
+def write_groups(folder: Path, curves: dict[str, tuple[float, ...]] = CURVES) -> Path:
+    """Runs of several models on pairs, in brief on best of 4, and three trainings; returns the file of their groups.
 
-    Generative stages have scores for single responses instead of best of 4, and only the training that they start from.
+    The judges are a group of their own, with scores for single responses instead of best of 4.
     """
-    with RunFolder(folder, "demo", Settings()) as run:
-        stages, records = {}, {}
-        for number, (name, accuracies) in enumerate(curves.items()):
-            stage, records[name] = folder / "stages" / name, judgments(accuracies, number)
-            stages[name] = write_evaluation(stage / "pairs", records[name], model=name, scale="logit")
-            exam, responses = ("pointwise", 2) if name.startswith("generative_") else ("best_of_4", 4)
-            listed = judgments(accuracies, 10 + number, responses=responses, groups=20)
-            stages[name][exam] = write_evaluation(stage / exam, listed, model=name, kept=1)
-        for name, end in (("short", 128), ("control", 128), ("long", 4096)):
-            write_training(folder / "training" / name, end=end)
-        if "generative_short" in curves:
-            write_training(folder / "training" / "generative_base")
-        contrast = {}
-        for length in LENGTHS:
-            sides = ([r for r in records[name] if r.length == length] for name in ("long", "control"))
-            contrast[str(length)] = asdict(paired_difference(*sides))
-        control = {"value": 0.506, "low": 0.471, "high": 0.54, "n": 1024, "groups": 128}
-        run.write_summary(
-            {
-                "schema_version": 1,
-                "kind": "demo",
-                "seed": 0,
-                "complete": True,
-                "stages": stages,
-                "contrasts": {"long_vs_control": {"by_length": contrast, "best_of_4": contrast}},
-                "controls": {"unrelated_context": control},
-                "notes": {
-                    "start": "The tiny model starts with attention heads that are set to look back.",
-                    "trade_off": "In best of 4, long is worse than control.",
-                },
-                "seconds": {"generate": 4.1, "train_short": 15.2, "train_long": 51.3, "total": 205.0},
-            }
-        )
+    groups: dict[str, dict[str, str]] = {}
+    for number, (name, accuracies) in enumerate(curves.items()):
+        judge = name.startswith("judge")
+        exams = ("judges", "single scores") if judge else ("scalar models", "best of 4")
+        for exam, responses in zip(exams, (2, 2 if judge else 4), strict=True):
+            brief = exam == exams[1]
+            records = judgments(
+                accuracies, number + 10 * brief, responses=responses, groups=20 if brief else 40
+            )
+            place = f"{name}/{exam}".replace(" ", "_")
+            kept = 1 if brief else 3
+            write_evaluation(folder / place, records, model=name, scale="logit", kept=kept)
+            groups.setdefault(exam, {})[name] = place
+    for name, end in (("short", 128), ("control", 128), ("long", 4096)):
+        write_training(folder / name / "training", end=end)
+        groups.setdefault("trainings", {})[name] = f"{name}/training"
+    settings = {
+        "title": "Short and long",
+        "notes": ["Read this first."],
+        "groups": [
+            {"title": title, "runs": runs, "brief": title in ("best of 4", "single scores")}
+            for title, runs in groups.items()
+        ],
+        "contrasts": [["long", "control"], ["long", "short"]],
+        "meanings": {name: f"the model {name}" for name in curves},
+    }
+    (folder / "report.toml").write_text(to_toml(settings))
+    return folder / "report.toml"
 
 
 def boundary(status: Any, at_least: int | None, below: int | None, value: float | None) -> ContextBoundary:
@@ -366,19 +357,9 @@ def boundary(status: Any, at_least: int | None, below: int | None, value: float 
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A demo's folder; read only."""
-    folder = tmp_path_factory.mktemp("runs") / "demo"
-    write_demo(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def two_families(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a demo with generative stages too; read only."""
-    folder = tmp_path_factory.mktemp("families") / "demo"
-    write_demo(folder, CURVES | JUDGES)
-    return folder
+def groups(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of groups of runs; read only."""
+    return write_groups(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from longrm.report import build
+from longrm.report import ReportSettings, build
 from longrm.runs.logs import Log
 from longrm.runs.records import ExampleRecord
 
@@ -31,9 +31,9 @@ def page() -> Iterator[Page]:
 
 
 @pytest.fixture(scope="module")
-def report(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(groups: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("browser") / "report.html"
-    build([demo], out)
+    build([], out, ReportSettings.read(groups))
     return out
 
 

@@ -15,8 +15,9 @@ import pytest
 
 from longrm.errors import RunError
 from longrm.evaluation.compare import compare
+from longrm.evaluation.compare import ComparedPart
 from longrm.evaluation.summary_schema import parse_summary
-from longrm.report import build
+from longrm.report import ReportSettings, build
 from longrm.report.formatting import boundary_estimate, boundary_interval, headline, points
 from longrm.runs.folder import RunFolder
 
@@ -72,17 +73,18 @@ def finding_of(text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def page(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(groups: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out") / "report.html"
-    build([demo], out)
+    build([], out, ReportSettings.read(groups))
     return out
 
 
 @pytest.fixture(scope="module")
-def families_page(two_families: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("families") / "report.html"
-    build([two_families], out)
-    return out
+def two_groups(synthetic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two")
+    groups = synthetic.write_groups(folder, synthetic.CURVES | synthetic.JUDGES)
+    build([], folder / "report.html", ReportSettings.read(groups))
+    return folder / "report.html"
 
 
 def test_nothing_is_loaded(page: Path) -> None:
@@ -99,13 +101,13 @@ def test_nothing_is_loaded(page: Path) -> None:
         assert loads(text.replace("</body>", f"{leak}</body>")), leak
 
 
-def test_equal_runs_give_equal_bytes(page: Path, demo: Path, tmp_path: Path) -> None:
+def test_equal_runs_give_equal_bytes(page: Path, groups: Path, tmp_path: Path) -> None:
     assert page.stat().st_size < 1_500_000
-    build([demo], tmp_path / "report.html")
+    build([], tmp_path / "report.html", ReportSettings.read(groups))
     assert (tmp_path / "report.html").read_bytes() == page.read_bytes()
 
 
-@pytest.mark.parametrize("name", ["page", "families_page"])
+@pytest.mark.parametrize("name", ["page", "two_groups"])
 def test_markup_is_well_formed_and_accessible(name: str, request: pytest.FixtureRequest) -> None:
     structure = Structure(request.getfixturevalue(name).read_text())
     ids = Counter(value for _, name, value in structure.attributes if name == "id")
@@ -121,21 +123,17 @@ def test_markup_is_well_formed_and_accessible(name: str, request: pytest.Fixture
     assert all(after <= before + 1 for before, after in pairwise(structure.headings))
 
 
-def test_numbers_are_those_of_the_summary(page: Path, demo: Path) -> None:
+def test_numbers_are_those_of_the_summaries(page: Path, groups: Path) -> None:
     def share(estimate: dict[str, float]) -> str:
         return "{:.1f}% [{:.1f}, {:.1f}]".format(*(100 * estimate[key] for key in ("value", "low", "high")))
 
     shown = words(page.read_text())
-    summary = json.loads((demo / "summary.json").read_text())
-    for stage in summary["stages"].values():
-        for row in stage["metrics"]["by_length"].values():
-            assert share(row["pair_accuracy"]) in shown
-        for row in stage["best_of_4"]["metrics"]["by_length"].values():
-            assert share(row["top1"]) in shown
-        for part in (stage, stage["best_of_4"]):
-            assert share(part["metrics"]["macro"]["by_length"]) in shown
-    gap = summary["contrasts"]["long_vs_control"]["by_length"]["4096"]
-    assert f"+{100 * gap['value']:.1f} [+{100 * gap['low']:.1f}, +{100 * gap['high']:.1f}]" in shown
+    for exam, metric in (("scalar_models", "pair_accuracy"), ("best_of_4", "top1")):
+        for summary in groups.parent.glob(f"*/{exam}/summary.json"):
+            metrics = json.loads(summary.read_text())["metrics"]
+            for row in metrics["by_length"].values():
+                assert share(row[metric]) in shown
+            assert share(metrics["macro"]["by_length"]) in shown
 
 
 def test_figures_are_written_as_svg_and_png_and_follow_the_theme_inside_the_page(page: Path) -> None:
@@ -179,46 +177,34 @@ def test_hostile_text_stays_text(synthetic: ModuleType, tmp_path: Path) -> None:
         ElementTree.parse(path)
 
 
-def test_two_families_have_a_figure_and_tables_each(families_page: Path) -> None:
-    shown = words(families_page.read_text())
-    for family in ("Discriminative", "Generative"):
-        assert f"{family} reward models. Pair accuracy against context length" in shown
-    folder = families_page.with_name("report-figures")
-    names = {path.stem for path in folder.glob("*.svg")}
-    assert {"accuracy", "accuracy-2", "accuracy-2-narrow", "loss", "loss-2"} <= names
-    generative = (folder / "accuracy-2.svg").read_text()
-    assert "judge: LOGO" in generative
-    assert "control" not in generative
-
-
-def test_a_demo_has_every_section(page: Path, demo: Path) -> None:
-    text = page.read_text()
-    assert {
-        "accuracy",
-        "boundary",
-        "overall",
-        "depth",
-        "differences",
-        "best-of",
-        "training",
-        "items-title",
-        "definitions",
-        "provenance",
-    } <= anchors(text)
-    shown = words(text)
-    summary = json.loads((demo / "summary.json").read_text())
-    contrasts = tables(text)["Paired differences in percentage points by length, with 95% intervals"]
-    assert contrasts.keys() == {"long − control", "long − control, best of 4"}
-    for length, gap in summary["contrasts"]["long_vs_control"]["by_length"].items():
-        value, low, high = (points(gap[key]) for key in ("value", "low", "high"))
-        assert contrasts["long − control"][f"{int(length):,}"] == f"{value} [{low}, {high}]"
-    controls = tables(text)["Controls in percentage points, with 95% intervals"]
-    assert controls["unrelated context − chance"] == {
-        "points": "+0.6 [−2.9, +4.0]",
-        "pairs": "1,024 128 contexts",
-        "reading": "at chance, as expected",
+def test_groups_have_a_figure_and_tables_each_and_one_color_a_label(two_groups: Path) -> None:
+    text = two_groups.read_text()
+    for title in ("scalar models", "judges"):
+        assert f"{title}. Pair accuracy against context length" in words(text)
+        assert f"{title}. Pair accuracy by length in tokens" in tables(text)
+    brief = tables(text)["best of 4. Top-1 by length in tokens"]
+    assert brief.keys() == {
+        *(f"{name}, best of 4" for name in ("untrained", "short", "control", "long")),
+        "chance",
     }
-    assert "longrm demo --out NEW_FOLDER --seed 0" in shown
+    folder = two_groups.with_name("report-figures")
+    names = {path.stem for path in folder.glob("*.svg")}
+    assert {"accuracy", "accuracy-2", "accuracy-2-narrow", "loss"} <= names
+    assert "loss-2" not in names, "there is one group of trainings"
+    judges = (folder / "accuracy-2.svg").read_text()
+    assert "judge: long" in judges
+    assert "control" not in judges
+
+
+def test_a_group_in_brief_is_in_few_sections(page: Path) -> None:
+    text = page.read_text()
+    assert {"accuracy", "differences", "boundary", "overall", "depth", "brief", "training"} <= anchors(text)
+    assert {"items-title", "definitions", "provenance"} <= anchors(text)
+    found = tables(text)
+    in_brief = {caption for caption, rows in found.items() if "long, best of 4" in rows}
+    assert in_brief == {"best of 4. Top-1 by length in tokens", "Outcome of every comparison"}
+    assert "long, best of 4" in found["best of 4. All lengths together"]["top-1"]
+    shown = words(text)
     assert re.search(r"[\d,]+ were judged\. [\d,]+ of them open with their texts", shown)
     assert "NaN" not in shown
     assert "None" not in shown
@@ -279,8 +265,7 @@ def test_evaluation_and_training_runs_are_mixed(synthetic: ModuleType, tmp_path:
     assert "long · final: a sample" not in shown
     assert "long · final: shard" not in shown
     assert "longrm train bradley-terry --config" in shown
-    for absent in ("An illustration", "Best of 4", "Contrast and controls"):
-        assert absent not in shown
+    assert "Further evaluations" not in shown
 
 
 def test_runs_without_a_common_comparison_are_listed(synthetic: ModuleType, tmp_path: Path) -> None:
@@ -293,27 +278,37 @@ def test_runs_without_a_common_comparison_are_listed(synthetic: ModuleType, tmp_
     assert "differences" not in anchors(text)
 
 
-def test_a_demo_begins_with_what_long_training_gains_and_where_it_loses(page: Path, demo: Path) -> None:
-    text, summary = page.read_text(), json.loads((demo / "summary.json").read_text())
-    long, control = (
-        f"{100 * summary['stages'][name]['metrics']['by_length']['4096']['pair_accuracy']['value']:.1f}%"
-        for name in ("long", "control")
+def test_contrasts_are_in_the_headline_and_the_tables(page: Path, groups: Path) -> None:
+    text, found = page.read_text(), tables(page.read_text())
+
+    def written(part: ComparedPart) -> str:
+        value, low, high = (points(getattr(part.difference, key)) for key in ("value", "low", "high"))
+        return f"{value} [{low}, {high}]"
+
+    captions = []
+    for exam, metric in (("scalar_models", "Pair accuracy"), ("best_of_4", "Top-1")):
+        for other in ("control", "short"):
+            gap = compare(groups.parent / other / exam, groups.parent / "long" / exam)
+            names = [name + (", best of 4" if exam == "best_of_4" else "") for name in ("long", other)]
+            caption = f"{metric} of {' minus '.join(names)}, difference in points, with 95% intervals"
+            assert found[caption]["4,096"]["difference"] == written(gap.by_length["4096"])
+            assert found[caption]["all"]["difference"] == written(gap.overall)
+            captions.append(caption)
+    gap = compare(groups.parent / "control/scalar_models", groups.parent / "long/scalar_models")
+    assert finding_of(text).startswith(
+        f"long minus control: pair accuracy {written(gap.overall)} points on the same 480 comparisons, "
+        f"{written(gap.by_length['4096'])} points at 4,096 tokens. Context boundary in tokens: untrained "
     )
-    gap = summary["contrasts"]["long_vs_control"]["by_length"]["4096"]
-    value, low, high = (points(gap[key]) for key in ("value", "low", "high"))
-    finding = finding_of(text)
-    assert finding.startswith(
-        f"At 4,096 tokens long is right in {long} of the pairs and control in {control}: "
-        f"{value} [{low}, {high}] points. "
-        "Context boundary in tokens: short ≈"
+    folded = lxml.html.document_fromstring(text).xpath(
+        "//section[@aria-labelledby='differences']/details//caption"
     )
-    assert "untrained" not in finding, "it is at chance"
-    notices = [
-        one.text_content() for one in lxml.html.document_fromstring(text).xpath("//p[@class='notice']")
-    ]
-    assert summary["notes"]["trade_off"] in notices[:2]
-    stages = lxml.html.document_fromstring(text).xpath("//section[1]//dl/dt")
-    assert [stage.text_content() for stage in stages] == ["untrained", "short", "control", "long"]
+    assert [one.text_content() for one in folded] == captions[1::2], (
+        "the first contrast of each group is open"
+    )
+    page_ = lxml.html.document_fromstring(text)
+    assert page_.xpath("//p[@class='notice']")[0].text_content() == "Read this first."
+    models = page_.xpath("//section[1]//dl/dt")
+    assert [model.text_content() for model in models] == ["untrained", "short", "control", "long"]
 
 
 def test_a_training_shows_its_evaluations(synthetic: ModuleType, tmp_path: Path) -> None:
@@ -341,15 +336,13 @@ def test_a_training_shows_its_evaluations(synthetic: ModuleType, tmp_path: Path)
 
 def test_many_metrics_of_few_models_are_rows(page: Path) -> None:
     found = tables(page.read_text())
-    best_of = found["Best of 4, all lengths together"]
-    assert best_of["top-1"].keys() == {"untrained", "short", "control", "long", "chance"}
+    best_of = found["best of 4. All lengths together"]
+    assert len(best_of["top-1"]) == 5
     assert best_of["comparisons"]["chance"] == ""
     assert found["All metrics, with 95% intervals, and chance levels"].keys() >= {"untrained", "chance"}
 
 
-def test_folders_that_are_not_finished_runs_are_errors(
-    synthetic: ModuleType, demo: Path, tmp_path: Path
-) -> None:
+def test_folders_that_are_not_finished_runs_are_errors(synthetic: ModuleType, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     records = synthetic.judgments(synthetic.CURVES["long"], 1)
     synthetic.write_evaluation(tmp_path / "half", records, finished=False)
@@ -363,7 +356,6 @@ def test_folders_that_are_not_finished_runs_are_errors(
         ([], "run folder"),
         ([tmp_path / "half"], r"longrm evaluate --config \S+half/config\.toml --out \S+half$"),
         ([tmp_path / "other"], "'score'"),
-        ([demo, demo / "training" / "long"], str(demo)),
         ([tmp_path / "broken"], r"judgments\.jsonl, line"),
     ):
         with pytest.raises(RunError, match=named):

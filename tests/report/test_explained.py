@@ -13,7 +13,7 @@ from longrm.attribution.records import ATTRIBUTIONS
 from longrm.cli.commands import cli
 from longrm.data import write
 from longrm.errors import RunError
-from longrm.report import build
+from longrm.report import ReportSettings, build
 from longrm.report.items import browser
 from longrm.report.load import load_report
 from longrm.runs.logs import GOLD
@@ -117,8 +117,14 @@ def test_an_attribution_without_its_evaluation_is_an_error(
     assert not (tmp_path / "report.html").exists()
 
 
-def test_a_demo_takes_attributions_of_its_stages(demo: Path, synthetic: ModuleType, tmp_path: Path) -> None:
-    synthetic.write_attribution(tmp_path / "why", demo / "stages/long/pairs", model="long")
-    data = load_report([demo, tmp_path / "why"])
-    assert [stage.label for stage in data.models if stage.attributions] == ["long"]
+def test_groups_take_attributions_of_their_models(
+    groups: Path, synthetic: ModuleType, tmp_path: Path
+) -> None:
+    synthetic.write_attribution(tmp_path / "why", groups.parent / "long/scalar_models", model="long")
+    data = load_report([tmp_path / "why"], ReportSettings.read(groups))
+    explained = [model.label for model in data.all_models if model.attributions]
+    assert explained == ["long", "long, best of 4"]
+    found = Browser(browser(data.all_models))
+    numbers = {number for row in found.rows.values() for number in row["explained"]}
+    assert [found.index["models"][number]["label"] for number in numbers] == ["long"], "its judgments alone"
     assert data.runs[-1].command("NEW") == f"longrm attribute --config {tmp_path}/why/config.toml --out NEW"

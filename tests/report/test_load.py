@@ -6,20 +6,50 @@ from types import ModuleType
 
 import pytest
 
-from longrm.errors import RunError
+from longrm.config import to_toml
+from longrm.errors import ConfigError, RunError
 from longrm.evaluation.compare import compare
+from longrm.report import ReportSettings
 from longrm.report.load import load_report
 
 
-def test_a_demo_keeps_the_order_of_stages(demo: Path) -> None:
-    data = load_report([demo])
-    assert [stage.label for stage in data.models] == ["untrained", "short", "control", "long"]
+def test_a_label_has_one_style_and_a_model_one_name(groups: Path) -> None:
+    data = load_report([], ReportSettings.read(groups))
+    names = ["untrained", "short", "control", "long"]
+    assert [model.label for model in data.models] == names
+    assert [model.label for model in data.all_models[4:]] == [f"{name}, best of 4" for name in names]
     assert [run.label for run in data.trained] == ["short", "control", "long"]
-    looks = {(stage.style.color, stage.style.dash, stage.style.shape) for stage in data.models}
-    assert all(len({look[part] for look in looks}) == 4 for part in range(3))
-    stored = json.loads((demo / "summary.json").read_text())
-    value = stored["stages"]["short"]["metrics"]["by_length"]["512"]["pair_accuracy"]["value"]
+    styles = [model.style for model in data.models]
+    assert [model.style for model in data.all_models[4:]] == styles
+    assert [run.style for run in data.trained] == styles[1:]
+    assert all(len({style[part] for style in styles}) == 4 for part in (1, 2, 3))
+    stored = json.loads((groups.parent / "short/scalar_models/summary.json").read_text())
+    value = stored["metrics"]["by_length"]["512"]["pair_accuracy"]["value"]
     assert data.models[1].by_length("pair_accuracy")[512].value == value
+
+
+def test_further_folders_are_a_group(groups: Path, synthetic: ModuleType, tmp_path: Path) -> None:
+    synthetic.write_evaluation(
+        tmp_path / "long", synthetic.judgments(synthetic.CURVES["long"], 1), model="long"
+    )
+    data = load_report([tmp_path / "long"], ReportSettings.read(groups))
+    assert data.models[-1].label == "long, other runs"
+    assert data.caption(data.groups[-1], "Metrics") == "Other runs. Metrics"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"contrasts": [["long", "lnog"]]},
+        {"meanings": {"lnog": "x"}},
+        {"groups": [{"title": "a", "runs": {"x": "x"}}, {"title": "a", "runs": {"y": "y"}}]},
+    ],
+)
+def test_names_that_are_wrong_are_errors(tmp_path: Path, change: dict[str, object]) -> None:
+    settings = {"groups": [{"runs": {"long": "long"}}]} | change
+    (tmp_path / "report.toml").write_text(to_toml(settings))
+    with pytest.raises(ConfigError, match="report.toml"):
+        ReportSettings.read(tmp_path / "report.toml")
 
 
 def test_runs_are_labeled_by_what_distinguishes_them(synthetic: ModuleType, tmp_path: Path) -> None:
@@ -43,11 +73,11 @@ def test_every_run_is_compared_with_the_first(synthetic: ModuleType, tmp_path: P
     for number, folder in enumerate(folders):
         records = synthetic.judgments(synthetic.CURVES["long"], number, groups=4, responses=2 + number // 2)
         synthetic.write_evaluation(folder, records)
-    first, second, other = load_report(folders).models
-    assert first.compared is None
-    assert second.compared is not None
-    assert second.compared.overall == compare(*folders[:2]).overall
-    assert other.compared is None, "its comparisons are others"
+    data = load_report(folders)
+    first, second, _ = data.models
+    (contrast,) = data.groups[0].contrasts  # the third one judged other comparisons
+    assert (contrast.first, contrast.second) == (first, second)
+    assert contrast.found.overall == compare(*folders[:2]).overall
 
 
 def test_unfinished_runs_are_left_out_with_a_warning(

@@ -21,6 +21,7 @@ from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
 
 METRIC = PAIR_ACCURACY.name
+NO_RUN: Any = None
 SAID = "31,333 > 4,096 tokens; prompt and longest response have more than the model reads"
 
 
@@ -50,7 +51,7 @@ def pairs(
 
 
 def stage(records: list[JudgmentRecord], label: str = "one") -> Model:
-    return Model(label, Style.number(3), summed(records), None)
+    return Model(label, Style.number(3), summed(records), NO_RUN)
 
 
 def summed(records: list[JudgmentRecord]) -> EvaluationSummary:
@@ -123,7 +124,7 @@ def test_errors_are_named_with_the_retry_that_a_record_cannot_do(model: str, adv
 
     def lines(records: list[JudgmentRecord]) -> list[str]:
         summary = parse_summary(summarize(records, model=model, bench="probe", resamples=100).to_dict())
-        return _incomplete([Model("one", Style.number(3), summary, None)])
+        return _incomplete([Model("one", Style.number(3), summary, NO_RUN)])
 
     assert lines([failed, *others]) == [f"one: 1 error{advice}"]
     assert lines([first, *others]) == []

@@ -1,6 +1,5 @@
 """`longrm demo`."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from longrm.cli.options import JSON, OUT_FOLDER
 from longrm.cli.terminal import echo, print_facts, print_json, print_lines, print_next, print_table, progress
 
 if TYPE_CHECKING:  # pydantic takes its time to import
-    from longrm.evaluation.summary_schema import EvaluationSummary
+    from longrm.demo import DemoSettings
 
 _SEED_HELP = "Seed of data and models."
 
@@ -43,50 +42,41 @@ def command(out: Path, seed: int, generative: bool, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        _print(found, out)
+        print_demo(settings, found, out)
     before, after = (out / "stages" / stage / "pairs" for stage in ("short", "long"))
     print_next("compare", before, after, err=as_json)
 
 
-def _print(found: dict[str, Any], out: Path) -> None:
-    from longrm.evaluation.metrics import metric_of
-    from longrm.evaluation.summary_schema import DemoSummary, parse_summary
+def print_demo(settings: "DemoSettings", found: dict[str, Any], out: Path) -> None:
+    """Prints the accuracies of a demo by stage and length, and what training on long contexts gained."""
+    from longrm.evaluation.metrics import PAIR_ACCURACY
     from longrm.report.formatting import difference_text, points
-    from longrm.report.load import STAGES
+    from longrm.runs.records import Estimate
 
-    summary = parse_summary(found)
-    assert isinstance(summary, DemoSummary), "a demo has a demo's summary"
-    print_lines("Pair accuracy by context length in tokens, % (chance 50)")
-    lengths = list(next(iter(summary.stages.values())).metrics.by_length)
-    print_table(
-        ("stage", *lengths), [(name, *_right(stage, lengths)) for name, stage in summary.stages.items()]
-    )
-    if best_of_4 := [(name, stage.best_of_4) for name, stage in summary.stages.items() if stage.best_of_4]:
-        print_lines("Best of 4, % (chance 25)")
-        print_table(("stage", *lengths), [(name, *_right(one, lengths)) for name, one in best_of_4])
-    print_facts([(name, STAGES[name][1]) for name in summary.stages])
-    contrast = summary.contrasts["long_vs_control"]
-    differences = [
-        (name, *(points(by_length[length].value) for length in lengths))
-        for name, by_length in (("pairs", contrast.by_length), ("best of 4", contrast.best_of_4 or {}))
-        if by_length
-    ]
+    gaps = found["contrasts"]["long_vs_control"]
+    lengths = list(gaps["pairs"])
+    for exam, title in (
+        ("pairs", "Pair accuracy by context length in tokens, % (chance 50)"),
+        ("best_of_4", "Best of 4, % (chance 25)"),
+    ):
+        print_lines(title)
+        rows = [
+            (stage, *(percentage(Estimate(**parts[length]), interval=False) for length in lengths))
+            for stage, parts in found["accuracy"][exam].items()
+        ]
+        print_table(("stage", *lengths), rows)
+    print_facts([(stage.name, stage.meaning) for stage in settings.stages if stage.exams])
     print_lines("Accuracy of long minus control, in points (paired)")
-    print_table(("", *lengths), differences)
-    longest = max(contrast.by_length, key=int)
-    gap = difference_text(contrast.by_length[longest], metric_of(summary.stages["long"].main_metric))
-    print_lines(f"long minus control at {longest} tokens: {gap}", summary.notes.get("trade_off", ""))
-    for name, control in summary.controls.items():
-        echo(f"Control, {name.replace('_', ' ')}: {percentage(control)}% (chance 50)")
+    rows = [
+        (exam.replace("_", " "), *(points(parts[length]["value"]) for length in lengths))
+        for exam, parts in gaps.items()
+    ]
+    print_table(("", *lengths), rows)
+    gap = difference_text(Estimate(**gaps["pairs"][lengths[-1]]), PAIR_ACCURACY)
+    print_lines(f"long minus control at {lengths[-1]} tokens: {gap}")
+    for stage, parts in found["accuracy"]["unrelated"].items():
+        echo(f"{stage} on unrelated contexts, a control: {percentage(Estimate(**parts['all']))}% (chance 50)")
     print_lines(
         "Other processors give somewhat different numbers: they round differently, and training amplifies it."
     )
-    echo(f"Took {summary.seconds['total']:.0f} s. The report is saved to {out / 'report.html'}")
-
-
-def _right(summary: "EvaluationSummary", lengths: Sequence[str]) -> list[str]:
-    """The accuracy of an evaluation at each length, in percent."""
-    return [
-        percentage(summary.metrics.by_length[length][summary.main_metric], interval=False)
-        for length in lengths
-    ]
+    echo(f"Took {found['seconds']:.0f} s. The report is saved to {out / 'report.html'}")

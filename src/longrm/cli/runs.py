@@ -54,7 +54,7 @@ _FILTER_HELP = "List only runs with this text in a field; repeatable."
 @click.argument("folder", default="runs", type=PATH)
 @click.option("--sort", default="path", metavar="FIELD", show_default=True, help=_SORT_HELP)
 @click.option("--filter", "filters", multiple=True, metavar="FIELD=TEXT", help=_FILTER_HELP)
-@click.option("--all", "every", is_flag=True, help="Also list runs inside runs, as the stages of a demo.")
+@click.option("--all", "every", is_flag=True, help="Also list runs inside runs, such as those of a demo.")
 @JSON
 def list_runs(folder: Path, sort: str, filters: tuple[str, ...], every: bool, as_json: bool) -> None:
     """List every run in a folder.
@@ -97,6 +97,7 @@ def listed_runs(top: Path, *, every: bool = False) -> list[dict[str, Any]]:
 
 def _row(folder: Path) -> dict[str, Any]:
     from longrm.evaluation.read_run import Run
+    from longrm.evaluation.read_run import COMMANDS
     from longrm.evaluation.summary_schema import EvaluationSummary, TrainingSummary
     from longrm.report.formatting import STATUSES, boundary_estimate
     from longrm.runs.removal import is_running, size_of
@@ -108,14 +109,15 @@ def _row(folder: Path) -> dict[str, Any]:
         run = Run(folder)
         row |= {"kind": run.kind, "started": run.manifest["started"], "model": _model(run.settings)}
         row["bench"] = run.settings.get("bench") or ""
-        summary = run.summary if run.is_finished else None
+        summary = run.summary if run.is_finished and run.kind in COMMANDS else None
     except RunError as error:
         # The files of a run that has just started may not be complete.
         return row | ({"state": "running"} if running else {"state": "damaged", "problem": str(error)})
     if running:
         row["state"] = "running"
     elif summary is None:  # the manifest of a finished synthesis has counts instead of a summary
-        row["state"] = "stopped" if run.manifest.get("counts") is None else "finished"
+        finished = run.is_finished or run.manifest.get("counts") is not None
+        row["state"] = "finished" if finished else "stopped"
     else:
         row["state"] = "finished" if getattr(summary, "complete", True) else "incomplete"
     if isinstance(summary, EvaluationSummary):

@@ -86,29 +86,13 @@ def write_items(records: Iterable[JudgmentRecord], folder: Path) -> None:
 
 
 def read_items(run: "Run") -> "pd.DataFrame":
-    """The items of a finished evaluation, or of all stages of a demo; see `longrm.read_run`."""
-    if run.kind not in ("evaluation", "demo"):
-        raise RunError(f"{run.path} is a run of kind '{run.kind}'; only evaluations and demos have items")
-    _ = run.summary  # an unfinished or damaged run is an error
-    if run.kind == "evaluation":
-        return _read_table(run.path).to_pandas()
-    tables = []
-    for place in sorted((run.path / "stages").glob("*/*/")):
-        table = _read_table(place)
-        for at, (name, value) in enumerate((("stage", place.parent.name), ("evaluation", place.name))):
-            table = table.add_column(at, name, pa.array([value] * len(table), _TEXT))
-        tables.append(table)
-    if not tables:
-        raise RunError(f"{run.path / 'stages'} has no evaluations; they were removed from the demo")
-    return pa.concat_tables(tables).to_pandas()
-
-
-def _read_table(folder: Path) -> pa.Table:
-    if not (folder / ITEMS).exists():
-        tables = [pa.Table.from_pylist(batch, schema=SCHEMA) for batch in _batches(Judgments(folder))]
-        return pa.concat_tables([SCHEMA.empty_table(), *tables])
-    with reading(folder / ITEMS, RunError):
-        return pq.ParquetFile(folder / ITEMS).read()
+    """The items of a finished evaluation; see `longrm.read_run`."""
+    _ = run.evaluation  # an unfinished or damaged run is an error
+    if not (run.path / ITEMS).exists():
+        tables = [pa.Table.from_pylist(batch, schema=SCHEMA) for batch in _batches(Judgments(run.path))]
+        return pa.concat_tables([SCHEMA.empty_table(), *tables]).to_pandas()
+    with reading(run.path / ITEMS, RunError):
+        return pq.ParquetFile(run.path / ITEMS).read().to_pandas()
 
 
 def _batches(records: Iterable[JudgmentRecord]) -> Iterator[list[dict[str, Any]]]:

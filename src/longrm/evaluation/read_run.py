@@ -23,10 +23,9 @@ if TYPE_CHECKING:  # pandas takes half a second to import
 COMMANDS = {
     "evaluation": "longrm evaluate",
     "training": "longrm train",
-    "demo": "longrm demo",
     "attribution": "longrm attribute",
 }
-"""The command that makes a run of each kind that has a `summary.json`."""
+"""The command that makes a run of each kind that has a summary (see `RunSummary`)."""
 
 
 class Run:
@@ -51,7 +50,7 @@ class Run:
 
     @property
     def kind(self) -> str:
-        """Kind of run: evaluation, training, demo, attribution, scoring or "synthesis of ..."."""
+        """Kind of run: evaluation, training, attribution, scoring, "synthesis of ..." or demo."""
         return str(self.manifest["kind"])
 
     @cached_property
@@ -101,7 +100,7 @@ class Run:
 
     @cached_property
     def items(self) -> "pd.DataFrame":
-        """One row per comparison of an evaluation, or of all stages of a demo; docs/runs.md describes the columns."""
+        """One row per comparison of an evaluation; docs/runs.md describes the columns."""
         from longrm.evaluation.items import read_items
 
         return read_items(self)
@@ -116,11 +115,6 @@ class Run:
         words = COMMANDS.get(self.kind)
         if words is None:
             return "the command that started it"
-        if self.kind == "demo":
-            generative = " --generative" if self.settings.get("generative") else ""
-            return (
-                f"{words} --out {target} --seed {shlex.quote(str(self.settings.get('seed', 0)))}{generative}"
-            )
         if self.kind == "training":
             words += " " + str(self.settings.get("objective", "bradley_terry")).replace("_", "-")
         return f"{words} --config {shlex.quote(str(self.path / CONFIG))} --out {target}"
@@ -159,14 +153,13 @@ def read_run(path: str | Path) -> "pd.DataFrame":
     """Every comparison of a finished evaluation as one row of a data frame.
 
     Args:
-        path: The folder of an evaluation, or of a demo: then the rows of all its stages, with the columns `stage` and
-            `evaluation` ("pairs", "best_of_4" or "pointwise") first.
+        path: The folder of an evaluation.
 
     Returns:
         The columns that docs/runs.md describes, as `pandas.read_parquet` reads them from `items.parquet`. Without that
         file they are computed from the logs. The mean of `correct` is the run's main metric.
 
     Raises:
-        RunError: The folder is not a finished evaluation or demo, or is damaged.
+        RunError: The folder is not a finished evaluation, or is damaged.
     """
     return Run(path).items

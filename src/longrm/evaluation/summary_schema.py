@@ -440,35 +440,6 @@ class EvaluationSummary(SummaryPart):
         return main_metric(self.metrics.overall)
 
 
-class StageSummary(EvaluationSummary):
-    """A stage of a demo: an evaluation, with a second one on best-of-4, or of scores for single responses."""
-
-    best_of_4: EvaluationSummary | None = None
-    pointwise: EvaluationSummary | None = None
-
-
-class StageContrast(SummaryPart):
-    """Paired differences, first stage minus second, by length: of pair accuracy, and of top-1 on best-of-4."""
-
-    by_length: dict[str, Estimate]
-    best_of_4: dict[str, Estimate] | None = None
-
-
-class DemoSummary(SummaryPart):
-    """The summary of a demo."""
-
-    schema_version: int = SCHEMA_VERSION
-    kind: Literal["demo"] = "demo"
-    seed: int
-    stages: Annotated[dict[str, StageSummary], Field(min_length=1)]
-    contrasts: dict[str, StageContrast]
-    controls: dict[str, Estimate]
-    seconds: dict[str, Annotated[FiniteFloat, Field(ge=0)]]
-    complete: bool = True
-    # How the untrained model begins, and where training on long contexts was worse than its control
-    notes: dict[Literal["start", "trade_off"], str] = {}
-
-
 class TrainingEvaluations(SummaryPart):
     """The metric of every evaluation during training, by step."""
 
@@ -526,7 +497,7 @@ class AttributionSummary(SummaryPart):
     by_verdict: dict[Literal["right", "wrong"], AttributionPart]  # where gold is known
 
 
-RunSummary = EvaluationSummary | DemoSummary | TrainingSummary | AttributionSummary
+RunSummary = EvaluationSummary | TrainingSummary | AttributionSummary
 _SUMMARIES: TypeAdapter[RunSummary] = TypeAdapter(Annotated[RunSummary, Field(discriminator="kind")])
 
 

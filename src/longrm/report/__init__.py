@@ -9,27 +9,29 @@ from pathlib import Path
 from longrm.config import to_toml
 from longrm.errors import require
 from longrm.report.finding import finding
-from longrm.report.formatting import FEW_TERM, asset, html_page, plural, seconds
+from longrm.report.formatting import FEW_TERM, asset, html_page, plural
 from longrm.report.items import browser
-from longrm.report.load import Model, load_report
+from longrm.report.load import Model, ReportSettings, RunGroup, load_report
 from longrm.runs.folder import write_file
 from longrm.types import Outcome
 
+__all__ = ["ReportSettings", "RunGroup", "build"]
 _logger = logging.getLogger(__name__)
 
 SCRIPTS = ("texts", "context", "attribution", "item", "list", "page", "print")
 """The parts of the page's one script, in order: a later one uses names of earlier ones."""
 
 
-def build(runs: Sequence[Path], out: Path) -> None:
-    """Writes a report about evaluation and training runs in any mix, or one demo; and attributions of their models.
+def build(runs: Sequence[Path], out: Path, settings: ReportSettings | None = None) -> None:
+    """Writes a report about evaluation and training runs in any mix, and attributions of their models.
 
     The HTML file contains everything it needs and loads nothing. Its figures are also written as SVG and PNG into
     `<stem of out>-figures/`.
 
     Args:
-        runs: Run folders; a demo is reported alone.
+        runs: Run folders; with `settings.groups`, one more group.
         out: The HTML file. Equal runs give equal bytes.
+        settings: Groups of labeled runs, their contrasts, and remarks.
 
     Raises:
         RunError: A folder is not a finished run, or a file cannot be written.
@@ -38,18 +40,15 @@ def build(runs: Sequence[Path], out: Path) -> None:
     require("altair", "vl_convert", user="a report")
     from longrm.report.sections import SECTIONS  # here, because drawing needs the extra `report`
 
-    data = load_report(runs)
-    demo = data.demo
+    data = load_report(runs, settings)
     sections = {name: found for name, make in SECTIONS.items() if (found := make(data))}
     folder = out.with_name(f"{out.stem}-figures")
     terms = {name: meaning for section in sections.values() for name, meaning in section.terms.items()}
-    if demo is not None and (note := demo.notes.get("start")):
-        terms["start of the models"] = note
     if data.models:
         terms |= FEW_TERM
-    items = browser([*data.models, *data.best_of])
+    items = browser(data.all_models)
     labels = [*(model.label for model in data.models), *(run.label for run in data.trained)]
-    title = f"Demo, seed {demo.seed}" if demo else ", ".join(labels[:3])
+    title = data.settings.title or ", ".join(labels[:3])
     script = "\n".join(
         ['"use strict";\n(() => {', *(asset(f"report/scripts/{name}.js") for name in SCRIPTS), "})();\n"]
     )
@@ -59,23 +58,14 @@ def build(runs: Sequence[Path], out: Path) -> None:
         title=title,
         heading=title,
         finding=finding(data),
-        demo=demo is not None,
-        cautions=[demo.notes["trade_off"]] if demo is not None and "trade_off" in demo.notes else [],
-        incomplete=_incomplete([*data.models, *data.best_of, *data.pointwise]),
+        notes=data.settings.notes,
+        incomplete=_incomplete(data.all_models),
         sections=sections,
         terms=terms,
         browser=items,
         runs=data.runs,
         settings=[(run, to_toml(run.settings)) for run in data.runs],
-        # Repeating a demo repeats its parts.
-        repeat=[
-            run.command("NEW_FOLDER")
-            for run in data.runs
-            if demo is None or run.kind in ("demo", "attribution")
-        ],
-        seconds={
-            name.replace("_", " "): seconds(spent) for name, spent in (demo.seconds if demo else {}).items()
-        },
+        repeat="\n".join(run.command("NEW_FOLDER") for run in data.runs),
         figures=folder.name,
         script=script,
         # The page's content security policy allows this one script only.

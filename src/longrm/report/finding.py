@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from longrm.evaluation.compare import RunComparison
 from longrm.evaluation.metrics import metric_of
-from longrm.evaluation.summary_schema import ContextBoundary, DemoSummary
+from longrm.evaluation.summary_schema import ContextBoundary
 from longrm.report.formatting import (
     STATUSES,
     boundary_estimate,
@@ -12,62 +11,36 @@ from longrm.report.formatting import (
     difference_text,
     estimate_text,
     headline,
-    percent,
     plural,
 )
-from longrm.report.load import AT_CHANCE, STAGES, Model, ReportData, Training, stage_label
+from longrm.report.load import Contrast, Model, ReportData, Training
 
 _NAMED = 6  # models in a sentence; the tables have all of them
-_CONTRASTS = ("long_vs_control", "generative_long_vs_generative_short")
-"""The contrasts of a demo in its first sentences: what training on long contexts gains."""
 
 
 def finding(data: ReportData) -> str:
-    """What long training gained in a demo, or the last run over the first; of one run, its headline or its course."""
+    """The first contrast of each group and the context boundaries; of one run, its headline or its course."""
     models = data.models
-    if data.demo is not None:
-        at_chance = {STAGES[stage][0] for stage in AT_CHANCE}
-        learned = [model for model in models if model.label not in at_chance]
-        return " ".join([*_contrasts(data.demo), _boundaries(learned)])
     if not models:
         return " ".join(map(_course, data.trained))
     if len(models) == 1:
         return f"{models[0].label}: {headline(models[0].summary)}."
-    found = models[-1].compared
-    if found is None:
-        return _boundaries(models) or _accuracies(models)
-    return f"{_difference(found, models[0], models[-1])} {_boundaries([models[0], models[-1]])}".strip()
+    differences = [_difference(group.contrasts[0]) for group in data.full if group.contrasts]
+    return " ".join(filter(None, [*differences, _boundaries(models)])) or _accuracies(models)
 
 
-def _difference(found: RunComparison, first: Model, last: Model) -> str:
+def _difference(contrast: Contrast) -> str:
     """The paired difference, overall and at the longest length."""
+    found = contrast.found
     metric, n = metric_of(found.metric), plural(found.overall.n, "comparison")
     difference = difference_text(found.overall.difference, metric)
-    text = f"{last.label} minus {first.label}: {metric.title} {difference} on the same {n}"
+    text = (
+        f"{contrast.second.label} minus {contrast.first.label}: {metric.title} {difference} on the same {n}"
+    )
     if len(found.by_length) > 1:
         longest = max(found.by_length, key=int)
         text += f", {difference_text(found.by_length[longest].difference, metric)} at {int(longest):,} tokens"
     return f"{text}."
-
-
-def _contrasts(demo: DemoSummary) -> list[str]:
-    """What training on long contexts gained at the longest length."""
-    sentences = []
-    for name in _CONTRASTS:
-        if name in demo.contrasts:
-            by_length = demo.contrasts[name].by_length
-            longest = max(by_length, key=int)
-            first, second = name.split("_vs_")
-            metric = metric_of(demo.stages[first].main_metric)
-            right = {
-                stage: percent(demo.stages[stage].metrics.by_length[longest][metric.name].value)
-                for stage in (first, second)
-            }
-            sentences.append(
-                f"At {int(longest):,} tokens {stage_label(first)} is right in {right[first]} of the pairs and "
-                f"{stage_label(second)} in {right[second]}: {difference_text(by_length[longest], metric)}."
-            )
-    return sentences
 
 
 def _boundaries(models: Sequence[Model]) -> str:

@@ -73,21 +73,18 @@ def deflated(text: str) -> str:
 
 
 def browser(models: Sequence[Model]) -> dict[str, Any] | None:
-    """Packs every comparison with all models' judgments of it; pairs and best-of-N of one stage share its label.
+    """Packs every comparison with all models' judgments of it.
 
     Returns:
         What the template prints: `chunks`, the `index` (a chunk too), and counts: `judged`, `kept` (they open in full),
         `left_out` (kept by a run, but the page was full), `lost` (not judged right, and kept by no run), and
         `unmatched` attributions of comparisons that no evaluation here judged. None without any comparison.
     """
-    labels = list(dict.fromkeys(model.label for model in models))
     digests: dict[Path, dict[str, str]] = {}
-    # The model and the row of its judgment, by the number of the label
+    # The model and the row of its judgment, by the number of the model
     judged: dict[ItemKey, dict[int, tuple[Model, int]]] = defaultdict(dict)
-    for model in models:
-        if model.run is None:
-            continue
-        judgments, folder, number = model.run.judgments, model.run.path, labels.index(model.label)
+    for number, model in enumerate(models):
+        judgments, folder = model.run.judgments, model.run.path
         # Without a digest (as in recorded judgments) a comparison is matched with none of another run.
         digests[folder] = {
             name: digest or str(folder) for name, digest in zip(judgments.ids, judgments.digests, strict=True)
@@ -98,7 +95,7 @@ def browser(models: Sequence[Model]) -> dict[str, Any] | None:
         return None
 
     chunks, full = Chunks(PAGE), False
-    explained = _explanations(models, labels)
+    explained, unmatched = _explanations(models, judged)
     # The words that the search covers, and the chunk if it opens
     kept: dict[ItemKey, tuple[str, int | None]] = {}
     for key, example in _examples(digests, models):
@@ -114,8 +111,7 @@ def browser(models: Sequence[Model]) -> dict[str, Any] | None:
         kept[key] = _searched_words(example), chunk
 
     # The index: what the list shows, filters and sorts by. Compressed row by row, as a million rows are 300 MB of JSON.
-    styles = {model.label: model.style.name for model in models}
-    shown = [{"label": label, "style": styles[label]} for label in labels]
+    shown = [{"label": model.label, "style": model.style.name} for model in models]
     packer, separator = zlib.compressobj(3), f'{{"models": {json_text(shown)}, "items": ['
     index, lost, times = bytearray(), 0, Counter[str]()
     for key, places in judged.items():
@@ -143,7 +139,7 @@ def browser(models: Sequence[Model]) -> dict[str, Any] | None:
         "kept": opens,
         "left_out": len(kept) - opens,
         "lost": lost,
-        "unmatched": sum(len(found) for key, found in explained.items() if key not in judged),
+        "unmatched": unmatched,
     }
 
 
@@ -190,18 +186,25 @@ def _examples(
             yield (example.id, text_digest(example.prompt, example.responses, example.tools)), example
 
 
-def _explanations(models: Sequence[Model], labels: Sequence[str]) -> Mapping[ItemKey, Sequence[Explanation]]:
-    """Every attribution of the models' judgments."""
+def _explanations(
+    models: Sequence[Model], judged: Mapping[ItemKey, Mapping[int, JudgmentRecord]]
+) -> tuple[Mapping[ItemKey, Sequence[Explanation]], int]:
+    """The attributions of the models' judgments, and the number of those that are of no judgment here."""
     found: dict[ItemKey, list[Explanation]] = defaultdict(list)
-    # Pairs and best-of-N of one stage have one label, and the same attributions.
-    for label, attributions in {model.label: model.attributions for model in models}.items():
-        for run in attributions:
-            name = f"{label}, {run.name}" if len(attributions) > 1 else label
-            # An attribution that ended in an error may have been repeated: the last record counts.
-            last = {record.id: record for record in Log(run.path / ATTRIBUTIONS, AttributionRecord)}
-            for record in last.values():
-                found[record.id, record.digest].append((labels.index(label), name, record))
-    return found
+    unmatched = 0
+    for run in dict.fromkeys(run for model in models for run in model.attributions):
+        # An attribution that ended in an error may have been repeated: the last record counts.
+        last = {record.id: record for record in Log(run.path / ATTRIBUTIONS, AttributionRecord)}
+        for record in last.values():
+            key = record.id, record.digest
+            numbers = [
+                n for n, model in enumerate(models) if run in model.attributions and n in judged.get(key, ())
+            ]
+            for number in numbers:
+                label, several = models[number].label, len(models[number].attributions) > 1
+                found[key].append((number, f"{label}, {run.name}" if several else label, record))
+            unmatched += not numbers
+    return found, unmatched
 
 
 def _opened(

@@ -1,78 +1,97 @@
-"""Reads run folders into the models and training runs that the report shows."""
+"""Reads run folders into the groups of models and training runs that the report shows."""
 
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from longrm import reading
+from longrm.config import Config
 from longrm.errors import RunError
 from longrm.evaluation.compare import RunComparison, compare_two
 from longrm.evaluation.metrics import PAIR_ACCURACY, EvaluationMetric, metric_of
 from longrm.evaluation.read_run import COMMANDS, Run, open_runs
-from longrm.evaluation.summary_schema import (
-    AttributionSummary,
-    DemoSummary,
-    EvaluationSummary,
-    TrainingSummary,
-)
+from longrm.evaluation.summary_schema import AttributionSummary, EvaluationSummary, TrainingSummary
 from longrm.reading import short_name
 from longrm.report.formatting import Style, defined, shortened_apart
-from longrm.runs.folder import MANIFEST
-from longrm.runs.logs import Log
+from longrm.runs.logs import STEPS, Log
 from longrm.runs.records import Estimate, StepRecord, TimingRecord
 
-STAGES: dict[str, tuple[str, str]] = {
-    "untrained": (
-        "untrained",
-        "before any preference was seen: random, except for attention heads that look back and match equal words",
-    ),
-    "unstructured": ("unstructured", "trained as short, but from random weights without such heads"),
-    "short": ("short", "trained on short contexts only"),
-    "control": (
-        "control",
-        "short, then more short contexts, with the same RoPE theta, steps, tokens and optimizer as long",
-    ),
-    "long": ("long", "short, then contexts that grow from short to long"),
-    "generative_base": ("judge: base", "SFT on the text of records, before any judgment was seen"),
-    "generative_short": ("judge: short", "judge: base, then SFT on judgments of short contexts"),
-    "generative_rescale_only": (
-        "judge: rescale only",
-        "judge: short, with the RoPE theta of judge: long and no further training",
-    ),
-    "generative_long_alone": (
-        "judge: long alone",
-        "judge: short, then SFT on long contexts alone, with the RoPE theta of judge: long, for about its time",
-    ),
-    "generative_long": ("judge: long", "judge: short, then SFT on judgments of short-to-long contexts"),
-    "generative_logo": ("judge: LOGO", "judge: long, then LOGO on consensus judgments"),
-}
-"""The stages of a demo in the order of the page: name -> (label, meaning)."""
-
-AT_CHANCE = ("untrained", "unstructured")
-"""The stages that are expected to guess."""
-
-DISCRIMINATIVE, GENERATIVE = "Discriminative reward models", "Generative reward models"
-"""The two families of a demo's stages."""
-
-STEPS, TIMING, EVALUATIONS = "steps.jsonl", "timing.jsonl", "evaluations"
+TIMING, EVALUATIONS = "timing.jsonl", "evaluations"
 _LONGEST_LABEL = 40  # characters, for the head of a table row
-_RUN_STYLES = (3, 1, 2, 4, 5, 6, 7, 0)  # evaluation runs take gray, the color of `untrained`, last
+_STYLES = (3, 1, 2, 4, 5, 6, 7, 0)  # gray is the last color
 _logger = logging.getLogger(__name__)
+
+
+class RunGroup(Config):
+    """Runs that share figures and tables.
+
+    Attributes:
+        title: Its name; may be empty in a report with one group.
+        runs: Run folders by label. A label names the same model in every group.
+        note: A remark on these runs.
+        brief: Whether to show no more than accuracy by length and all metrics.
+    """
+
+    title: str = ""
+    runs: Mapping[str, str] = Field({})
+    note: str = ""
+    brief: bool = False
+
+
+class ReportSettings(Config):
+    """How a report arranges runs: labels, groups and contrasts.
+
+    Attributes:
+        title: The title of the page; by default the first labels.
+        notes: Remarks at the top of the page.
+        groups: The runs.
+        contrasts: Pairs of labels: in every group with both, the first one minus the second. The first pair is in the
+            headline. By default every run of a group minus the group's first run.
+        meanings: A description for each label.
+    """
+
+    title: str = ""
+    notes: tuple[str, ...] = ()
+    groups: tuple[RunGroup, ...] = ()
+    contrasts: tuple[tuple[str, str], ...] = ()
+    meanings: Mapping[str, str] = Field({})
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        labels = {label for group in self.groups for label in group.runs}
+        titles = [group.title for group in self.groups]
+        if len({*titles}) < len(titles):
+            raise ValueError("groups have the same title")
+        for label in (*(label for pair in self.contrasts for label in pair), *self.meanings):
+            if label not in labels:
+                raise ValueError(f"no run has the label {reading.short(label)}")
+        return self
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Reads a TOML file; paths of runs are relative to its folder."""
+        settings = cls.resolve(file)
+        groups = [
+            group.model_copy(
+                update={"runs": {label: str(file.parent / run) for label, run in group.runs.items()}}
+            )
+            for group in settings.groups
+        ]
+        return settings.model_copy(update={"groups": tuple(groups)})
 
 
 @dataclass(slots=True)
 class Model:
     """An evaluated model."""
 
-    label: str  # its name on the page
+    label: str  # its name on the page, which no other model of the report has
     style: Style
     summary: EvaluationSummary
-    run: Run | None = None  # of its judgments; None if the folder of a demo's stage is gone
-    family: str = ""  # of a demo's stage
-    # With the report's first run, on the comparisons that both judged; None of that run itself, of a demo's stages, and
-    # without such comparisons
-    compared: RunComparison | None = None
+    run: Run
     attributions: list[Run] = field(default_factory=list)  # of its judgments
 
     def by_length(self, metric: str) -> dict[int, Estimate]:
@@ -93,7 +112,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A training run: its steps, the time of each, its evaluations, and the family of a demo's stage."""
+    """A training run: its steps, the time of each, and its evaluations."""
 
     label: str
     style: Style
@@ -101,7 +120,6 @@ class Training:
     steps: Sequence[StepRecord]
     timing: Sequence[TimingRecord]
     held_out: Mapping[int, Estimate]  # the metric of its evaluations, by step
-    family: str = ""
 
     @property
     def summary(self) -> TrainingSummary:
@@ -116,23 +134,23 @@ class Training:
         return None if evaluations is None else metric_of(evaluations.metric)
 
 
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """Two evaluations on the comparisons that both judged: `second` minus `first`."""
+
+    first: Model
+    second: Model
+    found: RunComparison
+
+
 @dataclass(slots=True)
-class ReportData:
-    """Everything that a report shows, in the order of the page."""
+class Group:
+    """The runs of a `RunGroup`, in its order."""
 
-    runs: list[Run]
-    models: list[Model] = field(default_factory=list)  # a demo's evaluations on pairs, or evaluation runs
-    best_of: list[Model] = field(default_factory=list)  # a demo's evaluations on best-of-4
-    pointwise: list[Model] = field(default_factory=list)  # a demo's, on pairs by scores for single responses
+    given: RunGroup
+    models: list[Model] = field(default_factory=list)
     trained: list[Training] = field(default_factory=list)
-    demo: DemoSummary | None = None
-
-    @property
-    def families(self) -> list[str]:
-        """The families of a demo's stages, in the order of the page; other runs have one without a name."""
-        return list(
-            dict.fromkeys([*(one.family for one in self.models), *(one.family for one in self.trained)])
-        )
+    contrasts: list[Contrast] = field(default_factory=list)
 
     @property
     def metric(self) -> str:
@@ -141,24 +159,55 @@ class ReportData:
         return metrics.pop() if len(metrics) == 1 else PAIR_ACCURACY.name
 
 
-def stage_label(name: str) -> str:
-    """The report's name of a demo's stage."""
-    return STAGES[name][0] if name in STAGES else name.replace("_", " ")
+@dataclass(slots=True)
+class ReportData:
+    """Everything that a report shows, in the order of the page."""
+
+    settings: ReportSettings
+    runs: list[Run] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+
+    @property
+    def full(self) -> list[Group]:
+        """The groups of models that every section shows."""
+        return [group for group in self.groups if group.models and not group.given.brief]
+
+    @property
+    def models(self) -> list[Model]:
+        """The models of these groups."""
+        return [model for group in self.full for model in group.models]
+
+    @property
+    def all_models(self) -> list[Model]:
+        """The models of all groups."""
+        return [model for group in self.groups for model in group.models]
+
+    @property
+    def trained(self) -> list[Training]:
+        """The training runs of all groups."""
+        return [training for group in self.groups for training in group.trained]
+
+    def caption(self, group: Group, text: str) -> str:
+        """A caption for a figure or table of a group: with its title, if there are several groups."""
+        title = group.given.title
+        return f"{title}. {text}" if title and (group.given.brief or len(self.full) > 1) else text
 
 
-def load_report(folders: Sequence[Path]) -> ReportData:
-    """Reads evaluation and training runs, or one demo; and attributions of the models that these evaluate.
+def load_report(folders: Sequence[Path], settings: ReportSettings | None = None) -> ReportData:
+    """Reads evaluation and training runs, and attributions of the models that these evaluate.
 
-    Of several runs, unfinished ones are left out with a warning.
+    The runs in `folders` become the last group. Unfinished ones are left out with a warning if others are finished.
 
     Raises:
-        RunError: A folder is not a finished run, a demo is combined with other runs, or an attribution is of a model
-            that none of the runs evaluates.
+        RunError: A folder is not a finished run, or an attribution is of a model that none of the runs evaluates.
     """
-    if not folders:
-        raise RunError("a report needs at least one run folder")
+    data = ReportData(settings or ReportSettings())
+    groups = [
+        (group, {label: Run(folder) for label, folder in group.runs.items()})
+        for group in data.settings.groups
+    ]
     runs = open_runs(list({Path(folder).resolve(): folder for folder in folders}.values()))
-    for run in runs:
+    for run in (*(run for _, opened in groups for run in opened.values()), *runs):
         if run.kind not in COMMANDS:
             kinds = ", ".join(COMMANDS)
             raise RunError(
@@ -171,39 +220,52 @@ def load_report(folders: Sequence[Path]) -> ReportData:
                 "left out of the report: %s is not finished; continue it with: %s", run.path, run.command()
             )
     attributions = [run for run in finished or runs if run.kind == "attribution"]
-    runs = [run for run in finished or runs if run not in attributions]
-    demos = [run for run in runs if run.kind == "demo"]
-    if demos and len(runs) > 1:
-        raise RunError(f"{demos[0].path} is a demo, which is reported alone; drop the other folders")
-    data = _read_demo(demos[0]) if demos else _read_runs(runs)
+    if others := [run for run in finished or runs if run not in attributions]:
+        groups.append((RunGroup(title="Other runs" if groups else ""), _labeled(others)))
+    if not groups and not attributions:
+        raise RunError("a report needs at least one run folder")
+    styles: dict[str, Style] = {}
+    taken: set[str] = set()
+    for given, opened in groups:
+        group = Group(given)
+        data.groups.append(group)
+        models: dict[str, Model] = {}
+        for label, run in opened.items():
+            turn, place = divmod(len(styles), len(_STYLES))
+            style = styles.setdefault(label, Style.number(_STYLES[place] + 8 * turn))
+            if run.kind == "training":
+                group.trained.append(_training(run, label, style))
+                continue
+            name = label if label not in taken else f"{label}, {given.title[:1].lower()}{given.title[1:]}"
+            taken.add(name)
+            models[label] = Model(name, style, run.evaluation, run)
+        group.models += models.values()
+        data.runs += opened.values()
+        default = [(label, next(iter(models))) for label in reversed(list(models)[1:])]
+        for second, first in data.settings.contrasts or default:
+            if first not in models or second not in models:
+                continue
+            try:
+                found = compare_two(models[first].run, models[second].run)
+            except RunError as error:  # no comparison is in both
+                _logger.info("not compared: %s", error)
+            else:
+                group.contrasts.append(Contrast(models[first], models[second], found))
     _add_attributions(data, attributions)
     return data
 
 
-def _read_runs(runs: Sequence[Run]) -> ReportData:
-    data = ReportData(list(runs))
+def _labeled(runs: Sequence[Run]) -> dict[str, Run]:
+    """Runs by label: the folder of an evaluation and its model, or the shortened name of the run."""
     short = shortened_apart([run.name for run in runs], _LONGEST_LABEL)
     labels = {run: _folder_and_model(run) for run in runs if run.kind == "evaluation"}
+    found = {}
     for run in runs:
-        if run.kind == "evaluation":
-            turn, place = divmod(len(data.models), len(_RUN_STYLES))
-            label = labels[run]
-            if len(label) > _LONGEST_LABEL or list(labels.values()).count(label) > 1:
-                label = short[run.name]  # runs have different names
-            style = Style.number(_RUN_STYLES[place] + 8 * turn)
-            data.models.append(Model(label, style, run.evaluation, run))
-        else:
-            style = Style.number(len(data.trained) + 3)
-            data.trained.append(_training(run, short[run.name], style))
-    for model in data.models[1:]:
-        first, other = data.models[0].run, model.run
-        assert first is not None
-        assert other is not None
-        try:
-            model.compared = compare_two(first, other)
-        except RunError as error:  # no comparison is in both
-            _logger.info("not compared: %s", error)
-    return data
+        label = labels.get(run, "")
+        if not label or len(label) > _LONGEST_LABEL or list(labels.values()).count(label) > 1:
+            label = short[run.name]  # runs have different names
+        found[label] = run
+    return found
 
 
 def _folder_and_model(run: Run) -> str:
@@ -212,7 +274,7 @@ def _folder_and_model(run: Run) -> str:
     return folder if folder == model else f"{folder} · {model}"
 
 
-def _training(run: Run, label: str, style: Style, family: str = "") -> Training:
+def _training(run: Run, label: str, style: Style) -> Training:
     assert isinstance(run.summary, TrainingSummary), "its kind says so"
     steps, timing = Log(run.path / STEPS, StepRecord), Log(run.path / TIMING, TimingRecord)
     held_out = {}
@@ -221,41 +283,13 @@ def _training(run: Run, label: str, style: Style, family: str = "") -> Training:
             held_out[int(step)] = Estimate(value, None, None, 0, 0)
             if (folder := run.path / EVALUATIONS / step).is_dir():  # it may have been removed
                 held_out[int(step)] = Run(folder).evaluation.metrics.overall[evaluated.metric]
-    return Training(label, style, run, list(steps), list(timing), held_out, family)
-
-
-def _read_demo(run: Run) -> ReportData:
-    summary = run.summary
-    assert isinstance(summary, DemoSummary), "its kind says so"
-    data = ReportData([run], demo=summary)
-    exams = {"pairs": data.models, "best_of_4": data.best_of, "pointwise": data.pointwise}
-
-    def opened(folder: Path) -> Run | None:
-        if not folder.is_dir():
-            return None
-        data.runs.append(Run(folder))
-        return data.runs[-1]
-
-    names = {*summary.stages, *(path.parent.name for path in run.path.glob(f"training/*/{MANIFEST}"))}
-    for name in sorted(names, key=list(STAGES).index):
-        label, family = STAGES[name][0], GENERATIVE if name.startswith("generative_") else DISCRIMINATIVE
-        style = Style.number(list(STAGES).index(name))
-        stage = summary.stages.get(name)  # None for a training that other stages start from
-        for exam, models in exams.items():
-            evaluation = stage if exam == "pairs" or stage is None else getattr(stage, exam)
-            if evaluation is not None:
-                part = opened(run.path / "stages" / name / exam)
-                models.append(Model(label, style, evaluation, part, family))
-        if trained := opened(run.path / "training" / name):
-            data.trained.append(_training(trained, label, style, family))
-    data.runs += [Run(path.parent) for path in sorted((run.path / "controls").glob(f"*/{MANIFEST}"))]
-    return data
+    return Training(label, style, run, list(steps), list(timing), held_out)
 
 
 def _add_attributions(data: ReportData, runs: Sequence[Run]) -> None:
     """Gives every model the attribution runs of its judgments."""
     models: dict[str, list[Model]] = {}
-    for model in (*data.models, *data.best_of, *data.pointwise):
+    for model in data.all_models:
         models.setdefault(_resolved(model.summary.model), []).append(model)
     for run in runs:
         assert isinstance(run.summary, AttributionSummary), "its kind says so"

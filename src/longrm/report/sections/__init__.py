@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from longrm.report.load import ReportData
-from longrm.report.sections.accuracy import accuracy, best_of, boundary, depth, overall, pointwise
+from longrm.report.sections.accuracy import accuracy, boundary, brief, depth, overall
 from longrm.report.sections.calibration import calibration
 from longrm.report.sections.evidence_weight import evidence_weight
 from longrm.report.sections.reliability import answers, audit, biases
@@ -19,8 +19,7 @@ SECTIONS: dict[str, Callable[[ReportData], Section | None]] = {
     "boundary": boundary,
     "overall": overall,
     "depth": depth,
-    "best-of": best_of,
-    "pointwise": pointwise,
+    "brief": brief,
     "answers": answers,
     "solving": solving,
     "tasks": tasks,

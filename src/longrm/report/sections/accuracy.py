@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from longrm.evaluation.context_boundary import EFFECTIVE_PAIRS
-from longrm.evaluation.metrics import METRICS, PAIR_ACCURACY, TOP1, metric_of
+from longrm.evaluation.metrics import METRICS, metric_of
 from longrm.evaluation.summary_schema import MeasuredWith
 from longrm.report import charts
 from longrm.report.formatting import (
@@ -20,7 +20,7 @@ from longrm.report.formatting import (
     shared_unit,
     token_unit,
 )
-from longrm.report.load import STAGES, Model, ReportData
+from longrm.report.load import Model, ReportData
 from longrm.report.tables import (
     Cell,
     Row,
@@ -51,41 +51,45 @@ _CHANCE = {"chance": "the expected value for a random order"}
 
 
 def accuracy(data: ReportData) -> Section | None:
-    """The headline figure and its numbers, one for each family of a demo's stages; None without lengths."""
-    figures = []
-    for number, family in enumerate(data.families):
-        models = [model for model in data.models if model.family == family]
+    """The headline figure and its numbers for each group; None without lengths."""
+    figures, tables = [], []
+    for number, group in enumerate(data.full):
         suffix = f"-{number + 1}" if number else ""
         wide, narrow = (
-            charts.accuracy(models, data.metric, width, suffix) for width in (charts.WIDE, charts.NARROW)
+            charts.accuracy(group.models, group.metric, width, suffix)
+            for width in (charts.WIDE, charts.NARROW)
         )
         if wide:
-            title = f"{family}. {wide.title}" if len(data.families) > 1 else wide.title
-            figures.append(replace(wide, title=title, narrow=narrow))
-    measured = metric_of(data.metric).title.capitalize()
-    unit = shared_unit(model.summary.measured for model in data.models) if data.models else ""
-    table = length_table(f"{measured} by length in {unit}", data.models, data.metric)
-    if table is None:
+            figures.append(replace(wide, title=data.caption(group, wide.title), narrow=narrow))
+        caption = data.caption(group, _by_length(group.metric, group.models))
+        if table := length_table(caption, group.models, group.metric):
+            tables.append(table)
+    if not tables:
         return None
     generated: dict[tuple[Any, ...], list[MeasuredWith]] = {}
     for model in data.models:
         if one := model.summary.measured:
             generated.setdefault((one.identity, one.worlds, one.depths), []).append(one)
-    labels = {model.label for model in data.models} if data.demo else set()
-    stages = {label: meaning for label, meaning in STAGES.values() if label in labels}
+    shown = {model.label for model in data.models}
     return Section(
         "Accuracy by length",
-        tables=[table],
+        tables=tables,
         figures=figures,
         caption=" ".join(
             [
                 "Bands and bars: 95% intervals, which allow for shared contexts.",
                 *(measured_with(*alike) for alike in generated.values()),
+                *(group.given.note for group in data.full if group.given.note),
             ]
         ),
-        legend=stages,
-        terms=stages,
+        legend={label: meaning for label, meaning in data.settings.meanings.items() if label in shown},
+        terms=data.settings.meanings,
     )
+
+
+def _by_length(metric: str, models: Sequence[Model]) -> str:
+    unit = shared_unit(model.summary.measured for model in models) if models else "tokens"
+    return f"{metric_of(metric).title.capitalize()} by length in {unit}"
 
 
 def boundary(data: ReportData) -> Section | None:
@@ -115,48 +119,50 @@ def overall(data: ReportData) -> Section | None:
     """Every metric over all comparisons."""
     if not data.models:
         return None
-    table = overall_table("All metrics, with 95% intervals, and chance levels", data.models)
+    caption = "All metrics, with 95% intervals, and chance levels"
+    tables = [overall_table(data.caption(group, caption), group.models) for group in data.full]
     size = next((model.summary.recommended for model in data.models if model.summary.recommended), None)
-    terms = _CHANCE | {one.title: one.description for one in METRICS.values() if one.title in table.columns}
+    shown = {name for table in tables for name in (*table.columns, *(row.header for row in table.rows))}
+    terms = _CHANCE | {one.title: one.description for one in METRICS.values() if one.title in shown}
     if size:
         terms["comparisons"] = (
             f"recommended: as many, clustered like these, detect a difference of {100 * size.difference:g} points in "
             f"{100 * size.power:g}% of cases"
         )
-    return Section("All comparisons", tables=[table], terms=terms)
+    return Section("All comparisons", tables=tables, terms=terms)
 
 
 def depth(data: ReportData) -> Section | None:
     """A heat map for each model, and its numbers; None without depths or a threshold."""
-    figures = [charts.heat_map(model, data.metric, number) for number, model in enumerate(data.models)]
+    by_metric = [(model, group.metric) for group in data.full for model in group.models]
+    figures = [charts.heat_map(model, metric, number) for number, (model, metric) in enumerate(by_metric)]
     if not any(figures):
         return None
     thresholds = sorted({model.summary.boundary.tau for model in data.models if model.summary.boundary})
     return Section(
         "Depth of the evidence",
         figures=[figure for figure in figures if figure],
-        caption=f"{metric_of(data.metric).title.capitalize()} in percent: orange below the accuracy threshold of "
+        caption="Accuracy in percent: orange below the accuracy threshold of "
         f"{' or '.join(map(level, thresholds))}, blue above.",
-        folded=depth_tables(data.models, data.metric),
+        folded=[table for model, metric in by_metric for table in depth_tables([model], metric)],
     )
 
 
-def best_of(data: ReportData) -> Section | None:
-    """A demo's evaluations with four responses."""
-    by_length = length_table("Best of 4: top-1 by length", data.best_of, TOP1.name, chance=True)
-    if by_length is None:
-        return None
-    everything = overall_table("Best of 4, all lengths together", data.best_of)
-    return Section(
-        "Best of 4", tables=[by_length, everything], terms={TOP1.title: TOP1.description} | _CHANCE
+def brief(data: ReportData) -> Section | None:
+    """Accuracy by length and all metrics of the groups that are shown briefly."""
+    tables, notes = [], []
+    for group in data.groups:
+        if not group.given.brief or not group.models:
+            continue
+        caption = data.caption(group, _by_length(group.metric, group.models))
+        tables += filter(None, [length_table(caption, group.models, group.metric, chance=True)])
+        tables.append(overall_table(data.caption(group, "All lengths together"), group.models))
+        notes += filter(None, [group.given.note])
+    return (
+        Section("Further evaluations", tables=tables, caption=" ".join(notes), terms=_CHANCE)
+        if tables
+        else None
     )
-
-
-def pointwise(data: ReportData) -> Section | None:
-    """A demo's evaluations by scores for single responses."""
-    caption = "Pair accuracy of scores from 0 to 10 for single responses, by length; a tie counts half"
-    table = length_table(caption, data.pointwise, PAIR_ACCURACY.name)
-    return Section("Single scores", tables=[table]) if table else None
 
 
 def length_table(caption: str, models: Sequence[Model], metric: str, *, chance: bool = False) -> Table | None:

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlencode
 
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
@@ -64,7 +65,9 @@ def attribution(page: Page, demo: Path, folder: Path) -> None:
     item = next(one["id"] for one in judged if one["length"] == 512)
     words = ("--run", str(run), "--items", item, "--html", str(html), "--out", str(out))
     subprocess.run(longrm("attribute", *words), check=True)
-    shoot(page, "attribution", html.as_uri(), ".strip", (900, 600), lambda _: None)
+    shown = f"document.querySelector('#viewer').dataset.shown === {json.dumps(item)}"
+    address = f"{html.as_uri()}#items?{urlencode({'item': item})}"
+    shoot(page, "attribution", address, ".strip", (900, 600), lambda opened: opened.until(shown))
 
 
 def server(page: Page, demo: Path, folder: Path) -> None:

@@ -27,8 +27,7 @@ from longrm.config import Config, to_toml
 from longrm.errors import require
 from longrm.evaluation.read_run import Run
 from longrm.report import ReportSettings, RunGroup, build
-from longrm.runs.folder import RunFolder, SCHEMA_VERSION, write_file
-from longrm.runs.judgments import Judgments
+from longrm.runs.folder import SCHEMA_VERSION, RunFolder, write_file
 from longrm.runs.progress import Progress, no_progress
 from longrm.training.settings import TrainingSettings
 
@@ -205,7 +204,8 @@ def model_of(stage: str, out: Path) -> Path:
 def recipe_of(stage: Stage, seed: int, out: Path) -> TrainingSettings:
     """The settings of a training."""
     assert stage.data_seed is not None, "it is trained"
-    name, changes = stage.name, {"seed": seed, "data.world.seed": 10 * seed + stage.data_seed}
+    name = stage.name
+    changes: dict[str, Any] = {"seed": seed, "data.world.seed": 10 * seed + stage.data_seed}
     if stage.start:
         changes["model.path"] = str(model_of(stage.start, out))
     if name == "unstructured":

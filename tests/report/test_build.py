@@ -14,8 +14,7 @@ import lxml.html
 import pytest
 
 from longrm.errors import RunError
-from longrm.evaluation.compare import compare
-from longrm.evaluation.compare import ComparedPart
+from longrm.evaluation.compare import ComparedPart, compare
 from longrm.evaluation.summary_schema import parse_summary
 from longrm.report import ReportSettings, build
 from longrm.report.formatting import boundary_estimate, boundary_interval, headline, points

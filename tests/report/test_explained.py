@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from longrm.attribution.records import ATTRIBUTIONS
 from longrm.cli.commands import cli
 from longrm.data import write
-from longrm.errors import RunError
 from longrm.report import ReportSettings, build
 from longrm.report.items import browser
 from longrm.report.load import load_report
@@ -33,7 +32,7 @@ def runs(synthetic: ModuleType, tmp_path: Path) -> tuple[Path, Path]:
 
 
 def opened(*folders: Path) -> Browser:
-    return Browser(browser(load_report(folders).models))
+    return Browser(browser(load_report(folders)))
 
 
 def test_a_comparison_opens_with_the_map_of_its_model(runs: tuple[Path, Path]) -> None:
@@ -107,14 +106,16 @@ def test_a_comparison_with_tools_opens_with_its_map(tmp_path: Path) -> None:
     assert opened(run, why).details() == details, "the attribution keeps the same texts"
 
 
-def test_an_attribution_without_its_evaluation_is_an_error(
+def test_an_attribution_of_another_model_is_shown_next_to_the_evaluation(
     runs: tuple[Path, Path], synthetic: ModuleType, tmp_path: Path
 ) -> None:
     synthetic.write_attribution(tmp_path / "stranger", runs[0], model="large")
-    for folders in ([runs[1]], [runs[0], tmp_path / "stranger"]):
-        with pytest.raises(RunError, match=f"longrm attribute --config {folders[-1]}/config.toml"):
-            build(folders, tmp_path / "report.html")
-    assert not (tmp_path / "report.html").exists()
+    found = opened(*runs, tmp_path / "stranger")
+    assert [model["label"] for model in found.index["models"]] == ["run · tiny", "stranger · large"]
+    for key, row in found.rows.items():
+        if row["explained"]:
+            assert row["explained"] == [0, 1]
+            assert [one["name"] for one in found.detail(key)["maps"]] == ["run · tiny", "stranger · large"]
 
 
 def test_groups_take_attributions_of_their_models(
@@ -124,7 +125,7 @@ def test_groups_take_attributions_of_their_models(
     data = load_report([tmp_path / "why"], ReportSettings.read(groups))
     explained = [model.label for model in data.all_models if model.attributions]
     assert explained == ["long", "long, best of 4"]
-    found = Browser(browser(data.all_models))
+    found = Browser(browser(data))
     numbers = {number for row in found.rows.values() for number in row["explained"]}
     assert [found.index["models"][number]["label"] for number in numbers] == ["long"], "its judgments alone"
     assert data.runs[-1].command("NEW") == f"longrm attribute --config {tmp_path}/why/config.toml --out NEW"

@@ -10,7 +10,7 @@ import pytest
 
 from longrm.report import items
 from longrm.report.items import browser
-from longrm.report.load import Model, load_report
+from longrm.report.load import ReportData, load_report
 from longrm.runs.logs import Log
 from longrm.runs.records import ExampleRecord, GoldRecord
 from longrm.types import Span
@@ -20,18 +20,18 @@ from .pages import Browser
 
 @pytest.fixture
 def opened() -> Any:
-    return lambda models: Browser(browser(models))
+    return lambda data: Browser(browser(data))
 
 
 def stage_with(
     synthetic: ModuleType, folder: Path, *kept: ExampleRecord, scores: tuple[float, ...] = (1.0, 0.0)
-) -> list[Model]:
+) -> ReportData:
     """A run that judged these examples, with these scores for the chosen and the rejected response."""
     records = [synthetic.answered(one.id, scores, order=(1, 0), length=128) for one in kept]
     synthetic.write_evaluation(folder, records, kept=0)
     with Log(folder / "examples.jsonl", ExampleRecord) as log:
         log.append(*kept)
-    return load_report([folder]).models
+    return load_report([folder])
 
 
 def example(name: str, text: str, **spans: object) -> ExampleRecord:
@@ -82,7 +82,7 @@ def test_every_judged_comparison_is_listed_and_lost_ones_are_counted(
         for record in synthetic.judgments(synthetic.CURVES["long"], 1, groups=10)
     ]
     synthetic.write_evaluation(tmp_path / "run", records, kept=3)
-    found = opened(load_report([tmp_path / "run"]).models)
+    found = opened(load_report([tmp_path / "run"]))
     assert list(found.rows) == [record.id for record in records]
     for record in records:
         row = found.rows[record.id]
@@ -106,7 +106,7 @@ def test_runs_share_comparisons_of_the_same_texts_alone(
 ) -> None:
     for name, digests in (("a", ("x", "y", "")), ("b", ("x", "z", ""))):
         judged_by(synthetic, tmp_path / name, digests)
-    found = opened(load_report([tmp_path / "a", tmp_path / "b"]).models)
+    found = opened(load_report([tmp_path / "a", tmp_path / "b"]))
     models = {key: sorted(row["judged"]) for key, row in found.rows.items()}
     assert models == {"0": ["0", "1"], "1": ["0"], "2": ["0"], "1~2": ["1"], "2~2": ["1"]}
 
@@ -117,7 +117,7 @@ def test_texts_that_one_run_keeps_show_the_judgments_of_all_runs(
     right = synthetic.judgments(synthetic.CURVES["long"], 1, groups=2)
     synthetic.write_evaluation(tmp_path / "a", right, kept=0)
     synthetic.write_evaluation(tmp_path / "b", [replace(r, scores=r.scores[::-1]) for r in right], kept=9)
-    found = opened(load_report([tmp_path / "a", tmp_path / "b"]).models)
+    found = opened(load_report([tmp_path / "a", tmp_path / "b"]))
     for record in right:
         assert sorted(found.detail(record.id)["judged"]) == ["0", "1"]
         first, second = (found.rows[record.id]["judged"][number] for number in "01")
@@ -140,7 +140,7 @@ def test_the_margin_is_that_of_the_best_response_that_gold_ranks_best(
         for name, (ranks, scores, ranking, _) in cases.items()
     ]
     synthetic.write_evaluation(tmp_path / "run", records, kept=0)
-    found = opened(load_report([tmp_path / "run"]).models)
+    found = opened(load_report([tmp_path / "run"]))
     assert {key: row["judged"]["0"][2] for key, row in found.rows.items()} == {
         name: margin for name, (*_, margin) in cases.items()
     }
@@ -172,7 +172,7 @@ def test_trajectories_are_shown_turn_by_turn_after_the_tools(
 def test_every_trial_has_its_text_and_its_cut(synthetic: ModuleType, tmp_path: Path, opened: Any) -> None:
     records = synthetic.written(1, votes=2, lengths=(128,))
     synthetic.write_evaluation(tmp_path / "run", records, scale="verdict", kept=10)
-    found = opened(load_report([tmp_path / "run"]).models)
+    found = opened(load_report([tmp_path / "run"]))
     for record in records[:10]:
         entry = found.detail(record.id)["judged"]["0"]
         assert entry["cut"] == (["middle", record.cut.tokens] if record.cut else None)

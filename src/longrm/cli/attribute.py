@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LIMIT_HELP = "Explain a sample, spread over lengths and tasks."
 _REMOVAL_HELP = "How to remove a sentence (default filler: other text with as many tokens)."
 _ATTENTION_HELP = "Also measure FR and IG, the attention of a scalar model by layer."
-_HTML_HELP = "Also write an HTML page with shaded sentences."
+_HTML_HELP = "Also write a report with shaded sentences (of --run, too)."
 _COMMON = {
     "Model and data": "--run --model --data --bench --items --limit",
     "Method": "--removal --attention --device",
@@ -65,8 +65,8 @@ def command(
 
     OUT/attributions.jsonl has a line for each comparison: all sentences with their weights, and the checks.
     """
-    from longrm.attribution.run import AttributionSettings, attention_of, run_attribution
-    from longrm.report.attribution import write_attribution
+    from longrm.attribution.run import AttributionSettings, run_attribution
+    from longrm.report import build
 
     if data is not None:
         if flags["bench"] is not None:
@@ -80,13 +80,12 @@ def command(
     if config_file is None and not assignments and not {"model", "bench"} <= given.keys():
         raise ConfigError("give --model with --data or --bench, or --run with the folder of an evaluation")
     settings = resolve(AttributionSettings, config_file, assignments, given)
-    if page is not None and settings.attention:
+    if page is not None:
         require("altair", "vl_convert", user="--html")
     with progress() as report:
         records, summary, comparisons = run_attribution(settings, out, progress=report)
     if page is not None:
-        rows = attention_of(out) if settings.attention else []
-        write_attribution(page, summary, records, comparisons, rows)
+        build([out] if run is None else [run, out], page)
         echo(f"Wrote {page}", err=as_json)
     if as_json:
         print_json(summary.to_dict())

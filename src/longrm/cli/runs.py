@@ -96,8 +96,7 @@ def listed_runs(top: Path, *, every: bool = False) -> list[dict[str, Any]]:
 
 
 def _row(folder: Path) -> dict[str, Any]:
-    from longrm.evaluation.read_run import Run
-    from longrm.evaluation.read_run import COMMANDS
+    from longrm.evaluation.read_run import COMMANDS, Run
     from longrm.evaluation.summary_schema import EvaluationSummary, TrainingSummary
     from longrm.report.formatting import STATUSES, boundary_estimate
     from longrm.runs.removal import is_running, size_of

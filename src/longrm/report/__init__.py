@@ -11,7 +11,7 @@ from longrm.errors import require
 from longrm.report.finding import finding
 from longrm.report.formatting import FEW_TERM, asset, html_page, plural
 from longrm.report.items import browser
-from longrm.report.load import Model, ReportSettings, RunGroup, load_report
+from longrm.report.load import Model, ReportSettings, RunGroup, folder_and_model, load_report
 from longrm.runs.folder import write_file
 from longrm.types import Outcome
 
@@ -23,7 +23,7 @@ SCRIPTS = ("texts", "context", "attribution", "item", "list", "page", "print")
 
 
 def build(runs: Sequence[Path], out: Path, settings: ReportSettings | None = None) -> None:
-    """Writes a report about evaluation and training runs in any mix, and attributions of their models.
+    """Writes a report about evaluations, trainings and attributions in any mix.
 
     The HTML file contains everything it needs and loads nothing. Its figures are also written as SVG and PNG into
     `<stem of out>-figures/`.
@@ -46,8 +46,9 @@ def build(runs: Sequence[Path], out: Path, settings: ReportSettings | None = Non
     terms = {name: meaning for section in sections.values() for name, meaning in section.terms.items()}
     if data.models:
         terms |= FEW_TERM
-    items = browser(data.all_models)
+    items = browser(data)
     labels = [*(model.label for model in data.models), *(run.label for run in data.trained)]
+    labels += map(folder_and_model, data.unjudged)
     title = data.settings.title or ", ".join(labels[:3])
     script = "\n".join(
         ['"use strict";\n(() => {', *(asset(f"report/scripts/{name}.js") for name in SCRIPTS), "})();\n"]

@@ -1,31 +1,15 @@
 """How an attribution is shown: shaded sentences, a strip by depth, the strongest sentences, and the trust checks.
 
-`attribution_map` serves the terminal, the report's browser of comparisons, and the page of `longrm attribute --html`,
-which `write_attribution` makes.
+`attribution_map` serves the terminal and the report's browser of comparisons.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from longrm.attribution.records import AttributionRecord, SentenceWeight, is_evidence
-from longrm.evaluation.attention_table import ATTENTION_MEASURES, AttentionTableRow
-from longrm.evaluation.summary_schema import AttributionSummary
-from longrm.reading import cut, short_name, visible
-from longrm.report.formatting import (
-    FEW_TERM,
-    MISSING,
-    count,
-    decimal,
-    html_page,
-    listed,
-    plural,
-)
-from longrm.report.tables import ATTRIBUTION_TERMS, attribution_table
-from longrm.runs.folder import write_file
+from longrm.reading import cut
+from longrm.report.formatting import decimal, listed
 from longrm.runs.records import ExampleRecord
-from longrm.types import Comparison, message_text, text_of
+from longrm.types import Comparison, message_text
 
 FAINTEST = 0.03  # of the largest weight: smaller ones are neither shaded nor drawn
 _RANKED, _NUMBERED = 10, 5  # sentences in the list, and of those the ones that the text numbers
@@ -135,125 +119,3 @@ def _no_map() -> dict[str, Any]:
 
 def _signed(weight: float) -> str:
     return f"{'+' if weight > 0 else ''}{decimal(weight)}"
-
-
-# --- The page of `longrm attribute --html` ---
-
-_OPEN = 2  # sentences without weight that stay open next to those with weight, and at both ends
-_SHORTEST_FOLD = 4  # sentences; fewer are not worth a click
-
-
-def write_attribution(
-    out: Path,
-    summary: AttributionSummary,
-    records: Sequence[AttributionRecord],
-    comparisons: Mapping[str, Comparison],
-    attention: Sequence[AttentionTableRow] = (),
-) -> None:
-    """Writes the page, and the figures of attention as SVG and PNG into `<stem of out>-figures/` next to it."""
-    section = None
-    if attention:
-        from longrm.report import charts  # here, because drawing needs the extra `report`
-
-        figures = charts.attention(attention)
-        for figure in figures:
-            figure.write(out.with_name(f"{out.stem}-figures"))
-        right, wrong = (
-            max((row.value.n for row in attention if row.right == judged), default=0)
-            for judged in (True, False)
-        )
-        section = {
-            "figures": figures,
-            "regions": charts.region_styles(attention),
-            "terms": {title: ATTENTION_MEASURES[name] for name, title in charts.ATTENTION_TITLES.items()},
-            "judged": f"{plural(right, 'comparison')} judged right, {wrong:,} wrong",
-        }
-    write_file(out, attribution_page(summary, records, comparisons, section))
-
-
-def attribution_page(
-    summary: AttributionSummary,
-    records: Sequence[AttributionRecord],
-    comparisons: Mapping[str, Comparison],
-    attention: Mapping[str, Any] | None = None,
-) -> str:
-    """The page of these attributions. It loads nothing, and equal runs give equal bytes."""
-    page = html_page(
-        "report/attribution.html.j2",
-        command="longrm attribute",
-        title=f"Why {short_name(summary.model)} prefers a response",
-        heading="Why this score",
-        model=short_name(summary.model),
-        bench=short_name(summary.bench),
-        cost=f"{plural(summary.prompts, 'prompt')}, {count(summary.tokens_computed)} tokens computed",
-        weights=attribution_table("Weight on the evidence, with 95% intervals", summary),
-        terms=ATTRIBUTION_TERMS | (attention or {}).get("terms", {}) | FEW_TERM,
-        browser=None,
-        attention=attention,
-        explained=[_explained(record, comparisons[record.id]) for record in records],
-    )
-    return visible(page)  # control characters of the data, such as bidirectional overrides, become escapes
-
-
-def _explained(record: AttributionRecord, comparison: Comparison) -> dict[str, Any]:
-    """What the template prints of one comparison."""
-    shown = attribution_map(record, comparison)
-    tied = record.trust is not None and not record.trust.score
-    right = "tied" if tied else {None: MISSING, True: "right", False: "wrong"}[record.right]
-    facts = [
-        ("Tokens", count(record.length)),
-        ("Depth of the evidence", decimal(record.depth)),
-        ("Judged", right),
-    ]
-    question = comparison.question
-    # The two responses of the lead, and the gold one if it is neither.
-    roles = {record.target.response: "tied" if tied else "which the model prefers"}
-    if record.target.against is not None:
-        roles[record.target.against] = "tied" if tied else "to which it is preferred"
-    ranks = comparison.ranks or ()
-    gold = [index for index, rank in enumerate(ranks) if rank == min(ranks) < max(ranks)]
-    responses = [
-        {
-            "number": index + 1,
-            "role": roles.get(index, ""),
-            "gold": index in gold,
-            "text": text_of(comparison.responses[index]),
-        }
-        for index in dict.fromkeys((*roles, *gold))
-    ]
-    return {
-        "id": record.id,
-        "map": shown,
-        "facts": [*facts, *shown["facts"]],
-        "question": message_text(comparison.prompt[question.message])[question.start : question.end]
-        if question
-        else "",
-        "responses": responses,
-        "pieces": _pieces(record.sentences, comparison, shown["shaded"]),
-    }
-
-
-def _pieces(
-    sentences: Sequence[SentenceWeight], comparison: Comparison, shaded: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """The context in reading order: sentences one by one, except runs without weight, which fold."""
-    shades = {(one["message"], one["start"]): one for one in shaded}
-    # Text, what follows it (a mark where prompt text that is not context was left out), and shade of each sentence.
-    parts = []
-    for one, following in zip(sentences, [*sentences[1:], None], strict=True):
-        text = message_text(comparison.prompt[one.message])[one.start : one.end]
-        adjacent = following is None or (one.message, one.end) == (following.message, following.start)
-        parts.append((text, "" if adjacent else "\n[…]\n", shades.get((one.message, one.start))))
-    anchors = [-1, *(index for index, (*_, shade) in enumerate(parts) if shade), len(parts)]
-    near = {index for anchor in anchors for index in range(anchor - _OPEN, anchor + _OPEN + 1)}
-    pieces: list[dict[str, Any]] = []
-    for far, group in groupby(range(len(parts)), lambda index: index not in near):
-        run = [parts[index] for index in group]
-        if far and len(run) >= _SHORTEST_FOLD:
-            text = "".join(sentence + gap for sentence, gap, _ in run)
-            pieces.append({"text": text, "after": "", "shade": None, "folded": len(run)})
-            continue
-        for text, gap, shade in run:
-            bare = text.rstrip()  # the number of a sentence stays before the line break that ends it
-            pieces.append({"text": bare, "after": text[len(bare) :] + gap, "shade": shade, "folded": 0})
-    return pieces

@@ -11,7 +11,6 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from longrm.evaluation.attention_table import AttentionTableRow
 from longrm.evaluation.metrics import EvaluationMetric, metric_of
 from longrm.reading import visible
 from longrm.report.formatting import (
@@ -390,73 +389,3 @@ def binned(values: Sequence[tuple[int, float | None]]) -> list[tuple[int, float]
 def bin_size(steps: int) -> int:
     """The number of training steps whose mean one point of a curve shows."""
     return -(-steps // _POINTS)
-
-
-# --- Attention (`longrm attribute --attention`) ---
-
-ATTENTION_TITLES = {
-    "fr": "FR (LongRM, Eq. 3)",
-    "ig": "IG (LongRM, Eq. 4)",
-    "attention_mass": "Attention mass",
-}
-"""The measures that are drawn: those by layer."""
-
-
-def region_styles(rows: Sequence[AttentionTableRow]) -> dict[str, Style]:
-    """How each region of a table is drawn; the first two regions get distant colors."""
-    regions = dict.fromkeys(row.region for row in rows)
-    return {region: Style.number(3 - 2 * n if n < 2 else 2 + n) for n, region in enumerate(regions)}
-
-
-def attention(rows: Sequence[AttentionTableRow]) -> list[Figure]:
-    """A figure by layer for each measure: a color per region; right judgments are solid, wrong ones dashed."""
-    styles = region_styles(rows)
-    regions, verdicts = list(styles), ["right", "wrong"]
-    color, _, _ = encodings(list(styles.values()))
-    figures = []
-    for measure, title in ATTENTION_TITLES.items():
-        points: Rows = [
-            {
-                "curve": str(regions.index(row.region)),
-                "judged": verdicts[not row.right],
-                # Right and wrong are 0.1 layers apart, so that their intervals do not hide each other.
-                "at": row.layer + 0.05 * (1 - 2 * row.right),
-                "chance": row.chance,
-                "value": row.value.value,
-                "low": row.value.low,
-                "high": row.value.high,
-                "few": few(row.value.groups),
-            }
-            for row in rows
-            if row.measure == measure and row.layer is not None and row.value.value is not None
-        ]
-        if not points:
-            continue
-        last = max(row.layer for row in rows if row.layer is not None)
-        axis = alt.Axis(values=list(range(0, last + 1, 1 + last // 8)), format="d", grid=False)
-        x = alt.X("at:Q", title="layer", scale=alt.Scale(domain=[-0.3, last + 0.3], nice=False), axis=axis)
-        percents = alt.Axis(format=".0%", tickCount=5)
-        y = alt.Y("value:Q", title=None, axis=percents, scale=alt.Scale(zero=True))
-        dash = alt.StrokeDash(
-            "judged:N", scale=alt.Scale(domain=verdicts, range=[[1, 0], [5, 3]]), legend=None
-        )
-        shape = alt.Shape(
-            "judged:N", scale=alt.Scale(domain=verdicts, range=["circle", "triangle-up"]), legend=None
-        )
-        base = chart_of(points).encode(x=x, color=color)
-        by_chance = base.mark_line(strokeWidth=1, opacity=0.7).encode(y="chance:Q", detail="judged:N")
-        chart = alt.layer(
-            by_chance.encode(strokeDash=alt.value([1, 3])),
-            base.mark_line(strokeWidth=2).encode(y=y, strokeDash=dash),
-            base.mark_rule(strokeWidth=1.5, opacity=0.6).encode(y="low:Q", y2="high:Q"),
-            base.mark_point(filled=True, size=45, opacity=1).encode(y=y, shape=shape),
-            base.mark_text(dx=7, dy=-7, fontSize=11).encode(y=y, text="few:N"),
-        )
-        ends = ", ".join(
-            f"{row.region} text {percent(row.value.value)} where judged {verdicts[not row.right]}"
-            for row in rows
-            if (row.measure, row.layer) == (measure, last)
-        )
-        name = f"attention-{measure.replace('_', '-')}"
-        figures.append(Figure(name, title, f"{title} in layer {last}: {ends}.", svg_of(chart, 230, 150)))
-    return figures

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 from longrm.evaluation.metrics import metric_of
+from longrm.evaluation.read_run import Run
+from longrm.evaluation.summary_schema import AttributionSummary
 from longrm.evaluation.summary_schema import ContextBoundary
 from longrm.report.formatting import (
     STATUSES,
@@ -11,9 +13,11 @@ from longrm.report.formatting import (
     difference_text,
     estimate_text,
     headline,
+    interval,
+    percent,
     plural,
 )
-from longrm.report.load import Contrast, Model, ReportData, Training
+from longrm.report.load import Contrast, Model, ReportData, Training, folder_and_model
 
 _NAMED = 6  # models in a sentence; the tables have all of them
 
@@ -22,7 +26,7 @@ def finding(data: ReportData) -> str:
     """The first contrast of each group and the context boundaries; of one run, its headline or its course."""
     models = data.models
     if not models:
-        return " ".join(map(_course, data.trained))
+        return " ".join([*map(_course, data.trained), *map(_explained, data.unjudged)])
     if len(models) == 1:
         return f"{models[0].label}: {headline(models[0].summary)}."
     differences = [_difference(group.contrasts[0]) for group in data.full if group.contrasts]
@@ -83,3 +87,14 @@ def _course(training: Training) -> str:
         for step in shown
     ]
     return f"{trained}; held-out {metric.title} {', '.join(values)}."
+
+
+def _explained(run: Run) -> str:
+    """How much of an attribution is on the evidence."""
+    summary = run.summary
+    assert isinstance(summary, AttributionSummary), "its kind says so"
+    explained = f"{folder_and_model(run)}: {plural(summary.explained, 'comparison')} explained"
+    share = summary.overall.evidence_share
+    if share.value is None:
+        return f"{explained}."
+    return f"{explained}, {percent(share.value)} {interval(share)} of the weight is on the evidence."

@@ -22,9 +22,8 @@ from longrm.evaluation.summary_schema import depth_bin
 from longrm.evaluation.table import OUTCOMES, verdict_of
 from longrm.jsonl import json_text
 from longrm.report.attribution import attribution_map
-from longrm.report.formatting import without_middle
-from longrm.report.load import Model
-from longrm.runs.judgments import Judgments
+from longrm.report.formatting import Style, without_middle
+from longrm.report.load import ReportData, folder_and_model
 from longrm.runs.logs import EXAMPLES, Log, text_digest
 from longrm.runs.records import ExampleRecord, JudgmentRecord
 from longrm.types import Message, Span, margin, text_of
@@ -72,14 +71,20 @@ def deflated(text: str) -> str:
     return base64.b64encode(zlib.compress(text.encode(), 3)).decode()
 
 
-def browser(models: Sequence[Model]) -> dict[str, Any] | None:
-    """Packs every comparison with all models' judgments of it.
+def browser(data: ReportData) -> dict[str, Any] | None:
+    """Packs every comparison with all models' judgments of it, and with attributions.
 
     Returns:
         What the template prints: `chunks`, the `index` (a chunk too), and counts: `judged`, `kept` (they open in full),
         `left_out` (kept by a run, but the page was full), `lost` (not judged right, and kept by no run), and
         `unmatched` attributions of comparisons that no evaluation here judged. None without any comparison.
     """
+    models = data.all_models
+    shown = [{"label": model.label, "style": model.style.name} for model in models]
+    shown += [
+        {"label": folder_and_model(run), "style": Style.number(len(shown) + number).name}
+        for number, run in enumerate(data.unjudged)
+    ]
     digests: dict[Path, dict[str, str]] = {}
     # The model and the row of its judgment, by the number of the model
     judged: dict[ItemKey, dict[int, tuple[Model, int]]] = defaultdict(dict)
@@ -91,41 +96,47 @@ def browser(models: Sequence[Model]) -> dict[str, Any] | None:
         }
         for row, name in enumerate(judgments.ids):
             judged[name, digests[folder][name]][number] = model, row
-    if not judged:
+    explained, unmatched = _explanations(data, judged)
+    keys = dict.fromkeys([*judged, *explained])
+    if not keys:
         return None
 
     chunks, full = Chunks(PAGE), False
-    explained, unmatched = _explanations(models, judged)
     # The words that the search covers, and the chunk if it opens
     kept: dict[ItemKey, tuple[str, int | None]] = {}
-    for key, example in _examples(digests, models):
-        if key not in judged or key in kept:
+    for key, example in _examples(digests, data):
+        if key not in keys or key in kept:
             continue
         chunk = None
         if not full:  # after the first one that does not fit, packing the rest of a long run would be in vain
             try:
-                records = {number: _judgments(model)[row] for number, (model, row) in judged[key].items()}
+                records = {number: model.run.judgments[row] for number, (model, row) in judged.get(key, {}).items()}
                 chunk = chunks.add(json_text(_opened(example, records, explained.get(key, ()), chunks)))
             except PageFullError:
                 full = True
         kept[key] = _searched_words(example), chunk
 
     # The index: what the list shows, filters and sorts by. Compressed row by row, as a million rows are 300 MB of JSON.
-    shown = [{"label": model.label, "style": model.style.name} for model in models]
     packer, separator = zlib.compressobj(3), f'{{"models": {json_text(shown)}, "items": ['
     index, lost, times = bytearray(), 0, Counter[str]()
-    for key, places in judged.items():
-        results = {number: _result(model, row) for number, (model, row) in places.items()}
+    for key in keys:
+        places, maps = judged.get(key, {}), explained.get(key, ())
+        results: dict[int, Sequence[Any]] = {
+            number: _result(model, row) for number, (model, row) in places.items()
+        }
+        for number, _, why in maps:
+            if why.right is not None:  # unknown without gold and at a tie
+                results.setdefault(number, ("right" if why.right else "wrong", "answered", None))
         lost += key not in kept and any(result not in ("right", "no gold") for result, *_ in results.values())
         times[key[0]] += 1
         words, chunk = kept.get(key, ("", None))
         item = {
             "key": key[0] if times[key[0]] == 1 else f"{key[0]}~{times[key[0]]}",
-            **_described(*next(iter(places.values()))),
+            **(_described(*next(iter(places.values()))) if places else _explained(maps[0][2])),
             "chunk": chunk,
             "kept": key in kept,
             "words": words,
-            "explained": [number for number, _, _ in explained.get(key, ())],
+            "explained": [number for number, _, _ in maps],
             "judged": results,
         }
         index += packer.compress(f"{separator}{json_text(item)}".encode())
@@ -135,7 +146,7 @@ def browser(models: Sequence[Model]) -> dict[str, Any] | None:
     return {
         "index": len(chunks.packed),
         "chunks": [*chunks.packed, base64.b64encode(index).decode()],  # the index even in a full page
-        "judged": len(judged),
+        "judged": len(keys),
         "kept": opens,
         "left_out": len(kept) - opens,
         "lost": lost,
@@ -143,14 +154,8 @@ def browser(models: Sequence[Model]) -> dict[str, Any] | None:
     }
 
 
-def _judgments(model: Model) -> Judgments:
-    assert model.run is not None, "it has a row"
-    return model.run.judgments
-
-
 def _described(model: Model, row: int) -> dict[str, Any]:
     """What the list shows of a comparison that is the same for all models."""
-    assert model.run is not None, "it has a row"
     table = model.run.table
     length, depth = int(table.length[row]), float(table.depth[row])
     return {
@@ -163,9 +168,14 @@ def _described(model: Model, row: int) -> dict[str, Any]:
     }
 
 
+def _explained(record: AttributionRecord) -> dict[str, Any]:
+    """The same of a comparison that is only explained."""
+    place = "" if record.depth is None else depth_bin(record.depth)
+    return {"length": record.length, "depth": record.depth, "place": place, "task": "", "subtype": "", "size": None}
+
+
 def _result(model: Model, row: int) -> tuple[str, str, float | None]:
     """How a model judged a comparison: the verdict, the outcome, and the lead of the best response by gold."""
-    assert model.run is not None, "it has a row"
     table, ranks = model.run.table, model.run.judgments.ranks[row]
     values = table.values[row]
     result = verdict_of(values, ranks)
@@ -175,36 +185,38 @@ def _result(model: Model, row: int) -> tuple[str, str, float | None]:
 
 
 def _examples(
-    digests: Mapping[Path, Mapping[str, str]], models: Sequence[Model]
+    digests: Mapping[Path, Mapping[str, str]], data: ReportData
 ) -> Iterator[tuple[ItemKey, ExampleRecord]]:
     """Comparisons in full: those that evaluations keep, and all that attributions explain."""
     for folder, known in digests.items():
         for example in Log(folder / EXAMPLES, ExampleRecord):
             yield (example.id, known.get(example.id, str(folder))), example
-    for folder in dict.fromkeys(run.path for model in models for run in model.attributions):
-        for example in Log(folder / EXAMPLES, ExampleRecord):
+    for run in data.attributions:
+        for example in Log(run.path / EXAMPLES, ExampleRecord):
             yield (example.id, text_digest(example.prompt, example.responses, example.tools)), example
 
 
 def _explanations(
-    models: Sequence[Model], judged: Mapping[ItemKey, Mapping[int, JudgmentRecord]]
+    data: ReportData, judged: Mapping[ItemKey, Mapping[int, object]]
 ) -> tuple[Mapping[ItemKey, Sequence[Explanation]], int]:
-    """The attributions of the models' judgments, and the number of those that are of no judgment here."""
+    """All attributions, and the number of those whose model is evaluated here, but not on that comparison."""
     found: dict[ItemKey, list[Explanation]] = defaultdict(list)
     unmatched = 0
-    for run in dict.fromkeys(run for model in models for run in model.attributions):
+    for run in data.attributions:
         # An attribution that ended in an error may have been repeated: the last record counts.
         last = {record.id: record for record in Log(run.path / ATTRIBUTIONS, AttributionRecord)}
         for record in last.values():
             key = record.id, record.digest
-            numbers = [
-                n for n, model in enumerate(models) if run in model.attributions and n in judged.get(key, ())
-            ]
-            for number in numbers:
-                label, several = models[number].label, len(models[number].attributions) > 1
-                found[key].append((number, f"{label}, {run.name}" if several else label, record))
-            unmatched += not numbers
-    return found, unmatched
+            names = {
+                number: f"{model.label}, {run.name}" if len(model.attributions) > 1 else model.label
+                for number, model in enumerate(data.all_models)
+                if run in model.attributions and number in judged.get(key, ())
+            }
+            if run in data.unjudged:
+                names[len(data.all_models) + data.unjudged.index(run)] = folder_and_model(run)
+            found[key] += [(number, name, record) for number, name in names.items()]
+            unmatched += not names
+    return {key: explanations for key, explanations in found.items() if explanations}, unmatched
 
 
 def _opened(
@@ -256,7 +268,7 @@ def _opened(
         }
     tools = "\n".join(map(json_text, example.tools))  # one schema a line
     return {
-        "ranks": next(iter(judged.values())).ranks,
+        "ranks": next((judgment.ranks for judgment in judged.values()), None),
         "tools": [_message({"role": "tools", "content": tools}, chunks)] if tools else [],
         "messages": messages,
         "maps": maps,

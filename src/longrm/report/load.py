@@ -166,6 +166,7 @@ class ReportData:
     settings: ReportSettings
     runs: list[Run] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
+    unjudged: list[Run] = field(default_factory=list)  # attributions of models that no run here evaluates
 
     @property
     def full(self) -> list[Group]:
@@ -187,6 +188,11 @@ class ReportData:
         """The training runs of all groups."""
         return [training for group in self.groups for training in group.trained]
 
+    @property
+    def attributions(self) -> list[Run]:
+        """All attribution runs."""
+        return [run for run in self.runs if run.kind == "attribution"]
+
     def caption(self, group: Group, text: str) -> str:
         """A caption for a figure or table of a group: with its title, if there are several groups."""
         title = group.given.title
@@ -199,7 +205,7 @@ def load_report(folders: Sequence[Path], settings: ReportSettings | None = None)
     The runs in `folders` become the last group. Unfinished ones are left out with a warning if others are finished.
 
     Raises:
-        RunError: A folder is not a finished run, or an attribution is of a model that none of the runs evaluates.
+        RunError: A folder is not a finished run.
     """
     data = ReportData(settings or ReportSettings())
     groups = [
@@ -258,7 +264,7 @@ def load_report(folders: Sequence[Path], settings: ReportSettings | None = None)
 def _labeled(runs: Sequence[Run]) -> dict[str, Run]:
     """Runs by label: the folder of an evaluation and its model, or the shortened name of the run."""
     short = shortened_apart([run.name for run in runs], _LONGEST_LABEL)
-    labels = {run: _folder_and_model(run) for run in runs if run.kind == "evaluation"}
+    labels = {run: folder_and_model(run) for run in runs if run.kind == "evaluation"}
     found = {}
     for run in runs:
         label = labels.get(run, "")
@@ -268,9 +274,10 @@ def _labeled(runs: Sequence[Run]) -> dict[str, Run]:
     return found
 
 
-def _folder_and_model(run: Run) -> str:
+def folder_and_model(run: Run) -> str:
     """The name of a run's folder, and of its model unless that is the same."""
-    folder, model = run.path.resolve().name, short_name(run.evaluation.model)
+    assert isinstance(run.summary, EvaluationSummary | AttributionSummary), "its kind says so"
+    folder, model = run.path.resolve().name, short_name(run.summary.model)
     return folder if folder == model else f"{folder} · {model}"
 
 
@@ -293,14 +300,11 @@ def _add_attributions(data: ReportData, runs: Sequence[Run]) -> None:
         models.setdefault(_resolved(model.summary.model), []).append(model)
     for run in runs:
         assert isinstance(run.summary, AttributionSummary), "its kind says so"
-        explained = models.get(_resolved(run.summary.model))
-        if explained is None:
-            raise RunError(
-                f"{run.path} explains judgments of {reading.short(run.summary.model)}: add an evaluation of that "
-                f"model, or write a separate page: {run.command()} --html FILE"
-            )
+        explained = models.get(_resolved(run.summary.model), [])
         for model in explained:
             model.attributions.append(run)
+        if not explained:
+            data.unjudged.append(run)
         data.runs.append(run)
 
 

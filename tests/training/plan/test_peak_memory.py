@@ -173,7 +173,8 @@ def test_the_divergence_holds_the_weights_at_the_start(bases, recipe):
     for lora, copies in ((None, 2), ({"rank": 4}, 1)):
         changes = {"model__lora": lora} if lora else {}
         plain, with_kl = (
-            judging(bases["llama"], recipe, 200, 4, 4, **changes, **more) for more in ({}, {"loss__beta": 0.1})
+            judging(bases["llama"], recipe, 200, 4, 4, **changes, **more)
+            for more in ({}, {"loss__beta": 0.1})
         )
         for before, after in zip(moments_of(*plain, "cpu"), moments_of(*with_kl, "cpu"), strict=True):
             assert after.weights == copies * before.weights

@@ -31,7 +31,9 @@ def test_two_devices_that_share_a_sequence_keep_what_one_keeps_of_half_of_it(bas
 
 
 def test_key_heads_that_several_devices_need_are_kept_by_each(bases, recipe):
-    settings = recipe(model__path=str(bases["llama"]), parallel__sequence_parallel_size=6)  # six heads, two key heads
+    settings = recipe(
+        model__path=str(bases["llama"]), parallel__sequence_parallel_size=6
+    )  # six heads, two key heads
     sizes = sizes_of(settings, "scorer")
     kept = moments_of(settings, sizes, READING, "cuda", 6)[0]
     same = moments_of(settings, replace(sizes, kv_heads=6, head_dim=16), READING, "cuda", 6)[0]

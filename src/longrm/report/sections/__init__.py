@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from longrm.report.load import ReportData
 from longrm.report.sections.accuracy import accuracy, boundary, brief, depth, overall
+from longrm.report.sections.attention import attention
 from longrm.report.sections.calibration import calibration
 from longrm.report.sections.evidence_weight import evidence_weight
 from longrm.report.sections.reliability import answers, audit, biases
@@ -24,6 +25,7 @@ SECTIONS: dict[str, Callable[[ReportData], Section | None]] = {
     "solving": solving,
     "tasks": tasks,
     "evidence-weight": evidence_weight,
+    "attention": attention,
     "baselines": baselines,
     "biases": biases,
     "calibration": calibration,

@@ -150,7 +150,8 @@ def depth(data: ReportData) -> Section | None:
 
 def brief(data: ReportData) -> Section | None:
     """Accuracy by length and all metrics of the groups that are shown briefly."""
-    tables, notes = [], []
+    tables: list[Table] = []
+    notes: list[str] = []
     for group in data.groups:
         if not group.given.brief or not group.models:
             continue

@@ -17,7 +17,7 @@ from longrm.report.charts import (
     svg_of,
 )
 from longrm.report.formatting import count, defined, shared_unit
-from longrm.report.load import Model, ReportData
+from longrm.report.load import Model, ReportData, folder_and_model
 from longrm.report.tables import ATTRIBUTION_TERMS, Cell, Row, Section, Table, attribution_table, items_link
 from longrm.runs.records import Estimate
 
@@ -30,7 +30,7 @@ _Explained = tuple[str, Model, AttributionSummary]  # label, model, and the attr
 
 
 def evidence_weight(data: ReportData) -> Section | None:
-    """None without an attribution of the evaluated benchmark with known evidence."""
+    """None without an attribution, or with none of the evaluated benchmark and with known evidence."""
     found: list[_Explained] = []
     for model in data.models:
         same = []
@@ -40,8 +40,13 @@ def evidence_weight(data: ReportData) -> Section | None:
                 same.append((run.name, run.summary))
         for name, summary in same:
             found.append((f"{model.label}, {name}" if len(same) > 1 else model.label, model, summary))
+    alone = []
+    for run in data.unjudged:
+        assert isinstance(run.summary, AttributionSummary), "its kind says so"
+        caption = f"{folder_and_model(run)}: weight on the evidence, with 95% intervals"
+        alone.append(attribution_table(caption, run.summary))
     if not found:
-        return None
+        return Section("Evidence", tables=alone, terms=ATTRIBUTION_TERMS) if alone else None
     rows, parts = [], []
     for label, model, summary in found:
         limits = [(length, one.low or 0.0, one.high or 0.0) for length, one in _shares(summary).items()]
@@ -63,7 +68,7 @@ def evidence_weight(data: ReportData) -> Section | None:
     figure = _figure(found)
     return Section(
         "Evidence",
-        tables=[Table("Context boundary and attribution boundary, in tokens", columns, rows)],
+        tables=[Table("Context boundary and attribution boundary, in tokens", columns, rows), *alone],
         figures=[figure] if figure else [],
         caption="Thick lines with bands (95% intervals): weight on the evidence; thin dotted lines: accuracy.",
         terms=_TERMS,

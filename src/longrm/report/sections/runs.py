@@ -13,7 +13,9 @@ from longrm.types import Outcome
 
 def differences(data: ReportData) -> Section | None:
     """Paired differences by length: the first contrast of each group is shown, the others are folded."""
-    shown, folded, passages = [], [], []
+    shown: list[Table] = []
+    folded: list[Table] = []
+    passages = []
     for group in data.groups:
         for number, contrast in enumerate(group.contrasts):
             (folded if number else shown).append(_contrast(contrast))

@@ -196,8 +196,6 @@ def test_a_benchmark_is_audited_by_its_name(put):
     assert found.counts["number of responses"] == {"2": 1, "3": 1}
     assert found.findings["unreadable_rows"].count == 1
     assert found.findings["missing_tasks"].count == 6  # from the benchmark's own audit
-    # A folder is recognized by the names of its files.
-    assert audit(path.parent).as_dict() == found.as_dict() | {"path": str(path.parent)}
 
 
 def test_odd_rows_are_counted(put):

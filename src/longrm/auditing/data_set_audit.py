@@ -54,15 +54,13 @@ FINDINGS: Mapping[str, str] = {
     "arguments_not_json": "rows with a tool call whose arguments are not a JSON object",
     "evidence_not_found": "rows with an answer or evidence that is not in their context",
     "lengths_off": "rows whose stated length is more than twice or less than half of the measured length",
-    "rows_not_as_counted": "rows more or fewer than the run's manifest counts",
     "length_shortcut": "pairs that are decided right by the length of the responses alone; equal lengths count half",
     "lexical_shortcut": f"pairs that a rule without understanding decides right (the first {RULED_PAIRS:,} pairs)",
-    "unfinished_run": "the run that writes these rows has not finished",
 }
 """Kinds of findings and their descriptions. An audit lists those that it could check with the columns of the rows."""
 
 # Findings that are not counted row by row.
-_OF_THE_WHOLE = ("rows_not_as_counted", "unfinished_run", "length_shortcut", "lexical_shortcut")
+_OF_THE_WHOLE = ("length_shortcut", "lexical_shortcut")
 
 
 _RULES = tuple(name for name, rule in BASELINES.items() if rule.reads_context)
@@ -196,7 +194,6 @@ class DataSetAudit:
         votes: The votes of judgment rows; None where no row has them.
         findings: All that was looked for: those of `FINDINGS` and those of a benchmark.
         settings: The settings.
-        origin: The manifest of the run that made the rows; empty outside of a run folder.
     """
 
     path: str
@@ -213,7 +210,6 @@ class DataSetAudit:
     votes: Votes | None
     findings: Mapping[str, AuditFinding]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    origin: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -368,7 +364,6 @@ def audit(
     findings |= {
         kind: one for kind, one in rows.noted.items() if one.count and kind not in (*FINDINGS, "duplicates")
     }
-    findings |= _run_findings(rows.origin, kinds.total() + unreadable.count)
     in_order = ("stated length", "number of responses")
     return DataSetAudit(
         path=str(path),
@@ -392,7 +387,6 @@ def audit(
         votes=votes,
         findings=findings,
         settings=settings.to_dict(),
-        origin=rows.origin,
     )
 
 
@@ -455,22 +449,6 @@ def _lexical_shortcut(rules: Mapping[str, Bias]) -> AuditFinding:
         for name, one in ranked
     )
     return AuditFinding(what, round((ranked[0][1].value or 0) * ranked[0][1].n) if ranked else 0, examples)
-
-
-def _run_findings(origin: Mapping[str, Any], rows: int) -> dict[str, AuditFinding]:
-    """Whether a run folder is finished and has the rows that its manifest counts."""
-    if not origin:
-        return {}
-    counts = origin.get("counts")
-    if not counts:  # the last thing that a run writes
-        example = "rerun the same command to continue it"
-        return {"unfinished_run": AuditFinding(FINDINGS["unfinished_run"], 1, (example,))}
-    counted = counts["rows"]
-    examples = (f"{counted} counted, {rows} found",) if counted != rows else ()
-    return {
-        "unfinished_run": AuditFinding(FINDINGS["unfinished_run"]),
-        "rows_not_as_counted": AuditFinding(FINDINGS["rows_not_as_counted"], abs(counted - rows), examples),
-    }
 
 
 def _numbers_first(item: tuple[str, int]) -> tuple[bool, float, str]:

@@ -81,19 +81,9 @@ def headline(audit: DataSetAudit) -> str:
 
 
 def facts(audit: DataSetAudit) -> list[tuple[str, str]]:
-    """Names and values: the format, what all rows share, and the run that made them."""
+    """Names and values: the format, and what all rows share."""
     lines = [("format", audit.format)]
     lines += [(name, next(iter(counts))) for name, counts in audit.counts.items() if len(counts) == 1]
-    origin = audit.origin
-    if origin:
-        started = f", started {origin['started']}" if "started" in origin else ""
-        lines.append(("made by", f"{origin['kind']}{started}"))
-        for source in origin.get("sources") or ():
-            path = f" at {source['path']}" if source.get("path") else ""
-            license = source.get("license", "unknown")
-            lines.append(("made from", f"{source.get('name', 'unnamed')}{path}, license: {license}"))
-        lines += [(role, str(name)) for role, name in (origin.get("models") or {}).items()]
-        lines += [("seed", str(origin["seed"]))] if "seed" in origin else []
     return lines
 
 
@@ -172,18 +162,6 @@ def tables(audit: DataSetAudit) -> list[AuditTable]:
         found.append(_count_table("Rows by metric of the gold answer", ("metric", "rows"), audit.labels))
     elif [*audit.labels] != [NOT_READ]:
         found.append(_count_table("Scores of the target judgments", ("score", "rows"), audit.labels))
-
-    # What the run that wrote the rows read, kept and dropped.
-    steps = (audit.origin.get("counts") or {}).get("steps") or {}
-    kept = [(name, tokens(step["in"]), tokens(step["kept"])) for name, step in steps.items()]
-    dropped = [
-        (f"{name}: {reason}", tokens(count))
-        for name, step in steps.items()
-        for reason, count in step["dropped"].items()
-    ]
-    found.append(AuditTable("Steps of the run, by its manifest", ("step", "in", "kept"), tuple(kept)))
-    title = "Dropped by the run, by its manifest"
-    found.append(AuditTable(title, ("step and reason", "dropped"), tuple(dropped)))
 
     shown = [table for table in found if table.rows]
     for place, table in enumerate(shown):

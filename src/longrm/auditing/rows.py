@@ -13,7 +13,6 @@ from pydantic import TypeAdapter, ValidationError
 from longrm.auditing.trajectories import trajectory_problems, uses_tools
 from longrm.benchmarks import BENCHMARKS, BenchmarkSource, Leval, LoadedBenchmark, Probe, leval, load
 from longrm.benchmarks.benchmark import AuditFinding, Auditor
-from longrm.benchmarks.long_rewardbench import TASKS
 from longrm.data import read, read_demonstrations
 from longrm.data.fields import group_of, whole_length
 from longrm.data.files import find_files, raw_rows
@@ -77,7 +76,6 @@ class AuditedRows:
 
     Attributes:
         format: The format.
-        origin: The manifest of the run that wrote the rows; empty outside of its folder.
         skipped: The rows that the latest iteration could not read.
         noted: What only the reader of a benchmark can find, such as L-Eval's repeated documents.
     """
@@ -85,14 +83,15 @@ class AuditedRows:
     def __init__(
         self, path: str | Path, format: str | None = None, columns: Mapping[str, str] | None = None
     ) -> None:
-        if format is None and _is_long_rewardbench(Path(path)):
-            path = f"long-rewardbench:{path}"
         name, _, place = str(path).partition(":")
         self._benchmark = str(path) if place and name in BENCHMARKS else ""
         self._path = Path(place) if self._benchmark else Path(path)
-        self.origin = read_manifest(self._path) if (self._path / MANIFEST).is_file() else {}
-        if (kind := self.origin.get("kind")) in _KINDS_WITHOUT_ROWS:
-            raise DataError(f"{self._path}: a run of kind '{kind}' has no rows; audit the data that it read")
+        if (self._path / MANIFEST).is_file():
+            kind = read_manifest(self._path)["kind"]
+            if kind in _KINDS_WITHOUT_ROWS:
+                raise DataError(
+                    f"{self._path}: a run of kind '{kind}' has no rows; audit the data that it read"
+                )
         self._given_format, self._columns = format, columns
         self.format = name if self._benchmark else format or _recognized(self._path, columns)
         if columns and self.format == "leval":
@@ -147,12 +146,6 @@ def benchmark(name: str, columns: Mapping[str, str] | None = None) -> LoadedBenc
     """A benchmark by its name and path; rows that cannot be read are skipped."""
     source = BenchmarkSource(on_bad_row="skip", columns=columns)
     return load(name, source=source, probe=Probe(), leval=Leval())
-
-
-def _is_long_rewardbench(folder: Path) -> bool:
-    """Whether all files of a folder are named after that benchmark's tasks."""
-    names = {file.name.split(".")[0] for file in folder.iterdir()} if folder.is_dir() else set()
-    return bool(names) and names <= {*TASKS}
 
 
 def _recognized(path: Path, columns: Mapping[str, str] | None) -> str:

@@ -277,10 +277,9 @@ def evaluate_stage(stage: Stage, exam: str, settings: DemoSettings, out: Path) -
         "probe.cells": cells_of(stage, exam, settings),
         "probe.responses": 4 if exam == "best_of_4" else 2,
         "probe.unrelated": exam == "unrelated",
-    }
-    if (stage.name, exam) == ("long", "pairs"):
         # In these worlds the words of the question lead to the evidence; one baseline is enough to show that.
-        options["judging.baselines"] = ["overlap"]
+        "judging.baselines": ["overlap"] if (stage.name, exam) == ("long", "pairs") else [],
+    }
     if stage in JUDGES:
         form = "pointwise" if exam == "pointwise" else "pairwise"
         template = str(RECIPES / f"judge_{form}.jinja")

@@ -118,6 +118,8 @@ def test_stages_of_a_kind_judge_the_same_comparisons(small_demo):
     trained = [stage for stage in ids if stage != "untrained"]
     assert len({(STAGES[stage] in demo.JUDGES, *ids[stage]) for stage in trained}) == 2
     assert {*ids["untrained"]} < {*ids["short"]}
+    rules = {run: Run(run).settings["judging"]["baselines"] for run in (out / "stages").glob("*/*")}
+    assert {run: found for run, found in rules.items() if found} == {out / "stages/long/pairs": ["overlap"]}
 
 
 def test_no_evaluated_context_was_trained_on(small_demo):

@@ -1,15 +1,13 @@
 import json
 import random
-import re
 from dataclasses import replace
 from pathlib import Path
 
-import krippendorff
 import pytest
 
 from longrm.auditing import AuditSettings, as_html, as_text, audit, duplicates
 from longrm.auditing.rendering import tables
-from longrm.data import write, write_rows
+from longrm.data import write
 from longrm.errors import DataError
 from longrm.report.formatting import FEW
 from longrm.types import message_text
@@ -241,38 +239,6 @@ def test_a_context_made_of_many_benchmark_texts_has_leaked(put, monkeypatch):
     assert found.startswith("row 1: 90% of it")  # at each of five seams 12 runs are new
 
 
-def voted(number, scores, conf, chosen, **more):
-    """A row of stage 2: one judgment chosen, and those of all other judges rejected."""
-    texts = {judge: f"{judge} says so of {number}.\n[[{score}]]" for judge, score in scores.items()}
-    rejects = [judge for judge in scores if judge != chosen]
-    return {
-        "id": f"r{number}",
-        "chat_template": [{"role": "user", "content": f"Judge {number}."}],
-        "chosen": texts[chosen],
-        "rejects": [texts[judge] for judge in rejects],
-        "chosen_model": chosen,
-        "reject_models": rejects,
-        "scores": scores,
-        "conf": conf,
-        **more,
-    }
-
-
-def test_votes_are_counted_again(tmp_path):
-    scores = {"a": 8, "b": 8, "c": 2}
-    rows = [voted(1, scores, [2, 1], "a"), voted(2, scores, [3], "c")]
-    write_rows(tmp_path / "rows.jsonl", rows)
-    found = audit(tmp_path / "rows.jsonl")
-    votes = found.votes
-    assert (votes.rows, votes.recorded, votes.same_clusters) == (2, 2, 1)
-    assert (votes.chosen_inside, votes.rejected, votes.rejected_outside) == (1, 4, 1)
-    assert votes.pairwise.value == pytest.approx(1 / 3)
-    assert votes.alpha.value == pytest.approx(
-        krippendorff.alpha([[8, 8], [8, 8], [2, 2]], level_of_measurement="interval")
-    )
-    assert re.search(r"clusters of the recorded sizes +1 of 2", as_text(found, 80))
-
-
 def demonstration(number, depth, size=40, filler=4000, **more):
     """A judgment about a context whose evidence is at this depth."""
     before = int(depth * (filler - size))
@@ -323,13 +289,6 @@ def test_the_released_sample():
     found = audit(SHARED / "longrm-sample" / "simpo" / "train")
     assert (found.rows, found.depths.known, found.counts["number of responses"]) == (16, 16, {"5": 16})
     assert counts(found) == {"without_contrast": 5, "contrast_of_form_only": 2}
-    votes = found.votes
-    assert (votes.rows, votes.recorded, votes.same_clusters, votes.chosen_inside) == (16, 16, 16, 16)
-    # A fixed order of the judges chose, not their explanations.
-    assert votes.chosen_agrees < votes.chosen_inside
-    assert 2 * votes.rejected_outside < votes.rejected  # most rejected judgments give the chosen score
-    assert votes.alpha.low < 0.72 < votes.alpha.high
-    assert audit(SHARED / "longrm-sample" / "sft" / "eval").votes is None
     assert audit(SHARED / "longrm-sample" / "sft" / "eval").labels == {"8": 1, "10": 1}
 
 

@@ -25,7 +25,6 @@ from longrm.evaluation.table import Bootstrap
 from longrm.reward_models.baselines import BASELINES
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import Estimate
-from longrm.synthesis.voting import Agreement
 from longrm.types import Query, Span
 
 SCHEMA_VERSION = 1
@@ -157,24 +156,6 @@ def bias_of(observations: Sequence[tuple[int, float, float]]) -> Bias:
 
 
 @dataclass(frozen=True, slots=True)
-class Votes:
-    """The votes of judgment rows, counted again: equal scores form a cluster, and the only largest one decides.
-
-    Rows without a decision were not kept, so these votes are a selection.
-    """
-
-    rows: int  # rows that record each judge's score
-    recorded: int  # of these, rows that record the sizes of their clusters
-    same_clusters: int  # of these, rows whose clusters have the recorded sizes
-    chosen_inside: int  # rows whose chosen judgment is in the only largest cluster
-    chosen_agrees: int  # of these, rows in which no other explanation agrees better with those of the cluster
-    rejected: int  # rejected judgments
-    rejected_outside: int  # of these, those outside the cluster or without a score
-    alpha: Estimate  # Krippendorff's alpha over all scores
-    pairwise: Estimate  # the share of pairs of scores that are equal
-
-
-@dataclass(frozen=True, slots=True)
 class DataSetAudit:
     """The result of an audit.
 
@@ -191,7 +172,6 @@ class DataSetAudit:
         first: How often the best response is listed first; undefined where the format lists it first by rule.
         longer: How often the better of two responses is the longer one in characters: the pair accuracy of
             `baseline:longest`, where equal lengths count half.
-        votes: The votes of judgment rows; None where no row has them.
         findings: All that was looked for: those of `FINDINGS` and those of a benchmark.
         settings: The settings.
     """
@@ -207,7 +187,6 @@ class DataSetAudit:
     places: Mapping[int, int]
     first: Bias
     longer: Bias
-    votes: Votes | None
     findings: Mapping[str, AuditFinding]
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -247,7 +226,6 @@ def audit(
     tokens = {name: {part: array("Q") for part in ("prompts", "contexts", "responses")} for name in counters}
     leakage = Leakage(settings.against) if settings.against else None
     duplicates = Duplicates(settings.similarity_threshold)
-    vote_counts, agreement = Counter[str](), Agreement()
     kinds, labels, places = Counter[str](), Counter[str](), Counter[int]()
     counts = {name: Counter[str]() for name in ("task", "source", "stated length", "number of responses")}
     groups: set[str] = set()
@@ -257,7 +235,7 @@ def audit(
     best_is_first: list[tuple[int, float, float]] = []
     better_is_longer: list[tuple[int, float, float]] = []
     ruled: dict[str, list[tuple[int, float, float]]] = {name: [] for name in _RULES}
-    any_question = any_tools = False
+    any_question = any_tools = any_votes = False
     found = FindingCounter({kind: what for kind, what in FINDINGS.items() if kind not in _OF_THE_WHOLE})
 
     for number, row in enumerate(rows, start=1):
@@ -272,17 +250,7 @@ def audit(
         any_tools |= row.uses_tools
         if row.evidence.pieces:
             evidence[row.group, row.evidence] = None
-        if (recount := row.votes) is not None:
-            agreement.see({vote.judge: vote.score for vote in recount.votes}, row.group)
-            vote_counts.update(
-                rows=1,
-                recorded=bool(recount.conf),
-                same_clusters=bool(recount.conf) and recount.same_conf,
-                chosen_inside=recount.same_consensus,
-                chosen_agrees=recount.same_chosen,
-                rejected=len(recount.rejected),
-                rejected_outside=len(recount.outside),
-            )
+        any_votes |= bool(row.contrast)
 
         if row.ranks:
             counts["number of responses"][str(len(row.responses))] += 1
@@ -329,10 +297,6 @@ def audit(
         first = f"; the first: {unreadable.examples[0]}" if unreadable.examples else ""
         raise DataError(f"{path}: no row can be read{first}")
     depths, longer = depths_of(one for _, one in evidence), bias_of(better_is_longer)
-    votes = None
-    if vote_counts:
-        alpha, pairwise = agreement.alpha(**_BOOTSTRAP), agreement.pairwise(**_BOOTSTRAP)
-        votes = Votes(**vote_counts, alpha=alpha, pairwise=pairwise)
     # A count of 0 would say nothing where no row has what is needed to find this.
     comparisons = bool(kinds["comparison"] + kinds["judgment"])
     looked_for = {
@@ -342,8 +306,8 @@ def audit(
         "results_without_call": any_tools,
         "arguments_not_json": any_tools,
         "labeled_bad": False,
-        "without_contrast": votes is not None,
-        "contrast_of_form_only": votes is not None,
+        "without_contrast": any_votes,
+        "contrast_of_form_only": any_votes,
         "leaked_contexts": leakage is not None,
         "leaked_questions": leakage is not None and any_question,
         "leaked_responses": leakage is not None,
@@ -384,7 +348,6 @@ def audit(
         places=dict(sorted(places.items())),
         first=bias_of(best_is_first),
         longer=longer,
-        votes=votes,
         findings=findings,
         settings=settings.to_dict(),
     )
@@ -401,9 +364,9 @@ def _row_findings(row: AuditedRow) -> Iterator[tuple[str, str]]:
         yield "empty_responses", row.id
     if row.labeled_bad:
         yield "labeled_bad", row.id
-    if row.votes is not None and row.votes.contrast == "none":
+    if row.contrast == "none":
         yield "without_contrast", row.id
-    if row.votes is not None and row.votes.contrast == "format":
+    if row.contrast == "format":
         yield "contrast_of_form_only", row.id
     for kind, problem in row.problems.items():
         yield kind, f"{row.id}: {problem}"

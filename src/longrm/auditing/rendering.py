@@ -135,26 +135,6 @@ def tables(audit: DataSetAudit) -> list[AuditTable]:
             note += f" Chi-squared test against uniform depths: {p}."
         found.append(_count_table("Evidence by depth", ("depth", "pieces"), tenths, note))
 
-    if (votes := audit.votes) is not None:
-        shares = {
-            "clusters of the recorded sizes": (votes.same_clusters, votes.recorded),
-            "chosen is in the only largest cluster": (votes.chosen_inside, votes.rows),
-            "and agrees best with the rest of it": (votes.chosen_agrees, votes.chosen_inside),
-            "rejected judgments outside it": (votes.rejected_outside, votes.rejected),
-        }
-        counted = [("rows with votes", tokens(votes.rows))]
-        counted += [(name, f"{part:,} of {total:,}") for name, (part, total) in shares.items() if total]
-        for name, one in (("alpha", votes.alpha), ("equal scores", votes.pairwise)):
-            if one.value is not None:
-                counted.append((name, f"{decimal(one.value)} {interval(one, decimal)}".rstrip()))
-        note = (
-            "Judges with equal scores form a cluster. Rows without a decision were not kept, so these votes are a "
-            "selection and agree more than all did. "
-            "Alpha is Krippendorff's for interval data (1 is agreement, 0 chance); equal scores is the share of "
-            "pairs of judges. 95% intervals over texts."
-        )
-        found.append(AuditTable("Votes of the judges, counted again", ("", "found"), tuple(counted), note))
-
     for name, some in audit.counts.items():
         if len(some) > 1:
             found.append(_count_table(f"Rows by {name}", (name, "rows"), some))

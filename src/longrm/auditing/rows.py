@@ -22,7 +22,7 @@ from longrm.errors import ConfigError, DataError
 from longrm.reading import FieldError, cut, is_number, located
 from longrm.runs.folder import MANIFEST, read_manifest
 from longrm.synthesis.documents import Document, document_of, is_leval, leval_documents
-from longrm.synthesis.voting import VoteVerification, verify_votes
+from longrm.synthesis.voting import verify_votes
 from longrm.types import Comparison, Demonstration, Message, Span, message_text, text_of
 
 NOT_READ = "not read"
@@ -60,7 +60,9 @@ class AuditedRow:
     label: str  # what is learned: the score of a judgment, or the metric of a document's answer
     facts: dict[str, Any]  # task, source and stated length, where the row has them
     ranks: tuple[int, ...] = ()  # empty without a gold order
-    votes: VoteVerification | None = None  # the votes of the row's judges, counted again
+    contrast: str = (
+        ""  # of a judgment with its judges' scores: what sets the rejected ones apart from the chosen one
+    )
     labeled_bad: bool = False
     uses_tools: bool = False
     problems: Mapping[str, str] = field(default_factory=dict)  # of its trajectories: by kind, the first one
@@ -174,7 +176,7 @@ def _recognized(path: Path, columns: Mapping[str, str] | None) -> str:
 
 
 def of_comparison(row: Comparison) -> AuditedRow:
-    """The row of a comparison, or of judgments, whose votes are counted again."""
+    """The row of a comparison, or of judgments."""
     prompt, responses = text_of(row.prompt), tuple(map(text_of, row.responses))
     question = _span_text(row.prompt, row.question)
     evidence = _locate(row.evidence, row.context or _region(row.prompt))
@@ -199,7 +201,7 @@ def of_comparison(row: Comparison) -> AuditedRow:
         label=label,
         facts=_facts(row.metadata),
         ranks=row.ranks or (),
-        votes=verify_votes(row),
+        contrast=votes.contrast if (votes := verify_votes(row)) else "",
         **_trajectories([[*row.prompt, *response] for response in row.responses]),
     )
 

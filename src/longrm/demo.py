@@ -39,12 +39,10 @@ class Stage(NamedTuple):
 
     name: str
     meaning: str
-    exams: tuple[str, ...]  # what it is evaluated on
-    start: str | None = None  # the stage that its training continues
-    data_seed: int | None = (
-        None  # None without a training; added to 10 times the demo's seed, so that no two trainings
-    )
-    # read the same contexts
+    start: str = ""  # the stage that its training continues
+    # Added to 10 times the demo's seed, so no two trainings read the same contexts; None without a training
+    data_seed: int | None = None
+    exams: tuple[str, ...] = ("pairs", "best_of_4")  # what it is evaluated on
 
     @property
     def label(self) -> str:
@@ -53,68 +51,59 @@ class Stage(NamedTuple):
 
 
 SCALAR = (
-    Stage(
-        "untrained",
-        "before any preference was seen: random, except for attention heads that look back and match equal words",
-        ("pairs", "best_of_4"),
-    ),
-    Stage(
-        "unstructured",
-        "trained as short, but from random weights without such heads",
-        ("pairs", "best_of_4"),
-        data_seed=1,
-    ),
-    Stage("short", "trained on short contexts only", ("pairs", "best_of_4"), data_seed=0),
+    Stage("untrained", "random, except for attention heads that look back and match equal words"),
+    Stage("unstructured", "trained as short, but from random weights without such heads", data_seed=1),
+    Stage("short", "trained on short contexts only", data_seed=0),
     Stage(
         "control",
         "short, then more short contexts, with the same RoPE theta, steps, tokens and optimizer as long",
-        ("pairs", "best_of_4"),
-        start="short",
-        data_seed=3,
+        "short",
+        3,
     ),
     Stage(
         "long",
         "short, then contexts that grow from short to long",
+        "short",
+        2,
         ("pairs", "best_of_4", "unrelated"),
-        start="short",
-        data_seed=2,
     ),
 )
 JUDGES = (
-    # It writes no verdicts yet.
-    Stage("generative_base", "SFT on the text of records, before any judgment was seen", (), data_seed=6),
+    Stage(
+        "generative_base", "SFT on the text of records, before any judgment was seen", data_seed=6, exams=()
+    ),
     Stage(
         "generative_short",
         "judge: base, then SFT on judgments of short contexts",
+        "generative_base",
+        7,
         ("pairs", "pointwise"),
-        start="generative_base",
-        data_seed=7,
     ),
     Stage(
         "generative_rescale_only",
         "judge: short, with the RoPE theta of judge: long and no further training",
-        ("pairs",),
+        exams=("pairs",),
     ),
     Stage(
         "generative_long_alone",
         "judge: short, then SFT on long contexts alone, with the RoPE theta of judge: long, for about its time",
+        "generative_short",
+        10,
         ("pairs",),
-        start="generative_short",
-        data_seed=10,
     ),
     Stage(
         "generative_long",
         "judge: short, then SFT on judgments of short-to-long contexts",
+        "generative_short",
+        8,
         ("pairs", "pointwise"),
-        start="generative_short",
-        data_seed=8,
     ),
     Stage(
         "generative_logo",
         "judge: long, then LOGO on consensus judgments",
+        "generative_long",
+        9,
         ("pairs", "pointwise", "unrelated"),
-        start="generative_long",
-        data_seed=9,
     ),
 )
 CONTRASTS = (

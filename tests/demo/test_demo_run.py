@@ -16,6 +16,7 @@ from longrm import demo
 from longrm.benchmarks import Probe
 from longrm.benchmarks.probe import comparisons
 from longrm.cli.demo import print_demo
+from longrm.cli.runs import listed_runs
 from longrm.data.training_rows import context_digest
 from longrm.demo import DemoSettings, DemoTask, Stage, run_tasks
 from longrm.errors import RunError, TrainingError
@@ -84,6 +85,8 @@ def test_the_summary_has_the_accuracies_and_contrasts_of_all_stages(small_demo):
         "generative_long_vs_generative_long_alone": ["pairs"],
         "generative_logo_vs_generative_long": ["pairs", "pointwise", ],
     }  # fmt: skip
+    (run,) = listed_runs(out.parent)
+    assert (run["kind"], run["state"]) == ("demo", "finished")
     gap = summary["contrasts"]["long_vs_control"]["pairs"]["200"]["value"]
     long, control = (accuracy["pairs"][name]["200"]["value"] for name in ("long", "control"))
     assert gap == pytest.approx(long - control)

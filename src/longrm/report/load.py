@@ -237,16 +237,19 @@ def load_report(folders: Sequence[Path], settings: ReportSettings | None = None)
         data.groups.append(group)
         models: dict[str, Model] = {}
         for label, run in opened.items():
+            # A label keeps its color and dashes in every group, so that readers find a model again.
             turn, place = divmod(len(styles), len(_STYLES))
             style = styles.setdefault(label, Style.number(_STYLES[place] + 8 * turn))
             if run.kind == "training":
                 group.trained.append(_training(run, label, style))
                 continue
+            # Links into the browser of comparisons filter by the model's name, which must therefore be unique.
             name = label if label not in taken else f"{label}, {given.title[:1].lower()}{given.title[1:]}"
             taken.add(name)
             models[label] = Model(name, style, run.evaluation, run)
         group.models += models.values()
         data.runs += opened.values()
+        # In reverse, since the last run is usually the one that the others lead to, and the first contrast is shown.
         default = [(label, next(iter(models))) for label in reversed(list(models)[1:])]
         for second, first in data.settings.contrasts or default:
             if first not in models or second not in models:

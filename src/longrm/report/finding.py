@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from longrm.evaluation.metrics import metric_of
 from longrm.evaluation.read_run import Run
-from longrm.evaluation.summary_schema import AttributionSummary
-from longrm.evaluation.summary_schema import ContextBoundary
+from longrm.evaluation.summary_schema import AttributionSummary, ContextBoundary
 from longrm.report.formatting import (
     STATUSES,
     boundary_estimate,

@@ -23,7 +23,7 @@ from longrm.evaluation.table import OUTCOMES, verdict_of
 from longrm.jsonl import json_text
 from longrm.report.attribution import attribution_map
 from longrm.report.formatting import Style, without_middle
-from longrm.report.load import ReportData, folder_and_model
+from longrm.report.load import Model, ReportData, folder_and_model
 from longrm.runs.logs import EXAMPLES, Log, text_digest
 from longrm.runs.records import ExampleRecord, JudgmentRecord
 from longrm.types import Message, Span, margin, text_of
@@ -110,7 +110,9 @@ def browser(data: ReportData) -> dict[str, Any] | None:
         chunk = None
         if not full:  # after the first one that does not fit, packing the rest of a long run would be in vain
             try:
-                records = {number: model.run.judgments[row] for number, (model, row) in judged.get(key, {}).items()}
+                records = {
+                    number: model.run.judgments[row] for number, (model, row) in judged.get(key, {}).items()
+                }
                 chunk = chunks.add(json_text(_opened(example, records, explained.get(key, ()), chunks)))
             except PageFullError:
                 full = True
@@ -171,7 +173,14 @@ def _described(model: Model, row: int) -> dict[str, Any]:
 def _explained(record: AttributionRecord) -> dict[str, Any]:
     """The same of a comparison that is only explained."""
     place = "" if record.depth is None else depth_bin(record.depth)
-    return {"length": record.length, "depth": record.depth, "place": place, "task": "", "subtype": "", "size": None}
+    return {
+        "length": record.length,
+        "depth": record.depth,
+        "place": place,
+        "task": "",
+        "subtype": "",
+        "size": None,
+    }
 
 
 def _result(model: Model, row: int) -> tuple[str, str, float | None]:

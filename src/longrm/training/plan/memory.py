@@ -47,8 +47,8 @@ def check_layout(settings: TrainingSettings, sizes: ModelSizes, devices: int) ->
     sequence = settings.parallel.sequence_parallel_size
     if devices % sequence:
         raise ConfigError(
-            f"parallel.sequence_parallel_size = {sequence} does not divide {devices} devices: use --devices {sequence}, "
-            "or a multiple"
+            f"parallel.sequence_parallel_size = {sequence} does not divide {devices} devices: use "
+            f"--devices {sequence}, or a multiple"
         )
     if sizes.heads % sequence:
         raise ConfigError(

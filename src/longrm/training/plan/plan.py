@@ -163,7 +163,7 @@ def plan_training(
     of_updates = count(keep_attention=settings.memory.keep_attention)
     saved = 1 - count(keep_attention=True).total / of_updates.total
     memory = setup.peak()
-    busy = busy_share(settings, trained, workload, devices // settings.parallel.sequence)
+    busy = busy_share(settings, trained, workload, devices // settings.parallel.sequence_parallel_size)
     added, during = traffic_seconds(settings, trained, workload, offers, devices)
     utilization = utilization_of(settings, device)
     costs = {}  # of rollouts, by attention kernel

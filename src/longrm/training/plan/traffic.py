@@ -83,7 +83,10 @@ def traffic_seconds(
         added += passes * sizes.layers * tokens * element * width * share / device.to_neighbor
     micro_batches = max(
         workload.steps,
-        workload.tokens * parallel.sequence / devices / settings.memory.max_tokens_per_microbatch,
+        workload.tokens
+        * parallel.sequence_parallel_size
+        / devices
+        / settings.memory.max_tokens_per_microbatch,
     )
     gathers = 1 + parallel.reshard_after_forward
     if devices > 1:

@@ -17,7 +17,7 @@ from typing import Any
 
 from recording import circumstances
 
-from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
+from longrm.benchmarks import load
 from longrm.clients import Completion
 from longrm.data import ComparisonRow
 from longrm.rng import Rng
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     if options.bench:
-        loaded = load(options.bench, source=BenchmarkSource(), probe=Probe(), leval=Leval())
+        loaded = load(options.bench)
         pairs = [one for one in loaded.comparisons if len({*(one.ranks or ())}) == 2]
     else:
         world = WorldPlan("records", 96, seed=options.seed)

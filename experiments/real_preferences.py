@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
+from longrm.benchmarks import BenchmarkSource, Probe, load
 from longrm.data.formats import to_native_row
 from longrm.data.joining import encode
 from longrm.runs.folder import write_file
@@ -35,9 +35,7 @@ def write_pairs(rmb: Path, model: Path, folder: Path) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = load_tokenizer(str(model))
-    loaded = load(
-        f"rmb:{rmb / 'Pairwise_set'}", source=BenchmarkSource(), probe=Probe(), leval=Leval()
-    ).comparisons
+    loaded = load(f"rmb:{rmb / 'Pairwise_set'}", source=BenchmarkSource(), probe=Probe()).comparisons
     parts: dict[str, list[Comparison]] = {"train": [], "held-out": []}
     for pair in loaded:
         tokens = encode(tokenizer, pair.prompt, pair.responses, (), completion_tokens=True)

@@ -14,7 +14,7 @@ from typing import Any
 from real_contrasts import RESAMPLES, accuracy, by, length, read_arm
 from real_experiment import ARMS, probes
 
-from longrm.benchmarks import BenchmarkSource, Leval, load
+from longrm.benchmarks import BenchmarkSource, load
 from longrm.evaluation.estimates import paired_difference
 from longrm.types import Comparison, Outcome, text_of
 
@@ -35,7 +35,7 @@ def results(folder: Path, model: Path, contexts: int) -> Iterator[dict[str, Any]
     scores = {}
     for seed in sorted({seed for records in found.values() for seed in records}):
         probe = probes(contexts, seed)[PROBE].model_copy(update={"tokenizer": str(model)})
-        for item in load("probe", source=BenchmarkSource(), probe=probe, leval=Leval()).comparisons:
+        for item in load("probe", source=BenchmarkSource(), probe=probe).comparisons:
             if item.metadata["task"] == TASK:
                 scores[f"{seed} {item.id}"] = last_named(item)
     for arm, of_seeds in found.items():

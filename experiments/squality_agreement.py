@@ -14,7 +14,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
+from longrm.benchmarks import load
 from longrm.benchmarks.squality import MODELS, PEOPLE
 from longrm.evaluation.estimates import ratio
 from longrm.runs.records import Estimate
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("path", help="as in `squality:PATH`")
     parser.add_argument("--json", action="store_true", help="print a JSON line per task instead of the table")
     options = parser.parse_args()
-    bench = load(f"squality:{options.path}", source=BenchmarkSource(), probe=Probe(), leval=Leval())
+    bench = load(f"squality:{options.path}")
     pairs: dict[str, list[tuple[str, tuple[int, int]]]] = {MODELS: [], PEOPLE: []}
     for pair in bench.comparisons:
         one, other = pair.metadata["votes"]

@@ -14,7 +14,7 @@ from huggingface_hub import constants
 
 import longrm
 from longrm import hub
-from longrm.benchmarks import BenchmarkSource, Leval, Probe
+from longrm.benchmarks import BenchmarkSource, Probe
 from longrm.benchmarks import load as load_bench
 from longrm.data import write
 from longrm.data.tokenizing import Tokenizer
@@ -214,9 +214,7 @@ def test_an_adapter_keeps_the_commit_of_its_base(publish: Publish, pairs: Path, 
 def test_a_benchmark_of_the_hub_has_a_revision_and_a_commit(publish: Publish, put: Any, tmp_path: Path):
     folder = put("bench/Math.jsonl", PAIR).parent
     publish("acme/bench", OLD, folder, kind="datasets")
-    bench = load_bench(
-        "long-rewardbench:acme/bench@main", source=BenchmarkSource(), probe=Probe(), leval=Leval()
-    )
+    bench = load_bench("long-rewardbench:acme/bench@main", source=BenchmarkSource(), probe=Probe())
     assert [comparison.id for comparison in bench.comparisons] == ["Math/1"]
     assert bench.provenance == {"commit": OLD}
     evaluate(Evaluation(model="baseline:longest", bench=bench.name), tmp_path / "run")

@@ -311,14 +311,14 @@ def short_word(n):
     ],
 )
 def test_the_length_shortcut_equals_the_accuracy_of_the_baseline(better, worse, right, rule, put):
-    from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
+    from longrm.benchmarks import load
     from longrm.reward_models.baselines import Baseline
     from longrm.types import query_of
 
     rows = [comparison(n, text(n), f"Q {text(n + 999, 9)}", better(n), worse(n)) for n in range(80)]
     path = put("rows.jsonl", *rows)
     found = audit(path)
-    rows = load(f"file:{path}", source=BenchmarkSource(), probe=Probe(), leval=Leval()).comparisons
+    rows = load(f"file:{path}").comparisons
     judged = [(row, Baseline("longest").judge([query_of(row, range(2))])[0].scores) for row in rows]
     earned = [
         0.5 if one == two else float((one > two) == (row.ranks[0] < row.ranks[1]))

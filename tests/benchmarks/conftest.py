@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from longrm.benchmarks import BenchmarkSource, Leval, LoadedBenchmark, Probe, load
+from longrm.benchmarks import BenchmarkSource, LoadedBenchmark, load
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
 
@@ -11,8 +11,8 @@ REAL = Path(__file__).parents[3] / "shared" / "data"
 def bench():
     """Loads a benchmark, with settings of the source as keywords."""
 
-    def find(name: str, leval: Leval | None = None, **source) -> LoadedBenchmark:
-        return load(name, source=BenchmarkSource(**source), probe=Probe(), leval=leval or Leval())
+    def find(name: str, **source) -> LoadedBenchmark:
+        return load(name, source=BenchmarkSource(**source))
 
     return find
 

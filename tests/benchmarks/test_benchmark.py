@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from longrm.benchmarks import BENCHMARKS, BenchmarkSource, Leval, LoadedBenchmark, Probe, ProbeCell, load
+from longrm.benchmarks import BENCHMARKS, BenchmarkSource, LoadedBenchmark, Probe, ProbeCell, load
 from longrm.benchmarks.benchmark import AuditedComparisons, Auditor, bucket, measure_with
 from longrm.benchmarks.probe import comparisons
 from longrm.data.chunking import approximate_tokens
@@ -105,11 +105,11 @@ def test_only_the_first_examples_are_kept():
 
 
 def test_the_probe_can_be_read_again_and_is_audited():
-    probed = load("probe", source=BenchmarkSource(), probe=SMALL, leval=Leval())
+    probed = load("probe", source=BenchmarkSource(), probe=SMALL)
     assert list(probed.comparisons) == list(probed.comparisons) == list(comparisons(SMALL))
     assert (probed.total, probed.rule, probed.audit.comparisons) == (4, "", 4)
     assert not any(finding.count for finding in probed.audit.findings.values())
-    short = load("probe", source=BenchmarkSource(limit=3), probe=SMALL, leval=Leval())
+    short = load("probe", source=BenchmarkSource(limit=3), probe=SMALL)
     assert len(list(short.comparisons)) == short.total == 3
 
 
@@ -136,7 +136,7 @@ def test_a_wrong_grid_is_an_error(cell):
 def test_a_length_that_is_too_short_is_an_error_before_any_work():
     probe = Probe(cells=(ProbeCell(lengths=(16,)),))
     with pytest.raises(ConfigError, match="records: length 16 is too short"):
-        load("probe", source=BenchmarkSource(), probe=probe, leval=Leval())
+        load("probe", source=BenchmarkSource(), probe=probe)
 
 
 def test_a_wrong_depth_is_an_error_before_anything_is_generated():

@@ -3,13 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from longrm.benchmarks.leval import Leval
 from longrm.errors import DataError
 from longrm.judging.judge_prompts import stated_answers
 from longrm.types import text_of
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "leval"
-ALL = Leval(selection="all")
 DOCUMENT = "Quill wrote the code. " * 30
 
 
@@ -48,7 +46,7 @@ def test_a_pair_has_two_answers_whose_scores_are_clearly_apart(folder, bench):
         fair=["Quill clerk then"],  # F1 0.8, a gap of 0.2, although 1 - 0.8 is less in floating point
         poor=["Noreth"],  # F1 0
     )
-    pairs = list(bench(path, ALL).comparisons)
+    pairs = list(bench(path.replace("leval:", "leval-all:")).comparisons)
     assert [pair.id for pair in pairs] == ["qa/1/good+fair", "qa/1/good+poor", "qa/1/fair+poor"]
     first = pairs[1]
     assert [text_of(response) for response in first.responses] == ["Quill clerk", "Noreth"]
@@ -68,7 +66,7 @@ def test_a_pair_has_two_answers_whose_scores_are_clearly_apart(folder, bench):
 def test_choices_are_right_or_wrong(folder, bench):
     rows = [row("exam", which="B", what="A"), row("exam", "Other.", when="C")]
     path = folder("quiz", rows, a=["B", "C", "A"], b=["(B)", "B", "(A)"], c=["A", "A", "(C) x"])
-    pairs = list(bench(path, ALL).comparisons)
+    pairs = list(bench(path.replace("leval:", "leval-all:")).comparisons)
     sides = ("1/a+c", "1/b+c", "2/c+a", "2/c+b", "3/c+a", "3/c+b")
     assert [pair.id for pair in pairs] == [f"quiz/{side}" for side in sides]
     assert len({pair.group for pair in pairs}) == 2
@@ -84,7 +82,7 @@ def test_questions_and_answers_left_out_are_counted(folder, bench, counts):
         b=["red", "blue", "green", "sky"],
         c=["gold", "gold", "green", "sand"],
     )
-    loaded = bench(path, ALL)
+    loaded = bench(path.replace("leval:", "leval-all:"))
     assert [c.id for c in loaded.comparisons] == ["qa/1/a+c", "qa/2/b+c"]
     assert counts(loaded) == {
         "repeated_documents": 1,
@@ -102,7 +100,7 @@ def test_misaligned_predictions_are_left_out_and_counted(folder, put, bench, cou
     put("leval/predictions/c/qa.pred.jsonl", *lines)
     put("leval/predictions/c/lost.pred.jsonl", *lines)
     put("leval/data/silent.jsonl", row("f1", q="a"))
-    loaded = bench(path, ALL)
+    loaded = bench(path.replace("leval:", "leval-all:"))
     assert [c.id for c in loaded.comparisons] == ["qa/1/a+b", "qa/1/a+c", "qa/2/a+b"]
     assert counts(loaded) == {"misaligned_predictions": 1, "no_documents": 1, "no_predictions": 1}
     assert loaded.audit.findings["misaligned_predictions"].examples == ("qa/2, c",)
@@ -115,7 +113,7 @@ def test_missing_and_surplus_lines_are_counted(folder, put, bench, counts):
         {"query": f"q{n}", "gt": gold, "c_pred": "gray"} for n, gold in ((1, "red"), (2, "blue"), (3, "?"))
     ]
     put("leval/predictions/c/qa.pred.jsonl", *lines, lines[-1])
-    loaded = bench(path, ALL)
+    loaded = bench(path.replace("leval:", "leval-all:"))
     assert [c.id for c in loaded.comparisons] == ["qa/1/a+b", "qa/1/a+c", "qa/2/a+c"]
     assert counts(loaded) == {"missing_predictions": 1, "surplus_predictions": 2}
     assert loaded.audit.findings["missing_predictions"].examples == ("qa/2, b",)
@@ -126,17 +124,17 @@ def test_a_null_answer_is_empty_and_another_type_is_an_error(folder, put, bench,
     path = folder("qa", [row("f1", q="red")], a=["red"], b=["gold"])
     answer = {"query": "q", "gt": "red"}
     file = put("leval/predictions/c/qa.pred.jsonl", answer | {"c_pred": None})
-    loaded = bench(path, ALL)
+    loaded = bench(path.replace("leval:", "leval-all:"))
     assert len(list(loaded.comparisons)) == 1
     assert counts(loaded) == {"empty_answers": 1}
     put("leval/predictions/c/qa.pred.jsonl", answer | {"c_pred": ["red"]})
     with pytest.raises(DataError, match=f"{file}, line 1, field 'c_pred'"):
-        bench(path, ALL)  # before anything is judged
+        bench(path.replace("leval:", "leval-all:"))  # before anything is judged
 
 
 def test_several_rows_about_one_document_are_no_repetition(folder, bench, counts):
     path = folder("gsm", [row("f1", q1="red"), row("f1", q2="blue")], a=["red", "blue"], b=["x", "y"])
-    loaded = bench(path, ALL)
+    loaded = bench(path.replace("leval:", "leval-all:"))
     assert len({c.group for c in loaded.comparisons}) == 1
     assert len(list(loaded.comparisons)) == 2
     assert counts(loaded) == {}
@@ -152,7 +150,7 @@ def test_pairs_whose_worse_answer_contains_the_gold_answer_are_left_out(folder, 
     )
     sides = ["short+other", "long+other"]
     everything = [f"qa/{n}/{pair}" for n in (1, 2) for pair in ("short+long", *sides)]
-    assert [c.id for c in bench(path, ALL).comparisons] == everything
+    assert [c.id for c in bench(path.replace("leval:", "leval-all:")).comparisons] == everything
     loaded = bench(path)
     assert [c.id for c in loaded.comparisons] == [f"qa/{n}/{pair}" for n in (1, 2) for pair in sides]
     assert counts(loaded) == {"gold_in_worse": 2}
@@ -169,7 +167,7 @@ def test_the_better_answer_is_as_often_the_longer_one(folder, bench, counts):
     assert [c.id for c in found] == [f"qa/{n}/good+poor" for n in (1, 4, 7, 8)]
     assert [c.id for c in bench(path).comparisons] == [c.id for c in found]
     assert counts(loaded) == {"unbalanced": 4}
-    assert len(list(bench(path, ALL).comparisons)) == 8
+    assert len(list(bench(path.replace("leval:", "leval-all:")).comparisons)) == 8
 
 
 def test_summaries_may_contain_the_gold_answer(folder, bench, counts):
@@ -183,7 +181,7 @@ def test_summaries_may_contain_the_gold_answer(folder, bench, counts):
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real data is not next to the checkout")
 def test_the_real_answers_are_aligned_and_clearly_apart(bench):
-    loaded = bench(f"leval:{REAL}", ALL)
+    loaded = bench(f"leval-all:{REAL}")
     found = list(loaded.comparisons)
     findings = {kind: finding.count for kind, finding in loaded.audit.findings.items()}
     assert Counter(c.metadata["subtype"] for c in found) == {"f1": 266, "exam": 206, "rouge": 119}

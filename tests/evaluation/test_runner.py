@@ -5,7 +5,6 @@ import pytest
 
 from longrm.benchmarks import (
     BenchmarkSource,
-    Leval,
     LoadedBenchmark,
     Probe,
     ProbeCell,
@@ -239,7 +238,7 @@ def test_a_file_and_a_probe_are_benchmarks_by_name(tmp_path):
     assert json.loads((tmp_path / "probe/summary.json").read_text()) == summary
     for name in ("nothing", "file", "probe:x"):
         with pytest.raises(ConfigError, match="no benchmark"):
-            load(name, source=BenchmarkSource(), probe=Probe(), leval=Leval())
+            load(name)
 
 
 def test_progress_is_reported_from_the_start_and_within_a_batch(tmp_path):

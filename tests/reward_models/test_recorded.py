@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
+from longrm.benchmarks import load
 from longrm.errors import DataError
 from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.evaluation.trials import JudgingSettings
@@ -209,9 +209,7 @@ def agreement(comparison: Comparison, model: RecordedRewardModel, flipped: bool 
 def test_published_accuracies_follow_from_the_record(name, percent):
     path = REAL / f"gpt-4o-2024-05-13__reward_model__{name}.jsonl"
     model = RecordedRewardModel(path)
-    pairs = list(
-        load(f"judgebench:{path}", source=BenchmarkSource(), probe=Probe(), leval=Leval()).comparisons
-    )
+    pairs = list(load(f"judgebench:{path}").comparisons)
     sums = [agreement(each, model) for each in pairs]
     assert round(100 * sum(total > 0 for total in sums) / len(sums), 2) == percent
     unflipped = [agreement(each, model, flipped=False) for each in pairs]

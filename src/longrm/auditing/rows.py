@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from longrm.auditing.trajectories import trajectory_problems, uses_tools
-from longrm.benchmarks import BENCHMARKS, BenchmarkSource, Leval, LoadedBenchmark, Probe, leval, load
+from longrm.benchmarks import BENCHMARKS, BenchmarkSource, LoadedBenchmark, leval, load
 from longrm.benchmarks.benchmark import AuditFinding, Auditor
 from longrm.data import read, read_demonstrations
 from longrm.data.fields import group_of, whole_length
@@ -147,7 +147,7 @@ class AuditedRows:
 def benchmark(name: str, columns: Mapping[str, str] | None = None) -> LoadedBenchmark:
     """A benchmark by its name and path; rows that cannot be read are skipped."""
     source = BenchmarkSource(on_bad_row="skip", columns=columns)
-    return load(name, source=source, probe=Probe(), leval=Leval())
+    return load(name, source=source)
 
 
 def _recognized(path: Path, columns: Mapping[str, str] | None) -> str:

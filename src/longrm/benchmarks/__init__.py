@@ -18,7 +18,7 @@ from longrm.benchmarks.fc_rewardbench import load_fc_rewardbench
 from longrm.benchmarks.if_rewardbench import load_if_rewardbench
 from longrm.benchmarks.judgebench import load_judgebench
 from longrm.benchmarks.judgelrm import load_judgelrm
-from longrm.benchmarks.leval import Leval, load_leval
+from longrm.benchmarks.leval import load_leval
 from longrm.benchmarks.long_form_rewardbench import load_long_form_rewardbench
 from longrm.benchmarks.long_rewardbench import load_long_rewardbench
 from longrm.benchmarks.memrewardbench import load_memrewardbench
@@ -38,7 +38,6 @@ __all__ = [
     "BenchmarkName",
     "BenchmarkRequest",
     "BenchmarkSource",
-    "Leval",
     "LoadedBenchmark",
     "OwnTokenizer",
     "Probe",
@@ -78,6 +77,7 @@ BENCHMARKS: dict[str, BenchmarkEntry] = {
     "if-rewardbench": BenchmarkEntry(load_if_rewardbench, rule="if-rewardbench"),
     "long-form-rewardbench": BenchmarkEntry(load_long_form_rewardbench, rule="long-form-rewardbench"),
     "leval": BenchmarkEntry(load_leval),
+    "leval-all": BenchmarkEntry(load_leval),
     "fc-rewardbench": BenchmarkEntry(load_fc_rewardbench),
     "plan-rewardbench": BenchmarkEntry(load_plan_rewardbench, rule="plan-rewardbench"),
     "squality": BenchmarkEntry(load_squality),
@@ -99,9 +99,8 @@ BenchmarkName = Annotated[str, AfterValidator(_with_kind)]
 def load(
     bench: str,
     *,
-    source: BenchmarkSource,
-    probe: Probe,
-    leval: Leval,
+    source: BenchmarkSource | None = None,
+    probe: Probe | None = None,
     own: Callable[[], OwnTokenizer | None] = lambda: None,
 ) -> LoadedBenchmark:
     """Loads a benchmark by its name: `probe`, or another name of `BENCHMARKS` with a path, such as `file:pairs.jsonl`.
@@ -114,6 +113,7 @@ def load(
         ModelError: The tokenizer that measures lengths cannot be loaded.
     """
     name, _, path = bench.partition(":")
+    source = source or BenchmarkSource()
     entry = BENCHMARKS.get(name)
     if entry is None or bool(path) != entry.needs_path:
         usage = [f"{known}:PATH" if one.needs_path else known for known, one in BENCHMARKS.items()]
@@ -121,4 +121,4 @@ def load(
         raise ConfigError(f"no file and no benchmark '{bench}'; {hint}known: {', '.join(usage)}")
     if source.columns and not entry.own_columns:
         raise ConfigError(f"--columns is only supported with file:PATH; {name} has fixed columns")
-    return replace(entry.load(BenchmarkRequest(bench, path, source, probe, leval, own)), rule=entry.rule)
+    return replace(entry.load(BenchmarkRequest(bench, path, source, probe or Probe(), own)), rule=entry.rule)

@@ -38,8 +38,7 @@ from longrm.reading import FieldError, located, short
 from longrm.types import Comparison, Criterion, Response, text_of
 from longrm.worlds.words_tokenizer import load_tokenizer
 
-if TYPE_CHECKING:  # their files import this one
-    from longrm.benchmarks.leval import Leval
+if TYPE_CHECKING:  # its file imports this one
     from longrm.benchmarks.probe import Probe
 
 _logger = logging.getLogger(__name__)
@@ -92,7 +91,6 @@ class BenchmarkRequest:
     path: str
     source: BenchmarkSource
     probe: "Probe"
-    leval: "Leval"
     own: Callable[[], OwnTokenizer | None]
 
 
@@ -289,23 +287,13 @@ It raises `FieldError` or `Unrateable`.
 """
 
 
-def one_part(row: FileRow) -> Iterable[FileRow]:
-    """The row as the only part of itself."""
-    return (row,)
-
-
-def no_columns(file: Path) -> FileRow:
-    """No columns, for benchmarks whose file names have no meaning."""
-    return {}
-
-
 def load_rows(
     request: BenchmarkRequest,
     convert: Converter,
     kinds: Mapping[str, str] = UNREADABLE,
-    parts: Callable[[FileRow], Iterable[FileRow]] = one_part,
+    parts: Callable[[FileRow], Iterable[FileRow]] = lambda row: (row,),
     files: Sequence[Path] | None = None,
-    file_columns: Callable[[Path], FileRow] = no_columns,
+    file_columns: Callable[[Path], FileRow] = lambda file: {},
 ) -> LoadedBenchmark:
     """A benchmark whose rows are in a file or a folder of files; the length of prompts without one is measured.
 
@@ -336,8 +324,8 @@ def read_rows(
     convert: Converter,
     auditor: Auditor,
     on_bad_row: Literal["stop", "skip"],
-    parts: Callable[[FileRow], Iterable[FileRow]] = one_part,
-    file_columns: Callable[[Path], FileRow] = no_columns,
+    parts: Callable[[FileRow], Iterable[FileRow]] = lambda row: (row,),
+    file_columns: Callable[[Path], FileRow] = lambda file: {},
 ) -> Iterator[Comparison]:
     """Converts the rows of all files; rows that are left out are noted with their place."""
     places: dict[str, str] = {}  # of ids

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, Field, TypeAdapter
 
@@ -20,7 +20,6 @@ from longrm.benchmarks.benchmark import (
     measure_with,
 )
 from longrm.benchmarks.stratified_sample import balanced
-from longrm.config import Config
 from longrm.data.fields import group_of
 from longrm.data.files import raw_rows
 from longrm.errors import DataError
@@ -51,20 +50,6 @@ _GAPS = {"f1": 0.2, "rouge": 0.05, "exam": 1.0}
 _OPENING = "Here is a document.\n\n"
 _BETWEEN = "\n\nThis was the whole document. Answer from it.\n\n"
 _SUFFIX = ".pred.jsonl"
-
-
-class Leval(Config):
-    """Which answers of L-Eval's models are compared.
-
-    F1 favors short answers: in 15% of its pairs the worse answer contains the whole gold answer, and in 61% the better
-    answer is the shorter one.
-
-    Attributes:
-        selection: "balanced" leaves out pairs by F1 in which the worse answer contains the whole gold answer, and of
-            each task so many others that the better answer is as often the longer as the shorter one; "all" takes all.
-    """
-
-    selection: Literal["balanced", "all"] = "balanced"
 
 
 class _Document(BaseModel):
@@ -98,11 +83,15 @@ def load_leval(request: BenchmarkRequest) -> LoadedBenchmark:
     Every two answers to a question whose scores are clearly apart are a pair, the better one first. "f1" tasks are
     scored by token F1, "rouge" tasks by ROUGE-L, and multiple-choice "exam" tasks by whether exactly the right choices
     are named. The group is the document.
+
+    F1 favors short answers: in 15% of its pairs the worse answer contains the whole gold answer, and in 61% the better
+    answer is the shorter one. "leval" leaves out the former, and of each task so many others that the better answer is
+    as often the longer as the shorter one; "leval-all" takes all.
     """
-    folder = Path(request.path)
+    folder, balance = Path(request.path), not request.name.startswith("leval-all")
     # A bad row ends the run before any work is done.
     deque(read_questions(folder, Auditor(FINDINGS)), maxlen=0)
-    rows = partial(_comparisons, folder, request.leval, measure_with(request.source.tokenizer))
+    rows = partial(_comparisons, folder, balance, measure_with(request.source.tokenizer))
     return LoadedBenchmark(request.name, AuditedComparisons(rows, FINDINGS, request.source.limit))
 
 
@@ -191,7 +180,7 @@ def _answers(
 
 
 def _comparisons(
-    folder: Path, settings: Leval, measure: Callable[[str], int], auditor: Auditor
+    folder: Path, balance: bool, measure: Callable[[str], int], auditor: Auditor
 ) -> Iterator[Comparison]:
     questions = read_questions(folder, auditor)
     for _, of_task in groupby(questions, key=lambda question: question.task):
@@ -203,15 +192,11 @@ def _comparisons(
                 tokens = measure(document)
             for pair in _pairs(question, tokens + measure(question.text), auditor):
                 worse = pair.responses[1][0]["content"]
-                if (
-                    settings.selection == "balanced"
-                    and question.evaluation == "f1"
-                    and squad_contains(worse, question.gold)
-                ):
+                if balance and question.evaluation == "f1" and squad_contains(worse, question.gold):
                     auditor.note("gold_in_worse", pair.id)
                 else:
                     pairs.append(pair)
-        if settings.selection == "balanced":
+        if balance:
             # By how many characters the better answer is longer.
             lengths = [[len(response[0]["content"]) for response in pair.responses] for pair in pairs]
             kept = balanced([better - worse for better, worse in lengths])

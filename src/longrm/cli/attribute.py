@@ -106,7 +106,7 @@ def _settings_of(run: Path) -> dict[str, Any]:
     if kind != "evaluation":
         raise RunError(f"--run {run} is a run of kind {short(kind)}; name an evaluation")
     stored = Evaluation.resolve(run / CONFIG).model_dump(exclude_unset=True)
-    names = ("model", "bench", "source", "probe", "leval", "model_args", "judge", "remote")
+    names = ("model", "bench", "source", "probe", "model_args", "judge", "remote")
     return {name: stored[name] for name in names if stored.get(name) is not None}
 
 

@@ -178,7 +178,6 @@ def evaluator_of(
         evaluation.bench,
         source=evaluation.source,
         probe=evaluation.probe,
-        leval=evaluation.leval,
         own=own,
     )
     if not metric_of(settings.metric).for_pairs and all(len(row.responses) == 2 for row in bench.comparisons):

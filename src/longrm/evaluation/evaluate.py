@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from longrm import benchmarks, reward_models
-from longrm.benchmarks import BenchmarkName, BenchmarkSource, Leval, LoadedBenchmark, OwnTokenizer, Probe
+from longrm.benchmarks import BenchmarkName, BenchmarkSource, LoadedBenchmark, OwnTokenizer, Probe
 from longrm.clients.remote_settings import ModelName, Remote, refuse_server, servers_of
 from longrm.config import Config
 from longrm.errors import ConfigError, DataError
@@ -33,7 +33,6 @@ class JudgedBenchmark(Config):
             `long-form-rewardbench`, `fc-rewardbench`, `plan-rewardbench`, `squality`, `tau-bench`, `leval` or `file`.
         source: How to read a benchmark's files.
         probe: Lengths, depths and tasks of a probe.
-        leval: How answers become comparisons in `leval`.
         model_args: How to load a model, and what it reads.
         judge: How to prompt a model.
         remote: How to reach a model behind HTTP.
@@ -43,7 +42,6 @@ class JudgedBenchmark(Config):
     bench: BenchmarkName
     source: BenchmarkSource = BenchmarkSource()
     probe: Probe = Probe()
-    leval: Leval = Leval()
     model_args: ModelSettings = ModelSettings()
     judge: JudgeSettings = JudgeSettings()
     remote: Remote = Remote()
@@ -164,7 +162,6 @@ def load_benchmark(settings: JudgedBenchmark) -> LoadedBenchmark:
         settings.bench,
         source=settings.source,
         probe=probe,
-        leval=settings.leval,
         own=lambda: own_tokenizer(settings.model, settings.remote),
     )
 

@@ -31,7 +31,7 @@ def written_benchmark():
     """Loads a folder in the schema of Long-RewardBench."""
     source = benchmarks.BenchmarkSource()
     return lambda folder: benchmarks.load(
-        f"long-rewardbench:{folder}", source=source, probe=benchmarks.Probe(), leval=benchmarks.Leval()
+        f"long-rewardbench:{folder}", source=source, probe=benchmarks.Probe()
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field
 
 from longrm import benchmarks
-from longrm.benchmarks import Leval, OwnTokenizer, Probe
+from longrm.benchmarks import OwnTokenizer
 from longrm.data.formats import to_native_row
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
@@ -72,8 +72,6 @@ def synthesize(recipe: EmbedRecipe, out: Path, *, progress: Progress = no_progre
     bench = benchmarks.load(
         recipe.source,
         source=recipe.reading,
-        probe=Probe(),
-        leval=Leval(),
         own=lambda: OwnTokenizer(name, name),
     )
     sources = recipe.provenance(bench)

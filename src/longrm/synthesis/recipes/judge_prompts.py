@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from longrm import benchmarks
-from longrm.benchmarks import Leval, OwnTokenizer, Probe
+from longrm.benchmarks import OwnTokenizer, Probe
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.judging import JudgingFormat, load_format
@@ -38,7 +38,6 @@ class JudgePromptsRecipe(ComparisonRecipe):
 
     Attributes:
         probe: Lengths, depths and tasks of a probe.
-        leval: How answers become comparisons in `leval`.
         formats: "pairwise" (every pair of responses that gold orders, in both orders), "listwise" (all responses, in a
             drawn order and its reverse), "pointwise" (every response alone); several make rows of each.
         template: Your own judging prompt (jinja2), for a single format.
@@ -49,7 +48,6 @@ class JudgePromptsRecipe(ComparisonRecipe):
     """
 
     probe: PromptProbe = PromptProbe()
-    leval: Leval = Leval()
     formats: tuple[Literal["pairwise", "listwise", "pointwise"], ...] = Field(("pairwise",), min_length=1)
     template: str | None = None
     tokenizer: str = "approximate"
@@ -76,7 +74,6 @@ def synthesize(recipe: JudgePromptsRecipe, out: Path, *, progress: Progress = no
         recipe.source,
         source=recipe.reading,
         probe=recipe.probe,
-        leval=recipe.leval,
         own=lambda: OwnTokenizer(name, name),
     )
     template = None if recipe.template is None else Path(recipe.template).expanduser()

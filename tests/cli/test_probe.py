@@ -90,7 +90,7 @@ def test_it_is_an_evaluation_that_continues_and_repeats(models, tmp_path):
     assert settings["probe"]["cells"] == [
         {"lengths": [512, 1024], "depths": [0.0, 1.0], "worlds": ["records"], "groups": 4, "per_group": 1}
     ]
-    with pytest.raises(LongRMError, match="contains a run with other settings"):
+    with pytest.raises(LongRMError):
         longrm("probe", models / "plain", *SMALL, "--seed", 3, "--out", out)
 
 
@@ -144,13 +144,13 @@ def test_lengths_beyond_the_models_window_are_errors_before_any_work(models, tmp
     monkeypatch.setattr("longrm.reward_models.kinds._load_local", no_model)
     out = tmp_path / "run"
     probe = ("probe", models / "plain", "--tasks", "records", "--n", 1, "--out", out)
-    with pytest.raises(ConfigError, match=r"plain reads 4,096 tokens.* lengths 4,096, 16,384 ") as caught:
+    with pytest.raises(ConfigError, match=r"4,096.*4,096, 16,384") as caught:
         longrm(*probe, "--lengths", "2k,4k,16k")
     assert "2,048" not in str(caught.value)
-    with pytest.raises(ConfigError, match=r"reads 1,000 tokens.* lengths 1,024 "):
+    with pytest.raises(ConfigError, match=r"1,000.*1,024"):
         longrm(*probe, "--lengths", "512,1k", "--set", "model_args.max_length=1000")
     grid = 'probe.cells=[{lengths=[8192], worlds=["records"], groups=1, per_group=1}]'
-    with pytest.raises(ConfigError, match="lengths 8,192"):
+    with pytest.raises(ConfigError, match="8,192"):
         longrm("evaluate", "--model", models / "plain", "--bench", "probe", "--set", grid, "--out", tmp_path)
     assert not out.exists()
     # Controls: what fits, what is cut to fit, and lengths in other tokens come as far as the model.

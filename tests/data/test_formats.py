@@ -160,7 +160,7 @@ def test_a_named_format_is_used_and_an_unknown_one_refused(tmp_path):
     row = {"chat_template": [USER], "chosen": "yes", "rejected": "no"}
     assert one(tmp_path, row)[1].role == "judgment"
     assert one(tmp_path, row, format="trl")[1].role == "response"
-    with pytest.raises(ValueError, match=r"there is no format 'tlr'; known: .*trl"):
+    with pytest.raises(ValueError, match="'tlr'.*trl"):
         one(tmp_path, row, format="tlr")
     assert set(FORMATS) == {"longrm", "trl", "chat_template", "candidates", "open_rubrics"}
 

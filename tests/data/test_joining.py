@@ -264,5 +264,5 @@ def test_a_token_that_may_overlap_itself_is_no_place_to_begin_from(added: str):
 
 def test_a_prompt_that_shares_no_token_is_refused():
     ours, _ = twins("byte-level", TEMPLATES["plain"])
-    with pytest.raises(DataError, match="no token that all responses share"):
+    with pytest.raises(DataError):
         encode(ours, [say("user", "\n")], [[say("assistant", "\n\nIt")]])

@@ -84,8 +84,8 @@ def test_what_cannot_be_found_is_refused(byte_level):
     tokenizer = Tokenizer.from_backend(
         byte_level, chat_template="{% for m in messages %}{{ m['content'] | upper }}{% endfor %}", eos="</s>"
     )
-    with pytest.raises(DataError, match="the chat template changes the text of message 0"):
+    with pytest.raises(DataError, match="message 0"):
         span_tokens(tokenizer, PROMPT, {"x": [Span(0, 0, 3)]})
     parts = [{"role": "user", "content": [{"type": "text", "text": "Who?"}]}]
-    with pytest.raises(DataError, match="message 0 has no plain text"):
+    with pytest.raises(DataError, match="message 0"):
         span_tokens(tokenizer, parts, {"x": [Span(0, 0, 3)]})

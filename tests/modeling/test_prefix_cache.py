@@ -131,7 +131,7 @@ def test_a_small_budget_is_never_exceeded_and_changes_no_score():
         assert distance(computed(ours, packed, "scores"), expected(stock, trees, "scores")) < ROUNDING
         kept.keep(packed)
         assert len(kept.table) <= 5
-    with pytest.raises(ConfigError, match="one block of 16 tokens"):
+    with pytest.raises(ConfigError, match="16 tokens"):
         PrefixCache([ours], kept.block_bytes - 1)
 
 

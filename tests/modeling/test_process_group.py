@@ -62,7 +62,7 @@ def test_one_process_reports_that_another_died(as_process):
     store = dist.HashStore()
     as_process(1)
     with (
-        pytest.raises(RunError, match="another process of this run ended") as said,
+        pytest.raises(RunError) as said,
         report_first_failure(store),
     ):
         raise dist.DistNetworkError("connection closed")

@@ -55,6 +55,6 @@ def test_attention_dropout_is_refused_in_training_only():
 def test_a_plain_forward_pass_is_refused_with_the_way_to_one():
     theirs, ours = make_pair("llama", "scores")
     packed = pack([TokenTree([3], [[4]])])
-    with pytest.raises(ModelError, match=r"no layout.*set_attn_implementation\('sdpa'\)"):
+    with pytest.raises(ModelError, match="set_attn_implementation"):
         ours.model(packed.input_ids)
     theirs.model(packed.input_ids)  # the control: the same weights with attention of transformers

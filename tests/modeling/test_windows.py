@@ -163,5 +163,5 @@ def test_a_window_that_a_model_does_not_pass_on_is_refused():
         shared_expert_intermediate_size=16,
     )
     _, ours = make_pair(config, "logprobs")
-    with pytest.raises(ModelError, match="window of 24 tokens"):
+    with pytest.raises(ModelError, match="24 tokens"):
         shared_prefix.hidden_states(ours, pack(make_trees([TreeShape(5, (2,))])))

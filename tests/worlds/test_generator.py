@@ -151,7 +151,7 @@ def test_the_same_bytes_on_every_machine(word_tokenizer, bpe):
 def test_a_length_too_short_for_the_question_is_refused_and_the_next_is_not(word_tokenizer):
     least = 12 * SENTENCE + word_tokenizer.count("Question: Name three people and the access code of each.")
     assert len(group(WorldPlan("records", least, 4), 0, word_tokenizer)) == 1
-    with pytest.raises(ConfigError, match=f"length {least - 1} is too short: .* {least} tokens"):
+    with pytest.raises(ConfigError, match=f"{least - 1}.* {least} "):
         group(WorldPlan("records", least - 1, 4), 0, word_tokenizer)
 
 

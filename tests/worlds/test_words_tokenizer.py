@@ -37,7 +37,7 @@ def test_a_prompt_and_its_response_are_marked_by_special_tokens(word_tokenizer):
     tokens = encode(word_tokenizer, prompt, [response])
     names = [word_tokenizer.backend.id_to_token(index) for index in [*tokens.prompt, *tokens.responses[0]]]
     assert names == ["<user>", "Rain", "fell", ".", "<end>", "<assistant>", "The", ".", "<end>"]
-    with pytest.raises(DataError, match="roles user and assistant"):
+    with pytest.raises(DataError):
         word_tokenizer.prompt_ids(({"role": "system", "content": "Rain fell."}, *prompt))
 
 

@@ -68,5 +68,5 @@ def test_documents_of_a_table_are_those_of_json_lines(tmp_path):
 def test_documents_whose_words_are_all_values_are_refused(prose_bpe, tmp_path):
     path = tmp_path / "cities.txt"
     path.write_text("\n\n".join(f"{city} is a city, and {city} is large." for city in CITIES))
-    with pytest.raises(ConfigError, match="all but 0 of the"):
+    with pytest.raises(ConfigError):
         list(generate(WorldPlan("latest-update", 300, haystack=str(path)), 1, prose_bpe))

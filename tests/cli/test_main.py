@@ -13,7 +13,8 @@ from longrm.cli.commands import COMMANDS, cli
 from longrm.cli.main import main
 from longrm.data import read, write
 from longrm.data.chunking import approximate_tokens
-from longrm.scoring import scored_file
+from longrm.reward_models.baselines import BASELINES, BaselineRule
+from longrm.types import text_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 from tests.cli.conftest import parse
 
@@ -177,23 +178,25 @@ def test_ctrl_c_while_standard_input_is_scored(longrm, tmp_path, monkeypatch, ou
     monkeypatch.chdir(tmp_path)
     write("rows.jsonl", generate(WorldPlan("records", 64), 40, words_tokenizer()))
     rows = (tmp_path / "rows.jsonl").read_bytes()
-    command = ["score", "--model", "baseline:overlap", "--data", "-", "--out", out]
-    whole = longrm(*command[:-1], "-", rows=rows).out
-    score, numbers = scored_file.score, []
+    command = ["score", "--model", "baseline:interrupted", "--data", "-", "--out", out]
+    read = []
 
-    def third_batch_is_interrupted(batch, model):
-        numbers.append(batch[0][0])
-        if len(numbers) == 3:
+    def interrupted(query):
+        read.append(query.id)
+        if len(read) == 40:
             raise KeyboardInterrupt
-        return score(batch, model)
+        return [float(len(text_of(response))) for response in query.responses]
 
-    monkeypatch.setattr(scored_file, "score", third_batch_is_interrupted)
+    monkeypatch.setitem(BASELINES, "interrupted", BaselineRule(interrupted))
     with pytest.raises(KeyboardInterrupt, match=f"the same command {next_step}"):
         longrm(*command, rows=rows)
-    assert longrm(*command, rows=rows).status == 0
-    assert numbers == ([1, 17, 33, 33] if out == "out.jsonl" else [1, 17, 33, 1, 17, 33])
-    if out == "out.jsonl":
-        assert (tmp_path / out).read_text() == whole
+    again = longrm(*command, rows=rows)
+    assert again.status == 0
+    if out == "-":
+        assert len(read) == 80
+    else:
+        assert 40 < len(read) < 60, "only the batch that was interrupted is scored again"
+        assert (tmp_path / out).read_text() == longrm(*command[:-1], "-", rows=rows).out
 
 
 def test_each_next_command_can_be_run(longrm, tmp_path, monkeypatch):

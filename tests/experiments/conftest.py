@@ -1,5 +1,7 @@
 """A tiny model that can take the place of the real one."""
 
+import sys
+
 import pytest
 from transformers import AutoModelForCausalLM, LlamaConfig
 
@@ -19,3 +21,14 @@ def model(tmp_path):
     )
     tokenizer.save(tmp_path / "model")
     return tmp_path / "model"
+
+
+@pytest.fixture
+def call(monkeypatch):
+    """Calls the `main` of a script with arguments."""
+
+    def run(main, *arguments):
+        monkeypatch.setattr(sys, "argv", ["script", *map(str, arguments)])
+        return main()
+
+    return run

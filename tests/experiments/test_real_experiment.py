@@ -51,13 +51,12 @@ def script(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_an_arm_is_trained_from_the_one_before_and_judged(script, model, tmp_path, monkeypatch, capsys):
+def test_an_arm_is_trained_from_the_one_before_and_judged(script, model, tmp_path, call, capsys):
     out, results = tmp_path / "out", tmp_path / "results.jsonl"
 
     def run(arm, *more):
         flags = ["--model", model, "--out", out, "--results", results, "--threads", "1", *more]
-        monkeypatch.setattr(sys, "argv", ["real_experiment.py", arm, *map(str, flags)])
-        script.main()
+        call(script.main, arm, *flags)
 
     with pytest.raises(SystemExit, match="likelihood-short"):
         run("likelihood-long")
@@ -91,7 +90,7 @@ def test_an_arm_is_trained_from_the_one_before_and_judged(script, model, tmp_pat
         run("likelihood-long-more", "--seed", "1")
 
 
-def test_preferences_are_split_by_conversation_and_embedded(script, model, tmp_path, monkeypatch):
+def test_preferences_are_split_by_conversation_and_embedded(script, model, tmp_path, call, monkeypatch):
     monkeypatch.setattr(script, "LONG", (200, 300))
     monkeypatch.setattr(script, "SHORT", (200,))
     rows = [
@@ -115,12 +114,10 @@ def test_preferences_are_split_by_conversation_and_embedded(script, model, tmp_p
         "preferences-control",
     ):
         flags = ["--model", model, "--out", out, "--rmb", rmb.parent, "--threads", "1", "--contexts", "1"]
-        monkeypatch.setattr(sys, "argv", ["real_experiment.py", arm, *map(str, flags)])
-        script.main()
+        call(script.main, arm, *flags)
     results = tmp_path / "results.jsonl"
     flags = ["--bench", f"rmb:{rmb}", "--limit", 4, "--model", model, "--out", out, "--results", results]
-    monkeypatch.setattr(sys, "argv", ["real_experiment.py", "likelihood-mean", *map(str, flags)])
-    script.main()
+    call(script.main, "likelihood-mean", *flags)
     (line,) = map(json.loads, results.read_text().splitlines())
     assert line["probe"] == "rmb"
     assert line["outcomes"]["answered"] == line["by_task"]["Chat"]["n"] == 4
@@ -163,12 +160,11 @@ def test_preferences_are_split_by_conversation_and_embedded(script, model, tmp_p
         assert set(judged["metrics"]["by_task"]) == {task}
 
 
-def test_contrasts_put_seeds_together_and_pair_what_was_judged(script, tmp_path, monkeypatch, capsys):
+def test_contrasts_put_seeds_together_and_pair_what_was_judged(script, tmp_path, call, capsys):
     contrasts = importlib.import_module("real_contrasts")
     out, results = tmp_path / "out", tmp_path / "results.jsonl"
-    monkeypatch.setattr(sys, "argv", ["real_contrasts.py", "--out", str(out), "--results", str(results)])
     with pytest.raises(SystemExit):
-        contrasts.main()
+        call(contrasts.main, "--out", out, "--results", results)
     # (seed, context, length): whether each of two arms is right about its four questions
     right = {
         (0, "a", 300): ((1, 1, 1, 0), (1, 0, 0, 0)),
@@ -233,7 +229,7 @@ def test_contrasts_put_seeds_together_and_pair_what_was_judged(script, tmp_path,
     assert contexts("preferences-long", "inbox") == {"a", "b"}, "all seeds judge the same inboxes"
 
 
-def test_the_city_named_last(script, model, tmp_path, monkeypatch):
+def test_the_city_named_last(script, model, tmp_path, call, monkeypatch):
     shortcut = importlib.import_module("real_shortcut")
     prompt = ({"role": "user", "content": "Ana is in Rome. Bo is in Pisa. Ana left for Oslo. Where is Ana?"},)
     responses = tuple(({"role": "assistant", "content": f"In {city}."},) for city in ("Oslo", "Rome"))
@@ -245,11 +241,9 @@ def test_the_city_named_last(script, model, tmp_path, monkeypatch):
     monkeypatch.setattr(shortcut, "probes", lambda contexts, seed: {"trained": probe})
     monkeypatch.setattr(script, "probes", shortcut.probes)
     flags = ["--model", str(model), "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["real_experiment.py", "likelihood", *flags, "--probes", "trained"])
-    script.main()
+    call(script.main, "likelihood", *flags, "--probes", "trained")
     results = tmp_path / "results.jsonl"
-    monkeypatch.setattr(sys, "argv", ["real_shortcut.py", *flags, "--results", str(results)])
-    shortcut.main()
+    call(shortcut.main, *flags, "--results", results)
     (line,) = map(json.loads, results.read_text().splitlines())
     judged = json.loads((tmp_path / "likelihood-0/trained/summary.json").read_text())
     accuracy = judged["metrics"]["overall"]["pair_accuracy"]["value"]

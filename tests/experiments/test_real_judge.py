@@ -45,11 +45,10 @@ def test_verdicts_are_counted_by_trial(script, tmp_path):
     assert script.verdicts(tmp_path, 512)["verdicts"] == 0
 
 
-def test_a_model_is_trained_in_two_stages_and_judged(script, model, tmp_path, monkeypatch, capsys):
+def test_a_model_is_trained_in_two_stages_and_judged(script, model, tmp_path, call, monkeypatch, capsys):
     def run(*arguments):
         flags = ["--model", model, "--out", tmp_path / "out", "--threads", "1"]
-        monkeypatch.setattr(sys, "argv", ["real_judge.py", *map(str, (*arguments, *flags))])
-        script.main()
+        call(script.main, *arguments, *flags)
 
     recipes = tmp_path / "recipes"
     recipes.mkdir()

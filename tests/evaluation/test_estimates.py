@@ -5,7 +5,9 @@ from sklearn.metrics import roc_auc_score
 from statsmodels.stats.proportion import proportion_confint
 
 from longrm.evaluation.estimates import (
+    assumed_design,
     bootstrap_interval,
+    expanded_reach,
     metrics_for,
     paired_difference,
     ratio,
@@ -177,6 +179,31 @@ def test_the_bootstrap_interval_of_skewed_groups_is_scipys():
     assert (low, high) == pytest.approx(tuple(peer), rel=0.01)
     plain = np.quantile(drawn, [0.025, 0.975])
     assert plain[1] < 0.98 * high  # negative control: percentiles alone are cut short on the long side
+
+
+@pytest.mark.parametrize("groups", [2, 3, 16])
+def test_limits_of_few_groups_are_wider_by_closed_form(groups):
+    t = stats.t.ppf(0.975, df=groups - 1)
+    assert expanded_reach(groups) == pytest.approx(
+        [-t * (groups / (groups - 1)) ** 0.5, t * (groups / (groups - 1)) ** 0.5]
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "design"), [(1, 1.0), (2, 1.62), (4, 1 + 0.62 * 3**0.5), (16, 1 + 0.62 * 15**0.5)]
+)
+def test_the_assumed_design_effect_grows_with_the_size_of_groups(size, design):
+    assert assumed_design(np.repeat(np.arange(20), size)) == pytest.approx(design)
+    assert assumed_design(np.zeros(size, np.int64)) == size, "a lone group is one outcome"
+
+
+def test_replicates_that_equal_the_value_are_half_below_it():
+    """A symmetric distribution has no bias to correct, however much of it is at the value."""
+    side = np.linspace(0.01, 1, 300)
+    drawn = np.concatenate([-side, np.zeros(400), side])
+    many = np.arange(10_000)  # groups, so that the limits are those of the normal distribution
+    expected = np.quantile(drawn, [0.025, 0.975])
+    assert bootstrap_interval(0.0, drawn, many, (-2.0, 2.0)) == pytest.approx(tuple(expected), abs=1e-3)
 
 
 def test_intervals_cover_where_independence_would_not(clustered):

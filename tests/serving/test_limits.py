@@ -16,7 +16,6 @@ from starlette.testclient import TestClient
 import longrm
 from longrm.errors import ConfigError
 from longrm.reward_models.protocol import RewardModel
-from longrm.serving import service
 from longrm.serving.app import OPEN_PATHS, build_app
 from longrm.serving.settings import ServerLimits, ServeSettings
 from longrm.serving.wire_formats import WIRE_FORMATS
@@ -185,38 +184,36 @@ def test_the_reason_of_a_template_is_reported_only_in_its_own_words(tmp_path):
             assert "secret-prompt" not in response.text
 
 
-def test_requests_above_the_limits_are_refused(monkeypatch):
-    monkeypatch.setattr(service, "MAX_PROMPTS", 2)
-    monkeypatch.setattr(service, "MAX_RESPONSES", 3)
-    monkeypatch.setattr(service, "BODY_BYTES", (2000, 2000))
-    with serving(Broken()) as client:
-        for content, status in [
-            (ONE | {"responses": ["w" * 3000]}, 413),
-            (ONE | {"responses": ["w1"] * 4}, 413),
-            ([ONE] * 3, 413),
-            (ONE | {"responses": ["w1"] * 3}, 200),
-        ]:
-            assert client.post("/v1/scores", json=content).status_code == status
-        parts = (b"x" * 100 for _ in range(100))
-        assert client.post("/v1/scores", content=parts).status_code == 413, "also without Content-Length"
-        for length, status in (("2001", 413), ("9" * 50, 413), ("2000", 200)):
-            headers = {"Content-Length": length}
-            assert client.post("/v1/scores", content=json.dumps(ONE), headers=headers).status_code == status
-        assert client.app.state.service._bytes_in_work == 0
-
-
 class Short(Broken):
     """Reads few tokens."""
 
     limit = 512
 
 
+def test_requests_above_the_limits_are_refused():
+    most = 2**20  # bytes of a body: the least for any model
+    with serving(Short()) as client:
+        for content, status in [
+            (ONE | {"responses": ["w" * most]}, 413),
+            (ONE | {"responses": ["w1"] * 257}, 413),
+            ([ONE] * 1025, 413),
+            (ONE | {"responses": ["w1"] * 256}, 200),
+        ]:
+            assert client.post("/v1/scores", json=content).status_code == status
+        parts = (b"x" * 100_000 for _ in range(100))
+        assert client.post("/v1/scores", content=parts).status_code == 413, "also without Content-Length"
+        for length, status in ((str(most + 1), 413), ("9" * 50, 413), (str(most), 200)):
+            headers = {"Content-Length": length}
+            assert client.post("/v1/scores", content=json.dumps(ONE), headers=headers).status_code == status
+        assert client.app.state.service._bytes_in_work == 0
+
+
 @pytest.mark.parametrize(
-    ("model", "responses", "expected"),
-    [(Broken(), 256, 2**25), (Short(), 256, 2**20), (Short(), 2**12, 2**23), (Short(), 2**20, 2**25)],
+    ("context", "expected"), [(None, 2**25), (512, 2**20), (2**13, 2**23), (2**20, 2**25)]
 )
-def test_the_limit_of_a_body_follows_the_context_of_the_model(monkeypatch, model, responses, expected):
-    monkeypatch.setattr(service, "MAX_RESPONSES", responses)
+def test_the_limit_of_a_body_follows_the_context_of_the_model(context, expected):
+    model = Broken()
+    model.limit = context
     with serving(model) as client:
         assert client.get("/info").json()["limits"]["body_bytes"] == expected
 

@@ -91,7 +91,7 @@ def instead(body: bytes, **headers: str) -> Kind:
     return sends(lambda right: whole(body, **headers))
 
 
-BOMB = gzip.compress(bytes(10_000_000))
+BOMB = gzip.compress(bytes(200_000_000))
 
 FAULTS: dict[str, Kind] = {
     "silence": sends(lambda body: b"", hang),

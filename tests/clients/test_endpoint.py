@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from longrm.clients import endpoint
+from longrm.clients.endpoint import MAX_ANSWER_BYTES
 from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import Remote
 from longrm.errors import LongRMError, ModelError
@@ -17,11 +17,6 @@ from .conftest import Reply, Server, requests
 from .faults import FAULTS, HANGING, ODD, FaultyServer, right_answer, sends, serving
 
 GIVEN_UP = {"429, no number", "429, never", "429, a far date"}  # they ask for a longer wait than is granted
-
-
-@pytest.fixture(autouse=True)
-def _small_answers(monkeypatch):
-    monkeypatch.setattr(endpoint, "MAX_ANSWER_BYTES", 100_000)
 
 
 def client(url, **fields):
@@ -58,12 +53,11 @@ def test_an_odd_answer_is_an_answer(faulty, kind):
         assert answer.text.encode() in right_answer(body).replace(b"\\n", b"\n")
 
 
-def test_an_answer_may_be_as_large_as_the_limit_and_no_larger(server, monkeypatch):
-    monkeypatch.setattr(endpoint, "MAX_ANSWER_BYTES", 5000)
+def test_an_answer_may_be_as_large_as_the_limit_and_no_larger(server):
     body = b'{"choices": [{"message": {"role": "assistant", "content": "%s"}, "finish_reason": "stop"}]}'
     size = len(body % b"")
     for room, outcome in ((0, Outcome.ANSWERED), (1, Outcome.ERROR)):
-        text = b"x" * (5000 - size + room)
+        text = b"x" * (MAX_ANSWER_BYTES - size + room)
         server.script = lambda seen, number, text=text: Reply(body % text)
         (answer,) = client(server.url, retries=0).generate(requests(1))
         assert answer.outcome is outcome
@@ -79,7 +73,7 @@ def test_no_more_than_the_limit_is_in_memory(faulty, kind):
         held = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert held < 5_000_000
+    assert held < 4 * MAX_ANSWER_BYTES
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

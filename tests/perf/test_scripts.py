@@ -12,10 +12,12 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from longrm.modeling import group_sampling
 from longrm.worlds import words_tokenizer
+from tests.clients import conftest as peer
 from tests.perf.scripts import run_script
 from tests.reward_models.tiny_models import make_scorer
 
 pytestmark = pytest.mark.full
+server = peer.server
 
 PERF = Path(__file__).parents[2] / "perf"
 TINY = "--prompt 64 --response 8 --layers 1 --hidden 32 --heads 2 --kv-heads 2 --intermediate 48 --vocabulary 128"
@@ -123,6 +125,22 @@ def test_judge_kinds(tmp_path):
     found = run("judge_kinds.py", *given)
     assert [line["arm"] for line in found] == arms
     assert (found[0]["without_verdict"], found[2]["without_verdict"]) == (0.0, 1.0)
+
+
+def test_judge_prompt(server, tmp_path):
+    server.script = lambda seen, number: peer.said("It says so.\n[[A]]")
+    given = [
+        "--model",
+        f"openai:{server.url}/v1#tiny",
+        "--tokenizer",
+        "approximate",
+        "--name",
+        "tiny",
+        "--n",
+        "4",
+    ]
+    (found,) = run("judge_prompt.py", *given, "--bench", "probe", "--out", tmp_path, flags=())
+    assert (found["verdicts"], found["for_the_first"], found["right"], found["consistent"]) == (8, 8, 4, 0)
 
 
 def test_serve():

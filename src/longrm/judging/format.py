@@ -21,18 +21,15 @@ _REMINDER = "Your answer contains no verdict. Reply with the verdict only, on on
 
 @dataclass(frozen=True, slots=True)
 class ParsedVerdict:
-    """The verdict of one answer.
+    """The verdict of one answer."""
 
-    Attributes:
-        values: Pairwise: 1 for the better response and 0 for the other, or 0.5 each. Pointwise: one score from 0 to 10.
-            Listwise: empty unless responses tie, then from 1 for the best place to 0 for the last.
-        ranking: Listwise without ties: presented positions, best first. Otherwise empty.
-        contradicted: Whether the explanation argues for another verdict; None if it does not say.
-    """
-
+    # Pairwise 1 for the better response and 0 for the other, or 0.5 each; pointwise one score from 0 to 10; listwise
+    # empty unless responses tie, then from 1 for the best place to 0 for the last.
     values: tuple[float, ...] = ()
-    ranking: tuple[int, ...] = ()
-    contradicted: bool | None = None
+    ranking: tuple[int, ...] = ()  # listwise without ties: presented positions, best first; otherwise empty
+    contradicted: bool | None = (
+        None  # whether the explanation argues for another verdict; None if it does not say
+    )
 
 
 def marked(content: str) -> re.Pattern[str]:
@@ -67,12 +64,6 @@ class JudgingFormat(ABC):
         verdict: The user's own regular expression, whose one group is the verdict; by default the format's rules. `^`
             and `$` match at line ends, and the last match counts. Pairwise the group matches A, B, C or tie, 1, 2, or a
             relation such as A>B; listwise letters or numbers, best first; pointwise a number from 0 to 10.
-
-    Raises:
-        ConfigError: A template that cannot be used, or a pattern without exactly one group.
-
-    Attributes:
-        reminder: The user's message of a retry, which asks for the verdict only.
     """
 
     name: ClassVar[str]  # in settings and on the command line
@@ -96,7 +87,7 @@ class JudgingFormat(ABC):
         self._template = None if template is None else Template(template, pointwise=self.pointwise)
         self._verdict = None if verdict is None else _verdict_pattern(verdict)
         form = self.form if verdict is None else "in the requested format"
-        self.reminder = f"{_REMINDER}: {form}"
+        self.reminder = f"{_REMINDER}: {form}"  # of a retry
 
     @property
     def prompt_texts(self) -> tuple[str, ...]:
@@ -180,9 +171,8 @@ class JudgingFormat(ABC):
     def _verdict_at_end(self, answer: str, count: int) -> str | None:
         """The verdict at the end of an answer that has none in brackets outside of quotations.
 
-        In this order: a field of a JSON object that ends the answer; the last line, if it has brackets in quotation
-        marks or is a box; the whole answer; the last line with a label; the last two lines, if they are a heading and a
-        verdict; the last line, if it is a sentence that only states a verdict.
+        In this order: JSON at the end; the last line, if it has brackets in quotation marks or is a box; the whole
+        answer; the last line with a label; a heading with a verdict below; a last line that only states a verdict.
         """
         if (verdict := self._verdict_in_json(answer)) is not None:
             return verdict
@@ -232,13 +222,10 @@ def _verdict_pattern(expression: str) -> re.Pattern[str]:
     try:
         pattern = re.compile(expression, re.MULTILINE)
     except re.error as error:
-        raise ConfigError(
-            f"the verdict pattern {expression!r} is not a regular expression: {error}"
-        ) from error
+        raise ConfigError(f"the verdict pattern {expression!r} is invalid: {error}") from error
     if pattern.groups != 1:
         raise ConfigError(
-            f"the verdict pattern {expression!r} needs exactly one group and has {pattern.groups}; write other groups "
-            "as (?:...)"
+            f"the verdict pattern {expression!r} has {pattern.groups} groups instead of 1; write others as (?:...)"
         )
     return pattern
 

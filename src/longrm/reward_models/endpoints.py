@@ -45,18 +45,16 @@ def connect(address: str, request: LoadRequest, path: str = CHAT) -> tuple[OpenA
 # ---- Probability of one token ----
 
 _TOP_LOGPROBS = 20  # the most that OpenAI returns, and vLLM by default
-# A token that is not returned may count as the last of those that are if that is so little of the probability of those
-# found: the score is then off only where it is clear.
-_NEGLIGIBLE = 1e-3
+_NEGLIGIBLE = 1e-3  # with it a score is off only where it is clear
 
 
 class TokenEndpoint(GenerativeRewardModel):
     """Judges by the log-probabilities of a format's tokens as the first token of the answer.
 
     If the model's tokenizer is known, a server that supports it (vLLM) returns exactly these tokens. Other servers
-    return the 20 most likely ones, which match up to white space around them; the most likely match counts. A token
-    that is not among them is at most as likely as the last of them: if that is less than 0.1% of those found, it counts
-    as that likely; otherwise the outcome is `unparsed`.
+    return the 20 most likely ones, of which the most likely match counts, white space aside. A token that is not among
+    them is at most as likely as the last one: below 0.1% of those found it counts as that likely, else the outcome is
+    `unparsed`.
     """
 
     def __init__(
@@ -261,11 +259,7 @@ _Expected = TypeVar("_Expected", bound=BaseModel)
 
 
 class LongrmServer(RewardModel):
-    """Sends every query to `POST /v1/scores`, several at a time.
-
-    The server decides how the model is queried: it averages over orders if the model sees the order of responses, and
-    caches prefixes. Of `ModelSettings` only `cut` is sent with each request.
-    """
+    """Sends queries to `POST /v1/scores`. The server averages over orders; of `ModelSettings` only `cut` is sent."""
 
     def __init__(self, url: str, settings: Remote, model_args: ModelSettings) -> None:
         self.name = f"longrm:{url}"

@@ -60,10 +60,7 @@ def presented(trial: Trial) -> Judgment:
 
 
 def to_scores(judgment: Judgment) -> tuple[float, ...]:
-    """One number per response, higher is better: the scores, or 1 for the first of a ranking down to 0 for the last.
-
-    Empty if not answered.
-    """
+    """One number per response: its score, or 1 for the first of a ranking to 0 for the last; empty if not answered."""
     if judgment.outcome is not Outcome.ANSWERED:
         return ()
     if judgment.scores or not judgment.ranking:
@@ -101,8 +98,8 @@ def aggregate_trials(trials: Sequence[Trial]) -> Trial:
     unanswered = [votes[0] for votes, answers in zip(orders, answered, strict=True) if not answers]
     for failed in errors + unanswered:
         return Trial(order=trials[0].order, outcome=failed.outcome, detail=failed.detail)
-    # For each order, average the points (and each criterion's contribution to them) over its votes. Votes are averaged
-    # before orders, so that an order with fewer answered votes does not weigh less.
+    # Votes are averaged before orders, so that an order with fewer answered votes does not weigh less. A row has the
+    # scores, then each criterion's contribution to them.
     by_row = [
         [_mean(rows) for rows in zip(*([to_scores(trial), *trial.criteria] for trial in votes), strict=True)]
         for votes in answered

@@ -19,9 +19,9 @@ from longrm import reading
 from longrm.errors import ConfigError, DataError, nearest
 from longrm.types import Message, Query, Response, Tool, message_text, tool_calls_text
 
-# The form of MT-bench (arXiv 2306.05685) and Arena-Hard (arXiv 2406.11939), which judges have seen in training. Only the
-# order differs: the long part comes first, so that both orders, all votes and all responses share its encoding. A change
-# needs a measurement on a real judge: perf/judge_prompt.py.
+# The form of MT-bench (arXiv 2306.05685) and Arena-Hard (arXiv 2406.11939), which judges have seen in training. Only
+# the order differs: the long part comes first, so that both orders, all votes and all responses share its encoding. A
+# change needs a measurement on a real judge: perf/judge_prompt.py.
 OPENING = "Please act as an impartial judge of responses by AI assistants. First read the conversation."
 SOLVE = (
     "First write your own answer to the last turn, as short as possible. After that you will judge other responses to "

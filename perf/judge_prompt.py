@@ -32,7 +32,8 @@ def settings_of(bench: str, options: argparse.Namespace) -> dict[str, Any]:
         groups = options.n // (2 * len(WORLDS))
         cells = [{"lengths": [LENGTH], "worlds": WORLDS, "groups": groups, "per_group": 2}]
         return {"bench": "probe", "probe.cells": cells, "probe.tokenizer": str(options.tokenizer)}
-    return {"bench": f"file:{short_pairs(options)}", "source.limit": options.n}
+    pairs = options.rmb if options.rmb.is_file() else short_pairs(options)
+    return {"bench": f"file:{pairs}", "source.limit": options.n}
 
 
 def short_pairs(options: argparse.Namespace) -> Path:
@@ -74,7 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="openai:URL#NAME")
     parser.add_argument("--tokenizer", type=Path, required=True, help="the model's folder or Hub id")
-    parser.add_argument("--rmb", type=Path, help="folder Pairwise_set of RMB")
+    parser.add_argument("--rmb", type=Path, help="folder Pairwise_set of RMB, or a file of its pairs")
     parser.add_argument("--name", required=True, help="of the prompt in the results, such as before")
     parser.add_argument(
         "--request", help="another last paragraph of the prompt: what to write, and in which form"

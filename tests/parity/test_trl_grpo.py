@@ -223,6 +223,7 @@ def with_settings(batches: Batches, loss: Mapping[str, Any] = {}, **changes: Any
     objective = copy.copy(batches.objective)
     assert isinstance(objective, GRPO)
     objective.settings = objective.settings.model_copy(update=dict(loss))
+    objective.options = objective.settings.options()
     objective.rollouts = objective.rollouts.model_copy(update=changes)
     return replace(batches, objective=objective)
 

@@ -44,11 +44,11 @@ class Objective:
         self.settings = settings
         self.reference = reference
         self.step_metrics: dict[str, float] = {}  # of the whole step, besides the means over micro-batches
-        options = settings.options()
+        self.options = settings.options()
         # Margins, the likelihood and centering change the loss of a model that knows nothing. With label smoothing even
         # a perfect model may come close to it.
         terms = ("nll_coef", "label_smoothing", "centering")
-        self.chance = None if graded or any(map(options.get, terms)) else settings.loss.chance
+        self.chance = None if graded or any(map(self.options.get, terms)) else settings.loss.chance
 
     def select(self, example: "Example") -> "Example":
         """The example with the responses that the loss reads."""
@@ -120,8 +120,7 @@ class Preference(Objective):
 
     def loss(self, model: Any, micro: "MicroBatch") -> "tuple[Tensor, dict[str, float]]":
         """The loss of a micro-batch."""
-        options = self.settings.options()
-        options.pop("rejected", None)  # `select` has applied it
+        options = {name: value for name, value in self.options.items() if name != "rejected"}  # see `select`
         if self.settings.loss.needs_reference:
             assert self.reference is not None, "the loss needs a reference"
             options["reference"] = [
@@ -162,9 +161,8 @@ class BradleyTerry(Objective):
         # Imported here: settings and help load without torch.
         from longrm.modeling.shared_prefix import scores
 
-        options = self.settings.options()
-        smoothing = options.pop("label_smoothing", 0.0)
-        centering_weight = options.pop("centering", 0.0)
+        options = dict(self.options)
+        smoothing, centering_weight = options.pop("label_smoothing", 0.0), options.pop("centering", 0.0)
         if self.settings.loss.reads_pairs:
             options["margins"] = [example.margin or 0.0 for example in micro.examples]
             options["probabilities"] = [
@@ -204,7 +202,7 @@ class GRPO(Objective):
 
     def learns(self, example: "Example") -> bool:
         """Whether the judgments of the group have different rewards, or the divergence has a gradient."""
-        return bool(self.settings.options()["beta"]) or any(self.groups[example.id].advantages)
+        return bool(self.options["beta"]) or any(self.groups[example.id].advantages)
 
     def loss(self, model: Any, micro: "MicroBatch") -> "tuple[Tensor, dict[str, float]]":
         """The loss of a micro-batch."""
@@ -218,7 +216,7 @@ class GRPO(Objective):
             max_tokens=self.rollouts.max_tokens,
             old=old or None,
             reference=reference or None,
-            **self.settings.options(),
+            **self.options,
         )
 
 

@@ -82,7 +82,7 @@ class RolloutSource:
     @property
     def _diverges(self) -> bool:
         """Whether the loss has a divergence from the weights at the start."""
-        return bool(self.settings.loss.options()["beta"])
+        return bool(self.objective.options["beta"])
 
     def batch(self, step: int, length: int | None) -> list[Example]:
         """The prompts of a step, counted from 0, with their judgments; `num_iterations` steps have the same ones."""

@@ -323,7 +323,7 @@ def test_no_process_continues_before_a_checkpoint_is_there(tmp_path, recipe, mon
     train(
         recipe("bradley_terry", optimizer__steps=4, checkpoint__every=2),
         tmp_path / "run",
-        progress=lambda label, done, total, note: seen.append((label, done)),
+        progress=lambda label, done, total, note="": seen.append((label, done)),
     )
     assert ("wait", 2) in seen[seen.index(("training", 2)) : seen.index(("training", 3))]
     assert seen.index(("wait", 2, 4)) < len(seen) - 1, "and once more at the end"

@@ -15,7 +15,7 @@ from longrm.training.settings import LossSettings, RolloutSettings
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from longrm.data.training_rows import Example
+    from longrm.data.training_rows import Example, RowKind
     from longrm.runs.records import RolloutRecord
     from longrm.training.batches import MicroBatch
 
@@ -34,7 +34,7 @@ class Objective:
     """
 
     trains: ClassVar[ModelKind]
-    reads: ClassVar[Literal["comparison", "demonstration", "judge_prompt"]]
+    reads: "ClassVar[RowKind]"
     help: ClassVar[str]  # of `longrm train OBJECTIVE`; `longrm train --help` shows its first sentence
     description: ClassVar[str]  # what was trained, for the model card
 

@@ -109,6 +109,8 @@ def test_wilson_is_the_fields_and_used_for_single_outcomes_only(judgment):
     records = [judgment(str(k), scores=(1.0, 0.0) if k < 37 else (0.0, 1.0)) for k in range(40)]
     expected = proportion_confint(37, 40, method="wilson")
     assert wilson(37 / 40, 40) == pytest.approx(expected)
+    for right in (0, 40):  # where the limit is the value itself
+        assert wilson(right / 40, 40) == pytest.approx(proportion_confint(right, 40, method="wilson"))
     metric = metrics_for(scored_table(records))["pair_accuracy"]
     assert (metric.low, metric.high) == pytest.approx(expected)
     tied = [*records, judgment("tie", scores=(0.0, 0.0))]

@@ -235,10 +235,11 @@ def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
         return
     if opened.kind != "evaluation":
         raise RunError(f"{run} is a run of kind {short(opened.kind)}, not an evaluation")
-    records = [record for record in opened.judgments if only in (None, record.id)]
-    if not records:
+    judgments = opened.judgments
+    rows = [row for row, name in enumerate(judgments.ids) if only in (None, name)]
+    if not rows:
         raise RunError(f"{run} has no comparison with id {short(only)}")
-    for record in records[:limit]:
+    for record in judgments.at(rows[:limit]):
         print_lines(f"{record.id}: {record.outcome}")
         if record.id in opened.examples:  # the question is known if the comparison was kept in full
             question = " ".join(text_of(opened.examples[record.id].prompt).split())
@@ -254,10 +255,10 @@ def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
             print_lines(f"  Order {_numbers(trial.order)}; best {verdict}{of_gold}; {trial.outcome}")
             print_lines(*(f"    {line}" for line in (trial.explanation or trial.detail).splitlines()))
         echo()
-    if len(records) > limit:
-        echo(f"{len(records) - limit:,} more; show them with --limit {len(records)}")
+    if len(rows) > limit:
+        echo(f"{len(rows) - limit:,} more; show them with --limit {len(rows)}")
     if opened.settings.get("model"):
-        print_next("attribute", "--run", run, "--items", records[0].id, "--out", "RUN")
+        print_next("attribute", "--run", run, "--items", judgments.ids[rows[0]], "--out", "RUN")
 
 
 def _show_steps(run: "Run") -> None:

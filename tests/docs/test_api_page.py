@@ -20,7 +20,7 @@ def test_everything_offered_is_there_with_its_parameters(name):
     section = PAGE.partition(f"### `longrm.{name}`\n")[2].partition("\n### ")[0]
     offered = getattr(longrm, name)
     functions = (
-        [getattr(offered, one) for one in ("score", "rank", "attribute", "judge")]
+        [getattr(offered, one) for one in ("score", "rank", "judge")]
         if inspect.isclass(offered)
         else [offered]
     )

@@ -22,7 +22,7 @@ from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.scoring import ray_engine, scored_file
 from longrm.scoring.ray_engine import _Starts, _Worker
-from longrm.scoring.scored_file import ScoreSettings, batches, score_file
+from longrm.scoring.scored_file import ScoreRecord, ScoreSettings, batches, score_file
 from longrm.types import Outcome
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
@@ -148,7 +148,11 @@ def test_a_missing_cluster_and_too_many_workers_are_refused(monkeypatch):
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
     three = ScoreSettings(data="", model="baseline:longest", engine="ray", workers=3)
     with pytest.raises(ConfigError, match="--workers 3"):
-        next(ray_engine.scored_by_ray("baseline:longest", three, None, None))
+        next(
+            ray_engine.scored_by_ray(
+                "baseline:longest", three, None, None, batches, scored_file.score, ScoreRecord
+            )
+        )
 
 
 def test_a_missing_ray_names_its_extra(tmp_path, monkeypatch):
@@ -183,11 +187,12 @@ def test_rows_that_kill_their_workers_end_in_errors(monkeypatch, kills):
         return scored_file.score(batch, model)
 
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda value: value))
-    monkeypatch.setattr(ray_engine, "score", score_or_die)
     generated = generate(WorldPlan("records", 64), 40, words_tokenizer())
     rows = [ComparisonRow(number, "", {}, one) for number, one in enumerate(generated)]
     block = {"batch": [pickle.dumps(batch) for batch in batches(rows)]}
-    worker = _Worker("baseline:longest", ScoreSettings(data=""), str(Path.cwd()), Actor())
+    worker = _Worker(
+        "baseline:longest", ScoreSettings(data=""), score_or_die, ScoreRecord, str(Path.cwd()), Actor()
+    )
     for _ in range(kills):
         with pytest.raises(Killed):
             worker(block)

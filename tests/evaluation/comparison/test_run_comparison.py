@@ -144,9 +144,9 @@ def test_differences_of_settings_are_listed(written, pairs):
     settings = {"judging.orders": "one", "judging.seed": 3, "remote.concurrency": 2, "model_args.cut": "left"}
     found = compare(written("a", one), written("b", moved, model="other", **settings))
     assert found.differs_in == (
-        "model_args.cut: 'refuse' -> 'left'",
         "judging.orders: 'auto' -> 'one'",
         "judging.seed: 0 -> 3",
+        "model_args.cut: 'refuse' -> 'left'",
         "length: differs for 40 comparisons, such as 'item-0000' (1024 -> 3657); the first run's is used",
     )
     assert found.by_length.keys() == {"1024", "4096"}

@@ -20,7 +20,7 @@ WORDS = st.lists(st.sampled_from(["the", "a", "cat", "cats", "sat,", "Mat!", "7"
     " ".join
 )
 MORE = "Quill wrote the amber code on Monday. Noreth read it later, and kept [2] of the copies."
-TEXTS = [MORE, MORE[:40], MORE[30:], "copies of the code", "Quill", "", "wrote Quill the code amber"]
+TEXTS = [MORE, MORE[:40], MORE[30:], "copied codes", "Quill", "", "wrote Quill the code amber"]
 
 
 def lcs(one, other):
@@ -49,7 +49,7 @@ def test_words_are_counted_as_squad_counts_them(answer, gold):
             shared += 1
     precision, recall = shared / max(1, len(ours)), shared / max(1, len(theirs))
     f1 = 2 * precision * recall / (precision + recall) if shared else 0
-    assert ANSWER_METRICS["token_f1"](answer, gold) == pytest.approx(f1)
+    assert ANSWER_METRICS["token_f1"](answer, gold) == squad_f1(answer, gold) == pytest.approx(f1)
 
 
 @pytest.mark.parametrize("gold", TEXTS[:4])
@@ -59,11 +59,8 @@ def test_rouge_l_is_that_of_rouge_score(gold):
     # L-Eval's own call: Evaluation/auto_eval.py, line 61, github.com/OpenLMLab/LEval at cd34b05.
     reference = RougeScorer(["rougeL"], use_stemmer=False)
     for answer in TEXTS:
-        assert ANSWER_METRICS["rouge_l"](answer, gold) == reference.score(gold, answer)["rougeL"].fmeasure
-
-
-def test_rouge_l_does_not_stem():
-    assert ANSWER_METRICS["rouge_l"]("he copied codes", "he copies code") == pytest.approx(1 / 3)
+        expected = reference.score(gold, answer)["rougeL"].fmeasure
+        assert ANSWER_METRICS["rouge_l"](answer, gold) == latin_rouge_l(answer, gold) == expected
 
 
 def test_chinese_is_counted_by_characters():
@@ -202,41 +199,6 @@ def test_word_overlap_counts_every_word_and_chinese_by_character():
     assert word_overlap("a b c d", "a b x y") == 0.5
     assert word_overlap("红狐狸", "红狗") == pytest.approx(2 / 5)
     assert word_overlap("", "") == 0
-
-
-@pytest.mark.parametrize(
-    ("answer", "gold", "f1"),
-    [
-        ("The code is amber.", "code is amber", 1.0),  # case, article and full stop do not count
-        ("amber", "copper", 0.0),
-        ("", "copper", 0.0),
-        ("red red blue", "red green", 2 * 1 / (3 + 2)),  # one red is shared, not two
-        ("red red", "red red green green", 2 * 2 / (2 + 4)),
-        ("April 25 , 2018", "April 25, 2018", 1.0),
-    ],
-)
-def test_squad_f1_counts_shared_words_without_case_articles_and_marks(answer, gold, f1):
-    assert squad_f1(answer, gold) == pytest.approx(f1)
-
-
-@pytest.mark.parametrize(
-    ("answer", "gold", "contained"),
-    [
-        ("It is the Red House, I think.", "a red house", True),
-        ("Red bricks of a house", "red house", False),
-        ("Redder house", "red", False),
-        ("house", "red house", False),
-        ("The", "the", False),  # no word is left
-    ],
-)
-def test_a_gold_answer_is_contained_word_for_word(answer, gold, contained):
-    assert squad_contains(answer, gold) is contained
-
-
-def test_latin_rouge_l_is_f_of_the_longest_common_subsequence():
-    # It shares "police the gunman" with the gold answer: precision and recall 3/4.
-    assert latin_rouge_l("police saw the gunman", "police killed the gunman") == pytest.approx(0.75)
-    assert latin_rouge_l("gunman the police", "police killed the gunman") == pytest.approx(2 * 1 / (3 + 4))
 
 
 @pytest.mark.parametrize(

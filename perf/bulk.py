@@ -91,7 +91,7 @@ def main() -> int:
             record, bench = str(folder / f"{judge}.jsonl"), str(folder / "pairs.jsonl")
             commands[f"evaluate {judge}"] = ["evaluate", "--recorded", record, "--bench", bench, "--out", run]
             # The other rules take 1.5 ms a comparison: 25 minutes of a million.
-            commands[f"evaluate {judge}"] += ["--set", "judging.baselines=longest,shortest"]
+            commands[f"evaluate {judge}"] += ["--set", 'judging.baselines=["longest", "shortest"]']
         commands["report"] = ["report", *runs, "--out", str(folder / "page.html")]
         commands["compare"] = ["compare", *runs, "--json"]
         for name, words in commands.items():

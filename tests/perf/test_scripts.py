@@ -167,3 +167,9 @@ def test_real_step(tmp_path):
     for variant in variants.values():
         assert variant["tokens_per_second"] > 0
         assert 0 < variant["matrix_products"] + variant["attention"] + variant["copies_and_casts"] <= 1
+
+
+def test_bulk():
+    found = run("bulk.py", "--comparisons", 64, flags=())
+    assert [line["step"] for line in found] == ["evaluate first", "evaluate second", "report", "compare"]
+    assert all(0 < line["peak_gb"] < 2 for line in found)

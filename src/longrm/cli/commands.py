@@ -33,7 +33,7 @@ from longrm.errors import ConfigError, LongRMError, importing, nearest
 from longrm.plugins import load_plugins
 from longrm.runs.workers import is_main_process, print_error, world_size
 
-# All are imported at every start, which takes 0.07 s: they import numpy, torch and the like when they run.
+# All are imported at every start. What is slow, such as torch or the settings of a training, they import when they run.
 _HEADINGS = {
     "Measure": (
         demo.command,

@@ -16,15 +16,14 @@ from longrm.errors import ConfigError, nearest
 from longrm.reading import read_toml
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import is_main_process
-from longrm.training.objectives import OBJECTIVES
-from longrm.training.settings import EvaluationSettings, TrainingSettings
 
-if TYPE_CHECKING:  # torch and the benchmarks are not loaded before the settings are known to be valid
+if TYPE_CHECKING:  # torch, the benchmarks and the settings of a training are slow to import
     from longrm.benchmarks import OwnTokenizer
     from longrm.evaluation.evaluate import Evaluation
     from longrm.modeling.loading import LanguageModel, Scorer
     from longrm.reward_models import RewardModel
     from longrm.training.evaluations import Evaluator
+    from longrm.training.settings import EvaluationSettings, TrainingSettings
 
 _FLAGS = (
     setting("--model", "model.path", "Folder or Hub id of the model to start from.", metavar="MODEL"),
@@ -53,9 +52,13 @@ class _Objectives(Group):
     """The subcommands: one for each entry of the registry of objectives, which plug-ins add to."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        from longrm.training.objectives import OBJECTIVES
+
         return [objective.replace("_", "-") for objective in OBJECTIVES]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        from longrm.training.objectives import OBJECTIVES
+
         objective = cmd_name.replace("-", "_")
         return _command(objective) if objective in OBJECTIVES else None
 
@@ -77,6 +80,8 @@ class _TrainCommand(Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
+            from longrm.training.settings import TrainingSettings
+
             name = error.option_name.strip("-").replace("-", "_")
             if (other := TrainingSettings.other_names.get(name)) is None:
                 raise
@@ -86,11 +91,16 @@ class _TrainCommand(Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
         if shows_all(ctx):
+            from longrm.training.settings import TrainingSettings
+
             with formatter.section(SETTINGS_HEADING):
                 formatter.write_dl([*described(TrainingSettings)])
 
 
 def _command(objective: str) -> click.Command:
+    from longrm.training.objectives import OBJECTIVES
+    from longrm.training.settings import TrainingSettings
+
     kind, name = OBJECTIVES[objective], objective.replace("_", "-")
     out_help = f"Run folder; rerun to continue (default runs/{name})."
 
@@ -137,7 +147,7 @@ def _command(objective: str) -> click.Command:
     return train_objective
 
 
-def _own_tokenizer(settings: TrainingSettings) -> "OwnTokenizer | None":
+def _own_tokenizer(settings: "TrainingSettings") -> "OwnTokenizer | None":
     """The tokenizer of the model that training starts from."""
     from longrm.benchmarks import OwnTokenizer
     from longrm.clients.remote_settings import Remote
@@ -149,7 +159,7 @@ def _own_tokenizer(settings: TrainingSettings) -> "OwnTokenizer | None":
 
 
 def evaluator_of(
-    settings: EvaluationSettings,
+    settings: "EvaluationSettings",
     progress: Progress,
     *,
     own: Callable[[], "OwnTokenizer | None"] = lambda: None,

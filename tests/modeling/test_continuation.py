@@ -6,9 +6,10 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from longrm.modeling import attention
-from longrm.modeling.attention import segment_attention
+from longrm.modeling.attention import packed_attention
 from longrm.modeling.attention_cuda import TorchKernel
 from longrm.modeling.attention_varlen import AttentionSpec, PlainKernel, plan_ranges, varlen_ranges
+from longrm.modeling.shapes import PackedLayout, TreeShape
 
 
 def dense(q, k, v, scaling=None):
@@ -18,6 +19,12 @@ def dense(q, k, v, scaling=None):
     group = q.shape[1] // k.shape[1]
     k, v = (part.repeat_interleave(group, dim=1) for part in (k, v))
     return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling).transpose(1, 2)
+
+
+def segments(q, k, v, lengths, spec, only_ends=False):
+    """Attention of branches, the last tokens of a sequence, over a prefix that is cached."""
+    layout = PackedLayout((TreeShape(0, tuple(lengths), cached=k.shape[2] - sum(lengths)),))
+    return packed_attention(q, k, v, layout, spec, only_ends)
 
 
 def states(heads, groups, last, tokens, size=16, dtype=torch.float32):
@@ -31,7 +38,7 @@ def test_segments_continue_the_same_tokens_and_do_not_see_each_other(lengths):
     q, k, v = states(6, 2, sum(lengths), 100 + sum(lengths))
     before, own = zip(*(part.split([100, sum(lengths)], dim=2) for part in (k, v)), strict=True)
     spec = AttentionSpec(0.25)
-    found = segment_attention(q, k, v, lengths, spec)
+    found = segments(q, k, v, lengths, spec)
     begin, expected, mixed = 0, [], []
     for length in lengths:
         end = begin + length
@@ -48,7 +55,7 @@ def test_segments_continue_the_same_tokens_and_do_not_see_each_other(lengths):
             "a control that sees the others is far off"
         )
     ends = [end - 1 for end in accumulate(lengths)]
-    asked = segment_attention(q, k, v, lengths, spec, only_ends=True)
+    asked = segments(q, k, v, lengths, spec, only_ends=True)
     torch.testing.assert_close(asked[:, ends], found[:, ends], atol=2e-5, rtol=2e-4)
     asked[:, ends] = 0
     assert not asked.any(), "the others are not computed"

@@ -10,7 +10,7 @@ from longrm.errors import ConfigError
 from longrm.modeling import attention, attention_cuda, prefix_cache, shared_prefix
 from longrm.modeling.attention_varlen import AttentionSpec, PlainKernel, varlen_attention
 from longrm.modeling.prefix_cache import BLOCK, PrefixCache, PrefixTable, block_keys
-from longrm.modeling.shapes import TokenTree
+from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import pack
 
 from .conftest import FAMILIES, ROUNDING, SCORERS, VOCABULARY, distance, make_pair
@@ -209,17 +209,17 @@ def test_segments_over_a_cache_take_the_chosen_kernel_and_copy_no_prefix(monkeyp
     torch.manual_seed(0)
     q = torch.randn(1, 4, sum(lengths), 8)
     k, v = (torch.randn(1, 2, before + sum(lengths), 8) for _ in "kv")
-    spec = AttentionSpec(8**-0.5)
-    plain = attention.segment_attention(q, k, v, lengths, spec)
+    given = (q, k, v, PackedLayout((TreeShape(0, tuple(lengths), cached=before),)), AttentionSpec(8**-0.5))
+    plain = attention.packed_attention(*given)
     assert calls == []
     # As on a GPU: the kernel that was chosen for packed sequences.
     chosen = partial(varlen_attention, Recorded())
     monkeypatch.setattr(attention_cuda, "kernel_for", lambda query, key, spec: chosen)
-    torch.testing.assert_close(attention.segment_attention(q, k, v, lengths, spec), plain)
+    torch.testing.assert_close(attention.packed_attention(*given), plain)
     assert calls == [(sum(lengths), sum(lengths)), (sum(lengths), before)]
     # FlexAttention has masks for packed sequences only.
     monkeypatch.setattr(
         attention_cuda, "kernel_for", lambda query, key, spec: attention_cuda.flex_packed_attention
     )
-    torch.testing.assert_close(attention.segment_attention(q, k, v, lengths, spec), plain)
+    torch.testing.assert_close(attention.packed_attention(*given), plain)
     assert len(calls) == 2

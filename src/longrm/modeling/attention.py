@@ -12,7 +12,7 @@ call also decides what a layer computes (`AttentionSpec`): some configs state fe
 Shapes: S tokens of the packed sequence or of a tree, R tokens read now, H query heads, G key heads, D head size.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +35,6 @@ from longrm.modeling.attention_varlen import (
     RangeCalls,
     varlen_attention,
     varlen_ranges,
-    varlen_segments,
 )
 from longrm.modeling.folders import layer_kinds
 from longrm.modeling.sequence_parallel import SequenceGroup, over_heads, over_tokens, own_part
@@ -129,33 +128,22 @@ def _spec(
 def packed_attention(
     query: Queries, key: Keys, value: Keys, layout: PackedLayout, spec: AttentionSpec, only_ends: bool = False
 ) -> Output:
-    """Computes the attention of a packed sequence as the device needs; `only_ends` as in the registered function."""
+    """Computes the attention of a packed sequence as the device needs; `only_ends` as in the registered function.
+
+    The keys and values of a tree with cached tokens begin with theirs.
+    """
     spec = spec.within(layout.longest)
+    if layout.trees[0].cached:
+        varlen = segment_kernel_for(query, key, spec)
+        if varlen is not None:
+            return varlen_attention(varlen, query, key, value, layout, spec)
+        return varlen_attention(PlainKernel(), query, key, value, layout, spec, only_ends)
     kernel = kernel_for(query, key, spec)
     if kernel is not None:
         return kernel(query, key, value, layout, spec)
     if spec.plain and len(layout.trees) == 1 and not layout.trees[0].forks and not only_ends:
         return sdpa(query, key, value, spec.scale, is_causal=True).transpose(1, 2)  # one plain sequence
     return varlen_attention(PlainKernel(), query, key, value, layout, spec, only_ends)
-
-
-def segment_attention(
-    q: Float[Tensor, "1 H R D"],
-    k: Keys,
-    v: Keys,
-    lengths: Sequence[int],
-    spec: AttentionSpec,
-    only_ends: bool = False,
-) -> Float[Tensor, "1 R H D"]:
-    """Attends from segments, the last R of S tokens, to all tokens before them and, causally, each to its own.
-
-    `lengths` are those of the segments. With `only_ends` the output is read at the last token of every segment alone.
-    """
-    spec = spec.within(k.shape[2] - sum(lengths) + max(lengths))
-    kernel = segment_kernel_for(q, k, spec)
-    if kernel is not None:
-        return varlen_segments(kernel, q, k, v, lengths, spec)
-    return varlen_segments(PlainKernel(), q, k, v, lengths, spec, only_ends)
 
 
 def range_attention(

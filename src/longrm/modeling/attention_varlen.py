@@ -192,49 +192,25 @@ def varlen_attention(
     return _attend(kernel, query, key, value, calls, spec)
 
 
-def varlen_segments(
-    kernel: VarlenKernel,
-    query: Float[Tensor, "1 H R D"],
-    key: Keys,
-    value: Keys,
-    lengths: Sequence[int],
-    spec: AttentionSpec,
-    only_ends: bool = False,
-) -> Float[Tensor, "1 R H D"]:
-    """Computes the attention of segments, the last R of S tokens, to all tokens before them and each to itself.
-
-    `only_ends` as in `varlen_attention`.
-    """
-    with torch.inference_mode(False):
-        before = key.shape[2] - sum(lengths)
-        calls = _plan_segments(before, tuple(lengths), query.device, only_ends, spec.window)
-    return _attend(kernel, query, key, value, calls, spec)
-
-
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def plan_calls(
     layout: PackedLayout, device: torch.device, only_ends: bool = False, window: int | None = None
 ) -> Calls:
-    """Returns the calls for a layout, computed once for all layers of a kind in a forward pass."""
+    """Returns the calls for a layout, computed once for all layers of a kind in a forward pass.
+
+    A tree with cached tokens is alone; its keys begin with theirs, and none of them is a query.
+    """
     segments: list[tuple[range, range]] = []
     for root, tree in zip(layout.roots(), layout.trees, strict=True):
-        fork = root + tree.prefix
+        assert not tree.cached or len(layout.trees) == 1
+        begin = root + tree.cached
+        fork = begin + tree.prefix
         lengths = (tree.prefix, *tree.branches) if tree.forks else (tree.tokens,)
-        for begin, end in pairwise(accumulate(lengths, initial=root)):
-            # Without the other queries, a prefix that forks is no sequence of its own.
-            if begin > root or not (only_ends and tree.forks):
-                segments.append((range(root, fork if begin > root else root), range(begin, end)))
+        for number, (first, end) in enumerate(pairwise(accumulate(lengths, initial=begin))):
+            # Without the other queries, a prefix that forks is no sequence of its own; all of it may be cached.
+            if first < end and (number or not (only_ends and tree.forks)):
+                segments.append((range(root, fork if number else begin), range(first, end)))
     return _plan(segments, device, layout.branch_ends() if only_ends else None, window)
-
-
-@lru_cache(maxsize=4)
-def _plan_segments(
-    before: int, lengths: tuple[int, ...], device: torch.device, only_ends: bool, window: int | None
-) -> Calls:
-    """Returns the calls for segments that continue the same `before` tokens, of which none is a query."""
-    begins = list(accumulate(lengths, initial=0))
-    segments = [(range(before), range(before + begin, before + end)) for begin, end in pairwise(begins)]
-    return _plan(segments, device, [end - 1 for end in begins[1:]] if only_ends else None, window)
 
 
 def _plan(

@@ -28,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from longrm.data.joining import common_prefix
-from longrm.modeling.attention import packed_attention, range_attention, segment_attention
+from longrm.modeling.attention import packed_attention, range_attention
 from longrm.modeling.attention_varlen import (
     Keys,
     Output,
@@ -226,7 +226,8 @@ class GroupSampler:
             keys, values = (
                 gathered(part, _between(prompt.places, 0, end)).transpose(0, 1)[None] for part in states
             )
-            return segment_attention(query, keys, values, [layout.tokens], spec)
+            own = PackedLayout((TreeShape(0, (layout.tokens,), cached=begin),))
+            return packed_attention(query, keys, values, own, spec)
 
         for begin in range(start, len(prompt.ids), _BLOCK):
             ids = prompt.ids[begin : begin + _BLOCK]

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from longrm.errors import ConfigError
-from longrm.modeling.attention import LayerKeys, keys_and_values, packed_attention, segment_attention
+from longrm.modeling.attention import LayerKeys, keys_and_values, packed_attention
 from longrm.modeling.attention_varlen import AttentionSpec, Keys, Output, Queries, Rows, rows_at
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
@@ -268,10 +268,13 @@ class _Pool:
 def _tree_over_cache(
     q: Queries, k: Keys, v: Keys, shape: TreeShape, spec: AttentionSpec, only_ends: bool
 ) -> Output:
-    if not shape.forks:  # prefix and branch are one segment behind the cached tokens
-        return segment_attention(q, k, v, [shape.tokens], spec, only_ends)
-    fork = shape.cached + shape.prefix
+    def attend(q: Queries, cached: int, lengths: tuple[int, ...]) -> Output:
+        end = cached + sum(lengths)
+        layout = PackedLayout((TreeShape(0, lengths, cached),))
+        return packed_attention(q, k[:, :, :end], v[:, :, :end], layout, spec, only_ends)
+
+    if not shape.forks:  # prefix and branch are one sequence behind the cached tokens
+        return attend(q, shape.cached, (shape.tokens,))
     q_prefix, q_branches = torch.split(q, [shape.prefix, shape.branch_tokens], dim=2)
-    prefix = segment_attention(q_prefix, k[:, :, :fork], v[:, :, :fork], [shape.prefix], spec, only_ends)
-    branches = segment_attention(q_branches, k, v, shape.branches, spec, only_ends)
-    return torch.cat([prefix, branches], dim=1)
+    prefix = attend(q_prefix, shape.cached, (shape.prefix,))
+    return torch.cat([prefix, attend(q_branches, shape.cached + shape.prefix, shape.branches)], dim=1)

@@ -52,7 +52,7 @@ def report(page: Page, demo: Path, folder: Path) -> None:
     out = folder / "report.html"
     subprocess.run(longrm("report", "--config", str(demo / "report.toml"), "--out", str(out)), check=True)
     for name, top, size in (
-        ("report", "h1", (800, 830)),
+        ("report", "h1", (800, 745)),
         ("report-depth", "section:has(#depth)", (1000, 570)),
     ):
         shoot(page, name, out.as_uri(), top, size, lambda _: None)
@@ -62,12 +62,12 @@ def attribution(page: Page, demo: Path, folder: Path) -> None:
     """The sentences that moved a score."""
     out, html, run = folder / "why", folder / "why.html", demo / "stages/long/pairs"
     judged = map(json.loads, (run / "judgments.jsonl").read_text(encoding="utf-8").splitlines())
-    item = next(one["id"] for one in judged if one["length"] == 512)
+    item = next(one["id"] for one in judged if one["length"] == 256)
     words = ("--run", str(run), "--items", item, "--html", str(html), "--out", str(out))
     subprocess.run(longrm("attribute", *words), check=True)
     shown = f"document.querySelector('#viewer').dataset.shown === {json.dumps(item)}"
     address = f"{html.as_uri()}#items?{urlencode({'item': item})}"
-    shoot(page, "attribution", address, ".strip", (900, 600), lambda opened: opened.until(shown))
+    shoot(page, "attribution", address, "article > button", (760, 330), lambda opened: opened.until(shown))
 
 
 def server(page: Page, demo: Path, folder: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from longrm.training.trainer import MAX_GRAD_NORM, make_optimizer
 from measuring import circumstances
 from plan_memory import make, recipe_of
 from torch._subclasses import FakeTensorMode
@@ -35,7 +36,6 @@ from longrm.training.objectives import OBJECTIVES
 from longrm.training.plan.plan import plan_training
 from longrm.training.settings import TrainingSettings
 from longrm.training.sources import open_source
-from longrm.training.trainer import MAX_GRAD_NORM, make_optimizer
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent / "gpu"))

@@ -8,8 +8,6 @@ if os.name != "posix":
 
 if TYPE_CHECKING:
     from longrm import data as data
-    from longrm import evaluation as evaluation
-    from longrm import modeling as modeling
     from longrm import report as report
     from longrm import types as types
     from longrm.attribution.api import attribute
@@ -48,18 +46,7 @@ _NAMES = {
     "verdict_reward": "longrm.reward_models.verdict_rewards",
 }
 
-# Modules with names that docs/api.md lists.
-_MODULES = {
-    "data": ("longrm.data",),
-    "evaluation": (
-        "longrm.evaluation.attention_table",
-        "longrm.evaluation.compare",
-        "longrm.evaluation.read_run",
-    ),
-    "modeling": ("longrm.modeling.attended_regions", "longrm.modeling.attention_scores"),
-    "report": ("longrm.report",),
-    "types": ("longrm.types",),
-}
+_MODULES = ("data", "report", "types")  # whose names are used as longrm.data.read
 
 
 def __getattr__(name: str) -> object:
@@ -72,8 +59,6 @@ def __getattr__(name: str) -> object:
         load_plugins()
         return getattr(import_module(_NAMES[name]), name)
     if name in _MODULES:
-        for module in _MODULES[name]:
-            import_module(module)
         return import_module(f"longrm.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -34,10 +34,10 @@ from longrm.modeling.attention_varlen import (
 from longrm.modeling.device_memory import checkpoint_activations
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.modeling.shared_prefix import pack
+from tests.modeling.test_shared_prefix import TOLERANCE, make_trees, separate, shared, values_and_gradients
+from tests.modeling.test_shared_prefix import deviation as apart
 
 from .conftest import CONFIGS, SCORERS, make_pair
-from .test_equality import TOLERANCE, make_trees, separate, shared, values_and_gradients
-from .test_equality import deviation as apart
 
 CPU = torch.device("cpu")
 HEADS = AttentionHeads(CPU, torch.float32, 4, 2, 16)

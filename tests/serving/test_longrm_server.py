@@ -11,11 +11,11 @@ from longrm.errors import ConfigError, ModelError, RunError
 from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.evaluation.trials import JudgingSettings
 from longrm.types import Outcome, Query, Span
+from tests.serving.test_longrm_scores import TOLERANCE
 
 from ..clients import conftest as peer
 from ..reward_models.tiny_models import queries
 from .processes import KEY
-from .test_native_route import TOLERANCE
 
 server, closed_port = peer.server, peer.closed_port
 

@@ -7,8 +7,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from longrm.data.joining import encode
 from longrm.serving.wire_formats import WIRE_FORMATS
 from longrm.types import as_messages
-
-from .test_native_route import TOLERANCE, ask
+from tests.serving.test_longrm_scores import TOLERANCE, ask
 
 PROMPT, GOOD, BAD = "w1 w2 w3?", "w4 w5.", "w6 w7 w8."
 USER = {"role": "user", "content": PROMPT}

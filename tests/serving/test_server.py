@@ -13,8 +13,9 @@ import httpx
 import openai
 import pytest
 
+from tests.serving.test_longrm_scores import TOLERANCE
+
 from .processes import KEY, ONE, serving, slow_server, start
-from .test_native_route import TOLERANCE
 
 HEAD = b"POST /v1/scores HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 

@@ -7,9 +7,9 @@ import longrm
 from longrm.serving.app import build_app
 from longrm.serving.settings import ServeSettings
 from tests.data.trajectories import ANSWERED, HERMES, PLAIN, PROMPT, TOOLS
+from tests.serving.test_longrm_scores import TOLERANCE, ask
 
 from ..reward_models.tiny_models import bytes_tokenizer, make_scorer
-from .test_native_route import TOLERANCE, ask
 
 BODY = {"prompt": [*PROMPT], "responses": [[*ANSWERED], [*PLAIN]]}
 

@@ -6,7 +6,7 @@ import pytest
 from longrm.evaluation.rules import judgebench
 from longrm.types import Outcome
 
-RECORDED = Path(__file__).parents[4] / "shared" / "data" / "judgebench"
+RECORDED = Path(__file__).parents[3] / "shared" / "data" / "judgebench"
 AB, BA = (0, 1), (1, 0)
 A, B, TIE, SILENT = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5), ()
 

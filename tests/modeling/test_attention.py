@@ -14,10 +14,17 @@ from longrm.modeling import attention, shared_prefix
 from longrm.modeling.attention_varlen import AttentionSpec, varlen_attention
 from longrm.modeling.shapes import TreeShape
 from longrm.modeling.shared_prefix import pack
+from tests.modeling.test_shared_prefix import (
+    TOLERANCE,
+    deviation,
+    make_trees,
+    separate,
+    shared,
+    values_and_gradients,
+)
 
 from .conftest import MIXED, SCORERS, SIZES, WINDOW, WINDOWED, make_pair
 from .test_attention_kernels import WrittenOut
-from .test_equality import TOLERANCE, deviation, make_trees, separate, shared, values_and_gradients
 
 LENGTHS = (5, 1, 40, 2, 9, 26, 3)  # of responses: also such that no window reaches back to the prompt
 # One to seven responses, to prompts shorter and longer than the window.

@@ -12,7 +12,7 @@ class Thread(WorkerGroup):
     def __init__(self, rank, group):
         super().__init__(rank, group["barrier"].parties)
         self._group = group
-        self._piece = -1
+        self._piece = rank  # the first pieces are dealt, so that every thread has one
 
     def wait(self):
         self._group["barrier"].wait(timeout=60)
@@ -32,7 +32,7 @@ class Thread(WorkerGroup):
 
 def together(work, count=3):
     """Calls `work` in every thread of a group; returns all results, or raises the first error."""
-    group = {"barrier": threading.Barrier(count), "lock": threading.Lock(), "pieces": 0, "done": 0}
+    group = {"barrier": threading.Barrier(count), "lock": threading.Lock(), "pieces": count, "done": 0}
 
     def one(rank):
         try:

@@ -61,9 +61,9 @@ def test_kinds_of_models(tmp_path, monkeypatch):
 
 
 def test_scales():
-    pairs = SimpleNamespace(margin=np.array([1.0, 2.0]))
+    table = SimpleNamespace(pairs=SimpleNamespace(margin=np.array([1.0, 2.0])))
     with UNKNOWN:
-        calibration(None, pairs, OTHER, seed=0)
+        calibration(table, OTHER, seed=0)
 
 
 @pytest.mark.parametrize("setting", ["context_check", "orders"])

@@ -1,0 +1,347 @@
+"""`share_prefixes`: any batch gives the states, losses and gradients of the plain model, and computes fewer tokens."""
+
+import copy
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import peft
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    DynamicCache,
+    GPT2Config,
+    LlamaConfig,
+    MambaConfig,
+)
+
+from longrm.errors import ModelError
+from longrm.modeling import sharing
+from longrm.modeling.sharing import choose_groups, share_prefixes, shared_tokens, unshare
+
+from .conftest import FAMILIES, SCORERS, SIZES, VOCABULARY
+
+TOLERANCE = 2e-5  # fp32, relative to the largest value
+
+DRAW = random.Random(3)
+SYSTEM, DOCUMENT, OTHER = ([DRAW.randrange(3, VOCABULARY) for _ in range(count)] for count in (11, 40, 37))
+
+
+def ids(count: int) -> list[int]:
+    return [DRAW.randrange(3, VOCABULARY) for _ in range(count)]
+
+
+TAIL = ids(7)
+BATCHES = {
+    "pairs, one behind the other": [
+        [*DOCUMENT, *ids(5)],
+        [*DOCUMENT, *ids(9)],
+        [*OTHER, *ids(3)],
+        [*OTHER, *ids(8)],
+    ],
+    "all chosen, then all rejected": [
+        [*DOCUMENT, *ids(5)],
+        [*OTHER, *ids(3)],
+        [*DOCUMENT, *ids(9)],
+        [*OTHER, *ids(8)],
+    ],
+    "a group of four and a row alone": [[*DOCUMENT, *ids(n)] for n in (1, 12, 4, 4)] + [ids(30)],
+    "equal rows, and one that another begins with": [
+        DOCUMENT,
+        DOCUMENT,
+        [*DOCUMENT, *TAIL],
+        [*DOCUMENT, *TAIL, *ids(2)],
+    ],
+    "one system prompt, three questions": [
+        [*SYSTEM, *question, *ids(n)] for question, n in itertools.product((ids(20), ids(25), ids(3)), (2, 6))
+    ],
+}
+
+
+def batch(rows: list[list[int]], side: str = "right") -> dict[str, Tensor]:
+    """Rows as a collator pads them, with 0."""
+    longest = max(map(len, rows))
+    pad = lambda row, fill: (  # noqa: E731
+        [*row, *fill] if side == "right" else [*fill, *row]
+    )
+    padded = [pad(row, [0] * (longest - len(row))) for row in rows]
+    masks = [pad([1] * len(row), [0] * (longest - len(row))) for row in rows]
+    return {"input_ids": torch.tensor(padded), "attention_mask": torch.tensor(masks)}
+
+
+def make(family: str = "llama", auto: Any = AutoModelForCausalLM) -> Any:
+    config = FAMILIES[family]()
+    config.num_labels = 1
+    torch.manual_seed(0)
+    return auto.from_config(config)
+
+
+def twins(family: str = "llama", auto: Any = AutoModelForCausalLM) -> tuple[Any, Any]:
+    plain = make(family, auto)
+    return plain, share_prefixes(copy.deepcopy(plain), min_tokens=1)
+
+
+def found(model: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Token log-probabilities or scores, and all gradients of a sum that weighs every value differently."""
+    logits = model(**inputs).logits.float()
+    if logits.ndim == 3:
+        mask = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
+        real = (mask[:, 1:] * mask[:, :-1]).bool()
+        logprobs = logits[:, :-1].log_softmax(-1).gather(-1, inputs["input_ids"][:, 1:, None])[..., 0]
+        values = logprobs[real]
+    else:
+        values = logits[:, 0]
+    model.zero_grad()
+    (values * torch.linspace(0.5, 1.5, len(values))).mean().backward()
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {"values": values.detach(), **gradients}
+
+
+def deviation(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max(
+        float((one[name] - other[name]).abs().max() / one[name].abs().max().clamp(min=1e-3)) for name in one
+    )
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("rows", BATCHES.values(), ids=BATCHES)
+def test_values_and_gradients_of_every_batch(rows: list[list[int]], side: str):
+    plain, shared = twins()
+    inputs = batch(rows, side)
+    assert deviation(found(plain, inputs), found(shared, inputs)) < TOLERANCE
+    given, computed = shared_tokens(shared)
+    assert given == sum(map(len, rows))
+    assert computed < 0.75 * given
+    assert shared_tokens(shared) == (0, 0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_values_and_gradients_of_every_family(family: str):
+    plain, shared = twins(family)
+    inputs = batch(BATCHES["all chosen, then all rejected"])
+    assert deviation(found(plain, inputs), found(shared, inputs)) < TOLERANCE
+    assert shared_tokens(shared).computed == 37 + 40 + 5 + 3 + 9 + 8
+
+
+@pytest.mark.parametrize("family", SCORERS)
+def test_scores_and_gradients(family: str):
+    plain, shared = twins(family, AutoModelForSequenceClassification)
+    inputs = batch(BATCHES["pairs, one behind the other"])
+    assert deviation(found(plain, inputs), found(shared, inputs)) < TOLERANCE
+
+
+def test_a_prefix_that_is_too_long_would_be_seen(monkeypatch: pytest.MonkeyPatch):
+    """The negative control: rows share a token that they do not have in common."""
+    plain, shared = twins()
+    inputs = batch(BATCHES["pairs, one behind the other"])
+    right = choose_groups
+    monkeypatch.setattr(sharing, "choose_groups", lambda *given: [(n + 1, rows) for n, rows in right(*given)])
+    assert deviation(found(plain, inputs), found(shared, inputs)) > 100 * TOLERANCE
+
+
+def test_positions_that_start_elsewhere(monkeypatch: pytest.MonkeyPatch):
+    plain, shared = twins()
+    inputs = batch(BATCHES["a group of four and a row alone"], "left")
+    mask = inputs["attention_mask"]
+    inputs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+    assert deviation(found(plain, inputs), found(shared, inputs)) < TOLERANCE
+    assert shared_tokens(shared).given > 0
+    del inputs["position_ids"], inputs["attention_mask"]  # all rows are as long as the longest
+    assert deviation(found(plain, inputs), found(shared, inputs)) < TOLERANCE
+
+
+ROWS = batch(BATCHES["pairs, one behind the other"])
+IDS, MASK = ROWS["input_ids"], ROWS["attention_mask"]
+PASSED_THROUGH: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "a cache": lambda model: {"input_ids": IDS, "past_key_values": DynamicCache(config=model.config)},
+    "use_cache": lambda model: {**ROWS, "use_cache": True},
+    "embeddings": lambda model: {"inputs_embeds": model.get_input_embeddings()(IDS), "attention_mask": MASK},
+    "all hidden states": lambda model: {**ROWS, "output_hidden_states": True},
+    "a row alone": lambda model: {"input_ids": IDS[:1]},
+    "a mask over pairs": lambda model: {
+        "input_ids": IDS,
+        "attention_mask": torch.ones(4, 1, IDS.shape[1], IDS.shape[1]).tril().bool(),
+    },
+    "a mask with gaps": lambda model: {
+        "input_ids": IDS,
+        "attention_mask": MASK * (torch.arange(IDS.shape[1]) != 3),
+    },
+    "positions that restart": lambda model: {
+        "input_ids": IDS,
+        "position_ids": torch.arange(IDS.shape[1])[None] % 9,
+    },
+    "packed sequences": lambda model: {
+        "input_ids": IDS,
+        "cu_seq_lens_q": torch.tensor([0, IDS.shape[1]], dtype=torch.int32),
+    },
+    "nothing in common": lambda model: {"input_ids": torch.tensor([[5, *ids(9)], [6, *ids(9)]])},
+}
+
+
+@pytest.mark.parametrize("arguments", PASSED_THROUGH.values(), ids=PASSED_THROUGH)
+def test_passed_through_untouched(arguments: Callable[[Any], dict[str, Any]]):
+    plain, shared = twins()
+    state = DRAW.getstate()
+    with torch.no_grad():
+        kept = plain(**arguments(plain))
+        DRAW.setstate(state)
+        seen = shared(**arguments(shared))
+    assert torch.equal(kept.logits, seen.logits)
+    assert kept.keys() == seen.keys()
+    assert shared_tokens(shared) == (0, 0)
+
+
+def test_generation_is_that_of_the_plain_model():
+    plain, shared = twins()
+    inputs = batch(BATCHES["a group of four and a row alone"], "left")
+    texts = [model.generate(**inputs, max_new_tokens=8, do_sample=False) for model in (plain, shared)]
+    assert torch.equal(*texts)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_with_checkpointing(reentrant: bool):
+    plain, shared = twins()
+    inputs = batch(BATCHES["one system prompt, three questions"])
+    expected = found(plain, inputs)
+    shared.train().activation_checkpointing_enable({"use_reentrant": reentrant})
+    if reentrant:
+        shared.enable_input_require_grads()
+    assert deviation(expected, found(shared, inputs)) < TOLERANCE
+    assert shared_tokens(shared).computed > 0
+
+
+def test_under_autocast():
+    plain, shared = twins()
+    inputs = batch(BATCHES["pairs, one behind the other"])
+    exact = found(plain, inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        errors = [deviation(exact, found(model, inputs)) for model in (plain, shared)]
+    assert errors[0] / 3 < errors[1] < 3 * errors[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")  # PEFT asks transformers by an old name
+@pytest.mark.parametrize("first", ["peft", "share"])
+def test_with_adapters_and_their_reference(first: str):
+    inputs = batch(BATCHES["pairs, one behind the other"])
+    settings = peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    plain, shared = make(), make()
+    if first == "share":
+        share_prefixes(shared, min_tokens=1)
+    torch.manual_seed(1)
+    plain = peft.get_peft_model(plain, settings)
+    torch.manual_seed(1)
+    shared = peft.get_peft_model(shared, settings)
+    if first == "peft":
+        share_prefixes(shared, min_tokens=1)
+    with_adapter = found(plain, inputs)
+    assert deviation(with_adapter, found(shared, inputs)) < TOLERANCE
+    with plain.disable_adapter(), shared.disable_adapter(), torch.no_grad():
+        reference = plain(**inputs).logits[MASK.bool()]
+        assert float((reference - shared(**inputs).logits[MASK.bool()]).abs().max()) < TOLERANCE * 100
+    assert shared_tokens(shared).computed > 0
+
+
+def test_copies_share_for_themselves_and_files_know_nothing(tmp_path: Any):
+    plain, shared = twins()
+    twin = copy.deepcopy(shared)
+    inputs = batch(BATCHES["pairs, one behind the other"])
+    with torch.no_grad():
+        twin.model.layers[0].self_attn.q_proj.weight.zero_()  # a reference of its own weights
+        assert not torch.equal(shared(**inputs).logits, twin(**inputs).logits)
+    assert shared_tokens(shared) == shared_tokens(twin)
+    shared.save_pretrained(tmp_path)
+    assert "longrm" not in (tmp_path / "config.json").read_text()
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(loaded.model) is type(plain.model)
+    assert deviation(found(loaded, inputs), found(plain, inputs)) < TOLERANCE
+
+
+def test_taken_back():
+    plain, shared = twins()
+    inputs = batch(BATCHES["pairs, one behind the other"])
+    unshare(shared)
+    assert type(shared.model) is type(plain.model)
+    with torch.no_grad():
+        assert torch.equal(plain(**inputs).logits, shared(**inputs).logits)
+    with pytest.raises(ModelError):
+        shared_tokens(shared)
+    assert shared_tokens(share_prefixes(share_prefixes(shared))) == (0, 0)  # twice is once
+
+
+def test_a_body_and_a_model_that_another_module_holds():
+    plain, shared = make().model, share_prefixes(make().model, min_tokens=1)
+    inputs = batch(BATCHES["pairs, one behind the other"])
+    with torch.no_grad():
+        states = [body(**inputs).last_hidden_state[MASK.bool()] for body in (plain, shared)]
+    assert float((states[0] - states[1]).abs().max()) < 1e-4
+    held = torch.nn.Module()
+    held.module = make()  # as DistributedDataParallel
+    assert share_prefixes(held) is held
+    assert shared_tokens(held.module) == (0, 0)
+
+
+def test_what_cannot_be_shared_is_refused():
+    for config in (
+        MambaConfig(num_hidden_layers=1),
+        GPT2Config(n_layer=1),
+        LlamaConfig(**SIZES, attention_dropout=0.1),
+    ):
+        with pytest.raises(ModelError):
+            share_prefixes(AutoModelForCausalLM.from_config(config))
+    with pytest.raises(ModelError):
+        share_prefixes(torch.nn.Linear(2, 2))
+
+
+def partitions(items: list[int]) -> Any:
+    if not items:
+        yield []
+        return
+    first, *rest = items
+    for groups in partitions(rest):
+        yield [[first], *groups]
+        for at, group in enumerate(groups):
+            yield [*groups[:at], [first, *group], *groups[at + 1 :]]
+
+
+def test_groups_are_the_best_of_all():
+    draw = random.Random(5)
+    for _ in range(60):
+        rows = [[draw.randrange(2) for _ in range(draw.randrange(2, 9))] for _ in range(6)]
+        common = [
+            [
+                next((at for at, (a, b) in enumerate(zip(x, y, strict=False)) if a != b), min(len(x), len(y)))
+                for y in rows
+            ]
+            for x in rows
+        ]
+
+        def cost(group: list[int], rows: Any = rows, common: Any = common) -> float:
+            shared = min([*(len(rows[i]) - 1 for i in group), *(common[i][j] for i in group for j in group)])
+            if shared == 0 and len(group) > 1:
+                return float("inf")
+            return sum(len(rows[i]) for i in group) - (len(group) - 1) * shared
+
+        best = min(sum(map(cost, groups)) for groups in partitions(list(range(6))))
+        chosen = choose_groups(common, list(map(len, rows)))
+        assert sorted(row for _, group in chosen for row in group) == list(range(6))
+        assert sum(cost(group) for _, group in chosen) == best
+        for shared, group in chosen:
+            assert cost(group) == sum(len(rows[i]) for i in group) - (len(group) - 1) * shared
+
+
+def test_heads_see_labels():
+    plain, shared = twins()
+    inputs = batch(BATCHES["pairs, one behind the other"])
+    labels = torch.where(MASK.bool(), IDS, -100)
+    losses = [model(**inputs, labels=labels).loss.detach() for model in (plain, shared)]
+    assert float(losses[0]) == pytest.approx(float(losses[1]), rel=TOLERANCE)
+    logits = plain(**inputs).logits[:, :-1].flatten(0, 1).detach()
+    assert float(losses[0]) == pytest.approx(
+        float(functional.cross_entropy(logits, labels[:, 1:].flatten())), rel=1e-4
+    )

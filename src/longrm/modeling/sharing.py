@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, partial
+from inspect import signature
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -41,8 +42,10 @@ _ATTRIBUTE = "_longrm_sharing"  # of a body that shares; a plain object, so it i
 _reading_trees: ContextVar[bool] = ContextVar("reading_trees", default=False)
 """Whether the body's forward pass that makes masks now reads packed trees, which need none."""
 
-# What trainers pass on to the body that changes no hidden state.
-_HARMLESS = {"num_items_in_batch", "cache_position", "return_dict"}
+# Arguments of attention that describe sequences packed by the caller. Others that a body does not
+# name, such as the columns that trainers pass on, change no hidden state.
+_PACKING = {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"}
+_HARMLESS = {"use_cache", "cache_position"}
 
 
 class SharedTokens(NamedTuple):
@@ -203,14 +206,13 @@ def _plain_because(
         given = kwargs.get(name)
         if given or (given is None and getattr(config, name, False)):
             return name
+    read = _PACKING | (signature(type(body)._longrm_plain.forward).parameters.keys() - _HARMLESS)
     for name, value in kwargs.items():
-        if name == "use_cache" or name.startswith("output_") or name in _HARMLESS:
-            continue
-        if value is not None and value is not False:
+        if name in read and value is not None and value is not False:
             return name
-    if kwargs.get("use_cache") or kwargs.get("return_dict") is False:
-        return "use_cache" if kwargs.get("use_cache") else "return_dict"
-    return None
+    if kwargs.get("use_cache"):
+        return "use_cache"
+    return "return_dict" if kwargs.get("return_dict") is False else None
 
 
 # Which rows share

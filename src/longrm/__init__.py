@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from longrm.evaluation.evaluate import evaluate
     from longrm.evaluation.probe import probe
     from longrm.evaluation.read_run import read_run
+    from longrm.modeling.sharing import share_prefixes, shared_tokens, unshare
     from longrm.reward_models import RewardModel, load, reward_function
     from longrm.reward_models.verdict_rewards import verdict_reward
 
@@ -29,6 +30,9 @@ __all__ = [
     "probe",
     "read_run",
     "reward_function",
+    "share_prefixes",
+    "shared_tokens",
+    "unshare",
     "verdict_reward",
 ]
 __version__ = "0.2.0"
@@ -43,6 +47,9 @@ _NAMES = {
     "probe": "longrm.evaluation.probe",
     "read_run": "longrm.evaluation.read_run",
     "reward_function": "longrm.reward_models",
+    "share_prefixes": "longrm.modeling.sharing",
+    "shared_tokens": "longrm.modeling.sharing",
+    "unshare": "longrm.modeling.sharing",
     "verdict_reward": "longrm.reward_models.verdict_rewards",
 }
 

@@ -9,6 +9,7 @@ from longrm.data.fields import ranks_by_scores
 from longrm.data.formats import to_native_row
 from longrm.data.readers import ScoredRow, read_scored, written_columns
 from longrm.errors import ConfigError
+from longrm.rng import key_hash
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import WorkerGroup
 from longrm.scoring.scored_file import RowCounts, ScoreSettings, Select, check_out, score_file, write_selected
@@ -30,8 +31,8 @@ def rank_file(
     the scores moves with the responses, and `order` has each response's index in the input row, from 0. Rows with too
     few different responses are dropped, and with `pairs` also rows whose scores are all equal.
 
-    With `best` only so many of the best responses are kept; with 1 the row becomes a demonstration. With `pairs` the
-    best and the worst response become a preference pair. The rest is as in `score_file`.
+    With `best` only so many of the best responses are kept; with 1 the row becomes a demonstration, by a hash of its id
+    if scores are equal. With `pairs` the best and the worst response become a preference pair. The rest is as in `score_file`.
     """
     if pairs and best is not None:
         raise ConfigError("--best and --pairs exclude each other")
@@ -108,7 +109,8 @@ def _ranked(row: ScoredRow, best: int | None, pairs: bool) -> dict[str, Any] | s
     metadata = {name: value for name, value in comparison.metadata.items() if name not in score_columns}
     responses = comparison.responses
     distinct = [at for at, response in enumerate(responses) if response not in responses[:at]]
-    order = sorted(distinct, key=lambda at: -scores[at])  # stable: ties keep the order of the input
+    # Ties keep the order of the input, but the one response of a demonstration is drawn: the first is often gold.
+    order = sorted(distinct, key=lambda at: (-scores[at], key_hash(comparison.id, at) if best == 1 else b""))
     if pairs:
         order = [order[0], order[-1]]
         if scores[order[0]] == scores[order[1]]:

@@ -19,6 +19,10 @@ OTHER_NAMES = {
     "torch_dtype": "model.precision",
     "torch_compile": "model.compile",
     "data_seed": "seed",
+    # Names of before 0.3
+    "nll": "loss.nll_coef",
+    "kl": "loss.beta",
+    "sequence": "parallel.sequence_parallel_size",
     # Data
     "dataset_name": "data.path",
     "dataset": "data.path",

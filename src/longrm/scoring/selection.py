@@ -32,7 +32,8 @@ def rank_file(
     few different responses are dropped, and with `pairs` also rows whose scores are all equal.
 
     With `best` only so many of the best responses are kept; with 1 the row becomes a demonstration, by a hash of its id
-    if scores are equal. With `pairs` the best and the worst response become a preference pair. The rest is as in `score_file`.
+    if scores are equal. With `pairs` the best and the worst response become a preference pair. The rest is as in
+    `score_file`.
     """
     if pairs and best is not None:
         raise ConfigError("--best and --pairs exclude each other")

@@ -15,9 +15,11 @@ from longrm.errors import ConfigError, RunError
 from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.evaluation.trials import JudgingSettings
 from longrm.runs.folder import RunFolder
+from longrm.runs.judgments import Judgments
 from longrm.runs.logs import ROLLOUTS, Log
 from longrm.runs.records import RolloutRecord
 from longrm.training.settings import TrainingSettings
+from longrm.types import Outcome
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 
@@ -135,6 +137,17 @@ def test_show_prints_questions_orders_verdicts_and_outcomes(tmp_path):
     assert "000002" not in one
     with pytest.raises(RunError, match="other"):
         longrm("runs", "show", run, "--id", "other")
+
+
+def test_show_prints_why_an_answer_has_no_verdict_and_the_answer(tmp_path):
+    write(tmp_path / "pairs.jsonl", generate(WorldPlan("records", 64), 8, words_tokenizer()))
+    run = tmp_path / "run"
+    run_evaluation(Evaluation(model="simulated:misformat=0.5", bench=f"file:{tmp_path / 'pairs.jsonl'}"), run)
+    found = next(one for one in Judgments(run) if one.trials[0].outcome is Outcome.UNPARSED)
+    shown = longrm("runs", "show", run, "--id", found.id)
+    assert found.trials[0].detail
+    assert found.trials[0].detail in shown
+    assert found.trials[0].explanation.splitlines()[0] in shown
 
 
 def test_show_prints_the_last_judgments_of_a_training_by_reinforcement(tmp_path):

@@ -197,6 +197,17 @@ def test_passed_through_untouched(arguments: Callable[[Any], dict[str, Any]]):
     assert shared_tokens(shared) == (0, 0)
 
 
+def test_a_batch_that_saves_too_little_is_not_shared():
+    plain, shared = twins()
+    saved = len(DOCUMENT) + len(OTHER)
+    for least, given in ((saved + 1, 0), (saved, int(MASK.sum()))):
+        share_prefixes(shared, min_tokens=least)
+        with torch.no_grad():
+            logits = [model(**ROWS).logits for model in (plain, shared)]
+        assert torch.equal(*logits) is (given == 0)
+        assert shared_tokens(shared).given == given
+
+
 def test_generation_is_that_of_the_plain_model():
     plain, shared = twins()
     inputs = batch(BATCHES["a group of four and a row alone"], "left")

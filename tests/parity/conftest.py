@@ -89,9 +89,9 @@ def examples(rows, tokenizer) -> list[Example]:
     return examples
 
 
-def twins(kind: str, *, kv_heads: int = 4, seed: int = 0) -> tuple[Any, Any]:
-    """A model for the reference, under stock attention, and ours with equal weights, large enough to tell masks."""
-    config = LlamaConfig(
+def tiny_config(kv_heads: int) -> LlamaConfig:
+    """A Llama whose weights are large enough that a wrong mask shows."""
+    return LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=32,
         intermediate_size=48,
@@ -102,8 +102,13 @@ def twins(kind: str, *, kv_heads: int = 4, seed: int = 0) -> tuple[Any, Any]:
         pad_token_id=0,
         bos_token_id=1,
         eos_token_id=2,
+        num_labels=1,
     )
-    config.num_labels = 1
+
+
+def twins(kind: str, *, kv_heads: int = 4, seed: int = 0) -> tuple[Any, Any]:
+    """A model for the reference, under stock attention, and ours with equal weights."""
+    config = tiny_config(kv_heads)
     auto: Any = {"scores": AutoModelForSequenceClassification, "logprobs": AutoModelForCausalLM}[kind]
     torch.manual_seed(seed)
     stock = auto.from_config(copy.deepcopy(config), attn_implementation="sdpa")

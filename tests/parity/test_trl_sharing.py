@@ -1,6 +1,5 @@
 """Unmodified trainers of TRL over a model that shares prefixes: three steps with the same losses and gradient norms."""
 
-import copy
 import os
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,13 @@ import trl
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
-    LlamaConfig,
     TrainerCallback,
 )
 
 from longrm.modeling import sharing
 from longrm.modeling.sharing import share_prefixes, shared_tokens
 
-from .conftest import VOCABULARY
+from .conftest import tiny_config
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 from trl.experimental.cpo import CPOConfig, CPOTrainer
@@ -82,24 +80,11 @@ CASES: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
 @pytest.fixture
 def models(stock_tokenizer: Any, tmp_path: Path) -> dict[Any, Path]:
     """Folders, since TRL loads the reference of DPO and GRPO by the name of the model."""
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        initializer_range=0.2,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-        num_labels=1,
-    )
     folders = {}
     for auto in (SCORER, LANGUAGE):
         folders[auto] = tmp_path / auto.__name__
         torch.manual_seed(0)
-        auto.from_config(copy.deepcopy(config)).save_pretrained(folders[auto])
+        auto.from_config(tiny_config(kv_heads=2)).save_pretrained(folders[auto])
         stock_tokenizer.save_pretrained(folders[auto])
     return folders
 

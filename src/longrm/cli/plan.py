@@ -134,6 +134,7 @@ _PARTS = {
     "logits": "of responses, with their gradients",
     "working": "of the current layer",
     "keys": "keys and values of a prompt and its judgments",
+    "process": "Python and its libraries",
     "offloaded": "on the CPU, per device",
     "checkpoint": "on the CPU of a machine, while one is written",
 }

@@ -253,10 +253,8 @@ def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
             of_gold = f", gold {_numbers(gold)}" if gold else ""
             verdict = _numbers(sorted(best(trial))) or "-"
             print_lines(f"  Order {_numbers(trial.order)}; best {verdict}{of_gold}; {trial.outcome}")
-            for text in (
-                trial.detail,
-                trial.explanation,
-            ):  # why there is no verdict, and what the model wrote
+            # Why there is no verdict, and what the model wrote
+            for text in (trial.detail, trial.explanation):
                 print_lines(*(f"    {line}" for line in text.splitlines()))
         echo()
     if len(rows) > limit:

@@ -3,11 +3,11 @@
     model = longrm.share_prefixes(AutoModelForCausalLM.from_pretrained(...))
     GRPOTrainer(model, ...)  # unchanged, and each prompt is encoded once for all of its completions
 
-The body of the model (`model.base_model`, below every head) is where all trainers meet. Its forward finds rows of the
-batch that begin alike, packs them into trees, reads these by one pass with `longrm_shared_prefix` attention, and
-gathers the last hidden states back to `[B, L, C]`. Heads, losses and gradients above it see what they always saw.
-Anything else than a plain batch of token ids (a cache, embeddings, hidden states of all layers, ...) takes the
-model's own way.
+Every trainer calls the body of the model (`model.base_model`, below all heads); TRL replaces `model.forward`. The
+body's forward finds rows of the batch with a common prefix, packs them into trees, reads these in one pass with
+`longrm_shared_prefix` attention, and gathers the last hidden states back to `[B, L, C]`. Heads, losses and gradients
+are computed from these as before. Calls with anything but a plain batch of token ids (a cache, embeddings, hidden
+states of all layers, ...) use the original forward.
 
 Shapes: B rows of L tokens, padding included; S tokens of the packed sequence, C hidden size.
 """
@@ -42,14 +42,14 @@ _ATTRIBUTE = "_longrm_sharing"  # of a body that shares; a plain object, so it i
 _reading_trees: ContextVar[bool] = ContextVar("reading_trees", default=False)
 """Whether the body's forward pass that makes masks now reads packed trees, which need none."""
 
-# Arguments of attention that describe sequences packed by the caller. Others that a body does not
-# name, such as the columns that trainers pass on, change no hidden state.
+# Arguments of attention that describe sequences packed by the caller. Others that are not parameters of the body, such
+# as the columns that trainers pass on, change no hidden state.
 _PACKING = {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"}
 _HARMLESS = {"use_cache", "cache_position"}
 
 
 class SharedTokens(NamedTuple):
-    """Tokens that came in, without padding, and those that were computed of them."""
+    """Tokens of the calls that shared, without padding, and the tokens that were computed for them."""
 
     given: int
     computed: int
@@ -57,7 +57,7 @@ class SharedTokens(NamedTuple):
 
 @dataclass(slots=True)
 class _Sharing:
-    """What a body that shares knows: when sharing pays, and what it saved."""
+    """The state of a body that shares."""
 
     min_tokens: int
     attention: str  # the implementation before
@@ -72,12 +72,11 @@ class _Sharing:
 
 
 def share_prefixes(model: _Model, *, min_tokens: int = 64) -> _Model:
-    """Makes a transformers decoder read what rows of a batch have in common once; changes it in place and returns it.
+    """Makes a transformers decoder encode the common prefixes of a batch's rows once; changes it in place, returns it.
 
-    Outputs and gradients stay those of separate rows, up to rounding. Rows may come in any order, padded on either
-    side. The model may be wrapped by PEFT, before or after. Calls with a cache, `use_cache=True`, `inputs_embeds`,
-    hidden states or attentions of all layers, masks of their own or packed sequences are computed as before; a call
-    that shares returns no cache.
+    Outputs and gradients are those of separate rows, up to rounding. Rows may be in any order, padded on either side.
+    PEFT may wrap the model before or after. Calls with a cache, `use_cache=True`, `inputs_embeds`, hidden states or
+    attentions of all layers, a 4D mask or packed sequences are computed as before. A call that shares returns no cache.
 
     Args:
         model: A causal language model, a sequence or token classifier, or a body alone.
@@ -102,14 +101,14 @@ def share_prefixes(model: _Model, *, min_tokens: int = 64) -> _Model:
         raise ModelError(f"{where}: attention dropout is not supported: set attention_dropout to 0")
     before = config._attn_implementation
     setattr(body, _ATTRIBUTE, _Sharing(min_tokens, before))
-    body.set_attn_implementation(_either_attention(before, body))
-    # A class, not an attribute of the instance: deep copies and pickles of trainers keep it.
+    body.set_attn_implementation(_either_attention(before))
+    # A class, because a deep copy of an instance's `forward` would call the original instance.
     body.__class__ = _sharing_class(type(body))
     return model
 
 
 def unshare(model: _Model) -> _Model:
-    """Takes `share_prefixes` back, in place; returns the model."""
+    """Undoes `share_prefixes`, in place; returns the model."""
     body = _body(model)
     if _ATTRIBUTE in vars(body):
         body.set_attn_implementation(vars(body).pop(_ATTRIBUTE).attention)
@@ -118,7 +117,7 @@ def unshare(model: _Model) -> _Model:
 
 
 def shared_tokens(model: nn.Module) -> SharedTokens:
-    """Returns the tokens that came in and those that were computed, in all calls since the last question."""
+    """Returns the counts of tokens since the last call of this function, and resets them."""
     sharing = vars(_body(model)).get(_ATTRIBUTE)
     if sharing is None:
         raise ModelError("the model does not share prefixes: call longrm.share_prefixes(model)")
@@ -128,17 +127,13 @@ def shared_tokens(model: nn.Module) -> SharedTokens:
 
 
 def _body(model: Any) -> Any:
-    """The stack of layers below all heads, also of a model that PEFT or a parallel wrapper holds."""
+    """The stack of layers below all heads, also of a model within PEFT's or DistributedDataParallel's wrapper."""
     inner = model
     while not hasattr(inner, "config") or not hasattr(inner, "_supports_attention_backend"):
         if hasattr(inner, "get_base_model"):
             inner = inner.get_base_model()
         elif isinstance(getattr(inner, "module", None), nn.Module):
             inner = inner.module
-        elif isinstance(
-            getattr(inner, "pretrained_model", None), nn.Module
-        ):  # TRL's models with a value head
-            inner = inner.pretrained_model
         else:
             raise ModelError(f"{type(model).__name__} is not a transformers model")
     if hasattr(inner, "get_base_model"):  # PEFT passes unknown attributes on to its model
@@ -147,15 +142,15 @@ def _body(model: Any) -> Any:
 
 
 def _sharing_class(plain: type) -> type:
-    """The class of a body that shares: its own, with another forward."""
+    """A subclass of a body's class that shares."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return _forward(self, partial(plain.forward, self), *args, **kwargs)  # type: ignore[attr-defined]
 
     forward.__wrapped__ = plain.forward  # type: ignore[attr-defined]  # transformers and trainers read the signature
-    return type(
-        plain.__name__, (plain,), {"forward": forward, "_longrm_plain": plain, "__module__": plain.__module__}
-    )
+    read = _PACKING | (signature(plain.forward).parameters.keys() - _HARMLESS)  # type: ignore[attr-defined]
+    added = {"forward": forward, "_longrm_plain": plain, "_longrm_read": read, "__module__": plain.__module__}
+    return type(plain.__name__, (plain,), added)
 
 
 def _forward(
@@ -198,7 +193,7 @@ def _plain_because(
     if len(input_ids) < 2:
         return "one row"
     if mask is not None and not (isinstance(mask, Tensor) and mask.shape == input_ids.shape):
-        return "an attention mask of its own"
+        return "a mask that is not one value per token"
     if any(value is not None for value in args):
         return "positional arguments after position_ids"
     config = body.config
@@ -206,9 +201,8 @@ def _plain_because(
         given = kwargs.get(name)
         if given or (given is None and getattr(config, name, False)):
             return name
-    read = _PACKING | (signature(type(body)._longrm_plain.forward).parameters.keys() - _HARMLESS)
     for name, value in kwargs.items():
-        if name in read and value is not None and value is not False:
+        if name in body._longrm_read and value is not None and value is not False:
             return name
     if kwargs.get("use_cache"):
         return "use_cache"
@@ -237,23 +231,17 @@ def _plan(
     device = ids.device
     columns = torch.arange(length, device=device)
     if mask is None:
-        starts, sizes = (
-            torch.zeros(rows, dtype=torch.long, device=device),
-            torch.full((rows,), length, device=device),
-        )
-        whole = torch.ones((), dtype=torch.bool, device=device)
-    else:
-        seen = mask.bool()
-        sizes = seen.sum(1)
-        starts = seen.to(torch.uint8).argmax(1)
-        inside = (columns >= starts[:, None]) & (columns < (starts + sizes)[:, None])
-        whole = (inside == seen).all()
+        mask = torch.ones_like(ids)
+    seen = mask.bool()
+    sizes = seen.sum(1)
+    starts = seen.to(torch.uint8).argmax(1)
+    inside = (columns >= starts[:, None]) & (columns < (starts + sizes)[:, None])
+    whole = (inside == seen).all()
     begin = starts  # the position of every row's first token
     if position_ids is not None:
         positions = position_ids.expand(rows, length) if position_ids.ndim == 2 else position_ids
         begin = positions.gather(1, starts[:, None])[:, 0]
         expected = begin[:, None] + columns - starts[:, None]
-        inside = (columns >= starts[:, None]) & (columns < (starts + sizes)[:, None])
         whole = whole & ((positions == expected) | ~inside).all()
     # The rows, moved to the left, with what is no token of any vocabulary behind them.
     moved = ids.gather(1, (columns + starts[:, None]).clamp(max=length - 1))
@@ -347,8 +335,8 @@ def _lay_out(
 # Attention and masks of both kinds of calls
 
 
-def _either_attention(implementation: str, body: Any) -> str:
-    """Registers attention that reads trees where a call has a layout, and else is another implementation; its name."""
+def _either_attention(implementation: str) -> str:
+    """Registers attention over trees for calls with a layout, and `implementation` for all others; returns its name."""
     name = f"longrm_or_{implementation}".replace("/", "_")
 
     def attention(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -38,6 +38,7 @@ class PeakMemory:
     logits: float = 0.0  # of the responses, and what their backward pass needs
     working: float = 0.0  # what the layer being computed needs in addition
     keys: float = 0.0  # keys and values of a prompt and of its judgments, while GRPO samples
+    process: float = 0.0  # Python and its libraries, on a CPU, for a training that has yet to start
     offloaded: float = 0.0  # bytes in CPU memory, at most; not part of the sum
     checkpoint: float = 0.0  # bytes in the CPU memory of a machine while one is written; not part of the sum
 
@@ -45,7 +46,7 @@ class PeakMemory:
     def total(self) -> float:
         """The bytes on the device."""
         state = self.weights + self.optimizer + self.gradients
-        return state + self.activations + self.logits + self.working + self.keys
+        return state + self.activations + self.logits + self.working + self.keys + self.process
 
 
 def check_layout(settings: TrainingSettings, sizes: ModelSizes, devices: int) -> None:

@@ -30,6 +30,7 @@ from longrm.training.settings import LoraSettings, TrainingSettings
 
 _logger = logging.getLogger(__name__)
 _LONGEST_PROMPT = 2**24  # tokens, where the context window is unknown
+_CPU_PROCESS = GIB / 2  # with torch and transformers imported: 0.46 and 0.56 GiB on two machines
 _CUDA_PROCESS = 4 * GIB  # CPU memory of a process with CUDA and its libraries; assumed, not measured
 _WORTHWHILE = 0.99  # a setting is suggested if it leaves at most this share of the memory
 _COMFORTABLE = 0.9  # of the memory; small tensors take up to a third more than is counted (docs/training.md)
@@ -148,7 +149,8 @@ def plan_training(
     trained = trained_part(settings.model, sizes)
     workload = workload_of(settings, sizes.limit, progress)
     is_open = settings.memory.gradient_checkpointing is None
-    setup = decide_checkpointing(Setup(settings, sizes, workload, offers, devices))
+    process = _CPU_PROCESS if offers.type == "cpu" else 0.0
+    setup = decide_checkpointing(Setup(settings, sizes, workload, offers, devices, process))
     settings = setup.settings
     by_default = is_open and settings.memory.gradient_checkpointing is True
     count = partial(
@@ -217,10 +219,12 @@ class Setup:
     workload: Workload
     device: Device
     devices: int = 1
+    process: float = 0.0  # bytes that the process will take on the device; 0 for one that runs and has them
 
     def peak(self) -> PeakMemory:
         """The peak on one device."""
-        return peak_memory(self.settings, self.sizes, self.workload, self.device.type, self.devices)
+        peak = peak_memory(self.settings, self.sizes, self.workload, self.device.type, self.devices)
+        return replace(peak, process=self.process)
 
     def changed(self, group: str, **update: Any) -> "Setup":
         """The same with other settings of a group."""

@@ -89,9 +89,6 @@ def _check_model(model: str) -> str:
     return model
 
 
-ServerUrl = Annotated[str, AfterValidator(_check_url)]
-"""A setting with a server's URL. Checked before any work starts, and before it is written anywhere."""
-
 ModelName = Annotated[str, AfterValidator(_check_model)]
 """A setting with a model's name; the URL in `openai:URL#NAME` and the like is checked likewise."""
 

@@ -174,7 +174,7 @@ def test_neither_packing_nor_order_changes_the_gradient(kind):
 
 
 def token_mean(logprobs, counts):
-    """A loss that nobody has written yet: one mean over the tokens of all responses, long ones weigh more."""
+    """A new loss: one mean over the tokens of all responses, so that long ones weigh more."""
     flat = torch.cat(list(logprobs))
     return flat.square().mean(), {}
 

@@ -39,7 +39,7 @@ def attribute(
         seed: Draws the prompts.
 
     Returns:
-        All sentences with their weights, and `trust`, which says whether they can be relied on.
+        All sentences with their weights, and `trust`: whether they can be relied on.
 
     Raises:
         DataError: As `RewardModel.score`; or there are several prompts, no two different responses, or the context is

@@ -76,11 +76,6 @@ def _printable(url: str) -> str:
     return re.sub(r"\?.*", "?***", re.sub(r"^.*@", "***@", line))[:200]
 
 
-def _check_url(url: str) -> str:
-    endpoint_url(url)
-    return url
-
-
 def _check_model(model: str) -> str:
     for address in filter(None, servers_of(model)):
         endpoint_url(split_address(address)[0])

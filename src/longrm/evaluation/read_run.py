@@ -80,7 +80,7 @@ class Run:
         """The summary of a finished evaluation; `RunError` for any other kind of run."""
         if self.kind != "evaluation":
             raise RunError(f"{self.path} is a run of kind {reading.short(self.kind)}, not an evaluation")
-        assert isinstance(self.summary, EvaluationSummary), "its kind says so"
+        assert isinstance(self.summary, EvaluationSummary), "by the kind of the run"
         return self.summary
 
     @cached_property

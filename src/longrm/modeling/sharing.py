@@ -191,7 +191,7 @@ def _plain_because(
     if input_ids is None or input_ids.ndim != 2:
         return "no batch of token ids"
     if len(input_ids) < 2:
-        return "one row"
+        return "a batch of one row; rows share only within a micro-batch"
     if mask is not None and not (isinstance(mask, Tensor) and mask.shape == input_ids.shape):
         return "a mask that is not one value per token"
     if any(value is not None for value in args):

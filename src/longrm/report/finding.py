@@ -91,7 +91,7 @@ def _course(training: Training) -> str:
 def _explained(run: Run) -> str:
     """How much of an attribution is on the evidence."""
     summary = run.summary
-    assert isinstance(summary, AttributionSummary), "its kind says so"
+    assert isinstance(summary, AttributionSummary), "by the kind of the run"
     explained = f"{folder_and_model(run)}: {plural(summary.explained, 'comparison')} explained"
     share = summary.overall.evidence_share
     if share.value is None:

@@ -124,7 +124,7 @@ class Training:
     @property
     def summary(self) -> TrainingSummary:
         """The run's summary."""
-        assert isinstance(self.run.summary, TrainingSummary), "its kind says so"
+        assert isinstance(self.run.summary, TrainingSummary), "by the kind of the run"
         return self.run.summary
 
     @property
@@ -279,13 +279,13 @@ def _labeled(runs: Sequence[Run]) -> dict[str, Run]:
 
 def folder_and_model(run: Run) -> str:
     """The name of a run's folder, and of its model unless that is the same."""
-    assert isinstance(run.summary, EvaluationSummary | AttributionSummary), "its kind says so"
+    assert isinstance(run.summary, EvaluationSummary | AttributionSummary), "by the kind of the run"
     folder, model = run.path.resolve().name, short_name(run.summary.model)
     return folder if folder == model else f"{folder} · {model}"
 
 
 def _training(run: Run, label: str, style: Style) -> Training:
-    assert isinstance(run.summary, TrainingSummary), "its kind says so"
+    assert isinstance(run.summary, TrainingSummary), "by the kind of the run"
     steps, timing = Log(run.path / STEPS, StepRecord), Log(run.path / TIMING, TimingRecord)
     held_out = {}
     if (evaluated := run.summary.evaluations) is not None:
@@ -302,7 +302,7 @@ def _add_attributions(data: ReportData, runs: Sequence[Run]) -> None:
     for model in data.all_models:
         models.setdefault(_resolved(model.summary.model), []).append(model)
     for run in runs:
-        assert isinstance(run.summary, AttributionSummary), "its kind says so"
+        assert isinstance(run.summary, AttributionSummary), "by the kind of the run"
         explained = models.get(_resolved(run.summary.model), [])
         for model in explained:
             model.attributions.append(run)

@@ -31,8 +31,8 @@ class ResumableRun:
       since rounding and shared prefixes depend on the batch; records that are in their log already are dropped.
     - A batch is one write to each log, flushed to the operating system. A kill loses the batches in progress, and a
       line without its end is cut off by the next start.
-    - The last log decides which inputs are done, and is written last. Whatever else a batch writes, in the other logs
-      or in files of its own, may therefore be there without it, and is skipped or overwritten by the next start.
+    - The last log decides which inputs are done, and is written last. Anything else that a batch writes, in the other
+      logs or in its own files, may therefore be there without it, and is skipped or overwritten by the next start.
     - Every process writes parts of the logs. The main process appends them to the logs at the end, or at the next start
       after a kill.
 

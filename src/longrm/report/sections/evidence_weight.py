@@ -35,14 +35,14 @@ def evidence_weight(data: ReportData) -> Section | None:
     for model in data.models:
         same = []
         for run in model.attributions:
-            assert isinstance(run.summary, AttributionSummary), "its kind says so"
+            assert isinstance(run.summary, AttributionSummary), "by the kind of the run"
             if run.summary.bench == model.summary.bench and defined(run.summary.overall.evidence_share):
                 same.append((run.name, run.summary))
         for name, summary in same:
             found.append((f"{model.label}, {name}" if len(same) > 1 else model.label, model, summary))
     alone = []
     for run in data.unjudged:
-        assert isinstance(run.summary, AttributionSummary), "its kind says so"
+        assert isinstance(run.summary, AttributionSummary), "by the kind of the run"
         caption = f"{folder_and_model(run)}: weight on the evidence, with 95% intervals"
         alone.append(attribution_table(caption, run.summary))
     if not found:

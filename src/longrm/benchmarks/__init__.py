@@ -30,6 +30,7 @@ from longrm.benchmarks.rm_bench import load_rm_bench
 from longrm.benchmarks.rmb import load_rmb
 from longrm.benchmarks.squality import load_squality
 from longrm.benchmarks.tau_bench import load_tau_bench
+from longrm.data.memory import IN_MEMORY
 from longrm.errors import ConfigError
 
 __all__ = [
@@ -87,8 +88,8 @@ BENCHMARKS: dict[str, BenchmarkEntry] = {
 
 
 def _with_kind(bench: str) -> str:
-    """`file:PATH` for an existing path, unless it begins with the name of a benchmark."""
-    is_path = bench.partition(":")[0] not in BENCHMARKS and Path(bench).exists()
+    """`file:PATH` for an existing path or rows in memory, unless it begins with the name of a benchmark."""
+    is_path = bench.partition(":")[0] not in BENCHMARKS and (Path(bench).exists() or bench in IN_MEMORY)
     return f"file:{bench}" if is_path else bench
 
 

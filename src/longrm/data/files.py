@@ -22,8 +22,19 @@ import pyarrow.parquet as pq
 
 from longrm import hub
 from longrm.column_names import renamed
+from longrm.data.memory import IN_MEMORY
 from longrm.errors import DataError
-from longrm.reading import FieldError, cut, located, open_file, parse_json, read_json, reading, short
+from longrm.reading import (
+    FieldError,
+    cut,
+    file_digest,
+    located,
+    open_file,
+    parse_json,
+    read_json,
+    reading,
+    short,
+)
 from longrm.runs.folder import MANIFEST
 
 RUN_ROWS = "rows"
@@ -84,11 +95,13 @@ def find_files(path: Path) -> list[Path]:
 
     The path is a file, a folder written by `datasets.save_to_disk`, a folder of JSONL or Parquet shards (or of CSV
     files, if there are none of these), or a run folder of `longrm synthesize`. If there is no such path it may be the
-    id of a data set on the Hub, OWNER/NAME@REVISION, which is downloaded.
+    id of a data set on the Hub, OWNER/NAME@REVISION, which is downloaded. Rows in memory are one file, with their name.
 
     Raises:
         DataError: There is nothing to read, or the path holds several data sets.
     """
+    if str(path) in IN_MEMORY:
+        return [path]
     with reading(path, DataError):
         source = str(path)
         is_id = "/" in source and not source.endswith(_SUFFIXES) and hub.split_revision(source) is not None
@@ -154,6 +167,12 @@ def origin_of(files: Sequence[Path]) -> dict[str, str]:
     return next(({"commit": commit} for folder in folders if (commit := hub.commit_of(folder))), {})
 
 
+def rows_digest(file: Path) -> str:
+    """The SHA-256 of a file as it is stored, or of rows in memory."""
+    rows = IN_MEMORY.get(str(file))
+    return file_digest(file, DataError) if rows is None else rows.digest
+
+
 def is_row_file(path: Path) -> bool:
     """Whether a file of a folder is one of its shards, by its name."""
     return path.name.endswith((*_SHARDS, *_TABLES))
@@ -172,10 +191,11 @@ def raw_rows(files: Sequence[Path], *, columns: Mapping[str, str] | None = None)
     columns, before, is_first = columns or {}, 0, True
     for file in files:
         last = 0
+        rows = IN_MEMORY.get(str(file))
         kind = "line" if file.name.endswith((".jsonl", ".jsonl.gz")) else "row"
         with reading(file, DataError):
             for last, row in _numbered(file):
-                place = f"{file}, {kind} {last}"
+                place = f"{file}, {kind} {last}" if rows is None else f"row {last} of {rows.what}"
                 if isinstance(row, ValueError):
                     yield RawRow(before + last, file, place, None, str(row))
                     continue
@@ -200,7 +220,10 @@ Numbered = Iterator[tuple[int, dict[str, Any] | ValueError]]
 
 
 def _numbered(file: Path) -> Numbered:
-    if file.suffix == ".parquet":
+    if (rows := IN_MEMORY.get(str(file))) is not None:
+        for number, row in enumerate(rows, start=1):
+            yield number, row if isinstance(row, dict) else ValueError(f"not a dict, but {short(row)}")
+    elif file.suffix == ".parquet":
         with pq.ParquetFile(file) as parquet:
             yield from _arrow_rows(parquet.schema_arrow, parquet.iter_batches(_BATCH))
     elif file.suffix == ".arrow":

@@ -18,6 +18,7 @@ from longrm.data.formats import (
     judge_prompt_from,
     recognize,
 )
+from longrm.data.memory import Data, MemoryRows, named
 from longrm.errors import DataError
 from longrm.reading import FieldError, cut, located, reading, short
 from longrm.types import Comparison, Demonstration, Outcome
@@ -97,16 +98,17 @@ def convert_row(raw: RawRow, convert: Callable[[FileRow, int], _Item], places: d
 
 @dataclass(slots=True, eq=False)
 class RowReader(Generic[_Row]):
-    """The rows of a file or folder, read again at every iteration and never in memory together.
+    """The rows of a file, a folder or an object, read again at every iteration.
 
     Attributes:
+        path: Where they are from; rows in memory are kept by it.
         format: A key of `FORMATS`, "demonstrations" or "judge_prompts".
         columns: longrm's names, each with the name of the column in the files; empty if none is renamed.
         convert: Makes a row, and notes the place of its id.
         skipped: The rows that the latest iteration has skipped so far.
     """
 
-    path: Path
+    path: Path | MemoryRows
     files: list[Path]
     format: str
     on_bad_row: OnBadRow
@@ -137,7 +139,7 @@ DemonstrationReader = RowReader[DemonstrationRow]
 
 
 def read(
-    path: str | Path,
+    data: Data,
     *,
     format: str | None = None,
     on_bad_row: OnBadRow = "stop",
@@ -146,11 +148,12 @@ def read(
     """Opens preference data in any of `FORMATS`.
 
     Args:
-        path: A `.jsonl`, `.jsonl.gz`, `.json`, `.csv`, `.csv.gz`, `.parquet` or `.arrow` file, a folder that `datasets`
-            saved to disk, a folder of shards, or the id of a data set on the Hub.
+        data: A `.jsonl`, `.jsonl.gz`, `.json`, `.csv`, `.csv.gz`, `.parquet` or `.arrow` file, a folder that `datasets`
+            saved to disk, a folder of shards, or the id of a data set on the Hub; or rows in memory: a
+            `datasets.Dataset`, a pandas `DataFrame` or a list of dicts.
         format: A key of `FORMATS`; recognized from the columns of the first row if not given.
         on_bad_row: "stop" raises at a row that cannot be read; "skip" counts it in `skipped`.
-        columns: longrm's names, each with the name of the column in the file, such as
+        columns: longrm's names, each with the name of the column in the data, such as
             `{"prompt": "question", "chosen": "good"}`; renamed before the format is recognized.
 
     Raises:
@@ -158,8 +161,8 @@ def read(
         DataError: There is nothing to read, the format is unknown, a column to be renamed is missing, or (while
             iterating, and for the first row at once) a row cannot be read.
     """
-    path, columns = Path(path), check_columns(columns or {})
-    files = find_files(path)
+    path, columns = named(data), check_columns(columns or {})
+    files = find_files(Path(str(path)))
     if format is not None and format not in FORMATS:
         raise DataError(f"there is no format '{format}'; known: {describe_formats()}")
     name = format or _recognize(path, files, on_bad_row, columns)
@@ -181,7 +184,7 @@ def read(
 
 
 def read_demonstrations(
-    path: str | Path,
+    data: Data,
     *,
     format: Literal["demonstrations", "judge_prompts"] = "demonstrations",
     on_bad_row: OnBadRow = "stop",
@@ -192,16 +195,18 @@ def read_demonstrations(
     Judge prompts have no completion; see `judging.judge_prompts`. Arguments and errors are those of `read`, but no row
     is read before the first iteration.
     """
-    path, columns = Path(path), check_columns(columns or {})
+    path, columns = named(data), check_columns(columns or {})
     make = demonstration_from if format == "demonstrations" else judge_prompt_from
 
     def convert(raw: RawRow, places: dict[str, str]) -> DemonstrationRow:
         return DemonstrationRow(raw.place, convert_row(raw, make, places))
 
-    return DemonstrationReader(path, find_files(path), format, on_bad_row, columns, convert)
+    return DemonstrationReader(path, find_files(Path(str(path))), format, on_bad_row, columns, convert)
 
 
-def _recognize(path: Path, files: list[Path], on_bad_row: str, columns: Mapping[str, str]) -> str:
+def _recognize(
+    path: Path | MemoryRows, files: list[Path], on_bad_row: str, columns: Mapping[str, str]
+) -> str:
     problem = f"{path}: no row in it"
     for raw in raw_rows(files, columns=columns):
         if raw.value is None:

@@ -23,6 +23,7 @@ from typing import Any, Literal
 import tokenizers
 
 from longrm.data.fields import why_no_gold
+from longrm.data.files import rows_digest
 from longrm.data.joining import Encoded, encode
 from longrm.data.readers import (
     ComparisonReader,
@@ -35,7 +36,7 @@ from longrm.data.readers import (
 )
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
-from longrm.reading import FieldError, file_digest, is_number, located, short
+from longrm.reading import FieldError, is_number, located, short
 from longrm.runs.progress import Progress, no_progress
 from longrm.types import Comparison, Demonstration, Response, message_text, text_of
 
@@ -143,7 +144,7 @@ def _in_parallel(
 
 def digest_of(rows: ComparisonReader | DemonstrationReader, tokenizer: Tokenizer) -> str:
     """A digest of the files and of everything else that the tokens depend on."""
-    files = [(file.name, file_digest(file, DataError)) for file in rows.files]
+    files = [(file.name, rows_digest(file)) for file in rows.files]
     parts = [
         *(tokenizers.__version__, files, rows.format, rows.on_bad_row, sorted(rows.columns.items())),
         *(tokenizer.backend.to_str(), tokenizer.chat_template, sorted(tokenizer.special_tokens.items())),

@@ -9,6 +9,7 @@ torch (2 s), which commands without a model do not need, and may choose a model'
 
 import json
 import logging
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -83,6 +84,15 @@ class Tokenizer:
             template = template["default"]
         special = {name: text for name, text in loaded.special_tokens_map.items() if isinstance(text, str)}
         return cls(backend, template, special, config)
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> Self:
+        """Converts a tokenizer of transformers, or loads one by name; it is what `load` reads of the saved one."""
+        if isinstance(tokenizer, str | Path):
+            return cls.load(tokenizer)
+        with tempfile.TemporaryDirectory() as folder:
+            tokenizer.save_pretrained(folder)
+            return cls.load(folder)
 
     @classmethod
     def from_backend(

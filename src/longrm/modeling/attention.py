@@ -39,10 +39,8 @@ from longrm.modeling.attention_varlen import (
 from longrm.modeling.folders import layer_kinds
 from longrm.modeling.sequence_parallel import SequenceGroup, over_heads, over_tokens, own_part
 from longrm.modeling.shapes import PackedLayout
+from longrm.modeling.shared_prefix import SHARED_PREFIX as SHARED_PREFIX
 from longrm.modeling.shared_prefix import LayerAttention, Packed, TransformersModel, hidden_states
-
-SHARED_PREFIX = "longrm_shared_prefix"
-"""The `attn_implementation` of packed sequences over shared prefixes."""
 
 LayerKeys = Float[Tensor, "G S D"]
 

@@ -5,6 +5,9 @@ random, weights without a place are dropped, a head of another shape is drawn an
 silence, so each is an error here. An architecture is checked on the meta device, before weights are read.
 """
 
+import copy
+import hashlib
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +20,13 @@ import torch
 from jaxtyping import Float
 from safetensors import safe_open
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    LlamaConfig,
+    PreTrainedModel,
+)
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.logging import disable_progress_bar
 
@@ -38,7 +47,7 @@ from longrm.modeling.folders import (
     tensor_shapes,
     weight_files,
 )
-from longrm.modeling.heads import MLPHead, draw_head
+from longrm.modeling.heads import MLPHead, draw_head, last_layer
 from longrm.modeling.shapes import HeadForm, ModelShape
 from longrm.modeling.shared_prefix import TransformersModel, scaled_logits
 from longrm.reading import reading
@@ -197,6 +206,55 @@ def generation_mode(language_model: LanguageModel) -> Iterator[LanguageModel]:
         yield language_model
     finally:
         model.train(training)
+
+
+def in_place(model: Any, tokenizer: Tokenizer, where: str, *, packed: bool = True) -> Scorer | LanguageModel:
+    """Wraps a caller's transformers model, or the one within PEFT's wrapper; nothing of it is copied or changed.
+
+    `hidden_states` gives it `longrm_shared_prefix` attention for the length of a call. `packed` as in
+    `load_language_model`.
+
+    Raises:
+        ModelError: As for `load_scorer` and `load_language_model`.
+    """
+    if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
+        raise ModelError(f"{where}: learned prompts (PEFT's prompt tuning) are not supported")
+    inner = model.get_base_model() if hasattr(model, "peft_config") else model
+    if not isinstance(inner, PreTrainedModel):
+        raise ModelError(f"{where} is not a transformers model")
+    head = getattr(inner, "score", None)
+    scores = head is not None
+    if scores or packed:
+        check_config(inner.config, where)
+    else:
+        check_decoder(inner.config, where)
+    config = copy.deepcopy(inner.config)
+    config._attn_implementation = SHARED_PREFIX if scores or packed else "sdpa"
+    with torch.device("meta"):
+        skeleton = type(inner)(config)
+    _check_modules(skeleton, where, packed=scores or packed, scores=scores)
+    head = last_layer(head) if scores else inner.get_output_embeddings()
+    if not isinstance(
+        getattr(head, "modules_to_save", head), nn.Linear | nn.ModuleDict
+    ):  # PEFT's copy, to be trained
+        raise ModelError(f"{where}: its head is {type(head).__name__}, not a linear layer")
+    if scores and len(head.weight) != 1:
+        labels = ", ".join(map(str, inner.config.id2label.values()))
+        raise ModelError(
+            f"{where}: its head has {len(head.weight)} labels ({labels}); save it, and load it by name with "
+            "model_args.label_weights"
+        )
+    _check_vocabulary(inner, tokenizer, where)
+    # Exact on every device, and changed by a training step: a run continues only with the same weights.
+    sums = {name: int(_bits(weight).sum(dtype=torch.int64)) for name, weight in inner.named_parameters()}
+    origin = {"weights": hashlib.sha256(json.dumps(sums).encode()).hexdigest()[:16]}
+    return (Scorer if scores else LanguageModel)(inner, tokenizer, origin)
+
+
+def _bits(weight: torch.Tensor) -> torch.Tensor:
+    """The bits of a tensor as whole numbers."""
+    flat = weight.detach().flatten()
+    return flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.itemsize])
 
 
 def new_scorer(shape: ModelShape, tokenizer: Tokenizer, *, seed: int, head: HeadForm | None = None) -> Scorer:
@@ -452,6 +510,14 @@ def _check_logits(model: Any, where: str) -> None:
 
 def _complete(model: TransformersModel, tokenizer: Tokenizer, parts: ModelFolders, where: str) -> None:
     """Checks that the tokenizer fits the model, and adds the adapter, if there is one."""
+    _check_vocabulary(model, tokenizer, where)
+    if parts.adapter:
+        from longrm.modeling.adapters import read_adapter  # late: PEFT takes two seconds to import
+
+        read_adapter(model, parts.adapter, where)
+
+
+def _check_vocabulary(model: TransformersModel, tokenizer: Tokenizer, where: str) -> None:
     rows = model.get_input_embeddings().num_embeddings
     # Tokens added beyond the vocabulary, such as one for padding, may never be used.
     ids = tokenizer.backend.get_vocab(with_added_tokens=False)
@@ -462,10 +528,6 @@ def _complete(model: TransformersModel, tokenizer: Tokenizer, parts: ModelFolder
             f"{where}: its tokenizer.json belongs to another model: {len(beyond):,} tokens, such as {token!r} "
             f"({number:,}), are outside its {rows:,} embeddings"
         )
-    if parts.adapter:
-        from longrm.modeling.adapters import read_adapter  # late: PEFT takes two seconds to import
-
-        read_adapter(model, parts.adapter, where)
 
 
 def _choose_padding(config: Any, tokenizer: Tokenizer) -> None:

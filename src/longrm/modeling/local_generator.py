@@ -8,6 +8,7 @@ logit, in bf16 often), a text may depend on the other requests of its batch, as 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Self
 
 import torch
@@ -25,7 +26,7 @@ from longrm.modeling.device_memory import autocast_body, cache_bytes, concerns_o
 from longrm.modeling.folders import unsupported
 from longrm.modeling.group_sampling import Continuation, GroupSampler, Sample, write_tokens
 from longrm.modeling.loading import LanguageModel, load_language_model
-from longrm.modeling.shared_prefix import check_embedded
+from longrm.modeling.shared_prefix import check_embedded, evaluation_mode, packed_attention_of
 from longrm.types import Message, Outcome
 
 _TOGETHER = 64
@@ -53,14 +54,16 @@ class LocalTextGenerator(TextGenerator):
         self._ends = end_tokens(language_model)
         self._sampler: GroupSampler | None = None
         if self._model._supports_attention_backend and not any(unsupported(self._model.config)):
-            self._model.set_attn_implementation(SHARED_PREFIX)
             self._sampler = GroupSampler(self._model, self._ends, fp32_head=False)
         self._room = 0  # tokens of a batch; unknown before the first one
 
     @classmethod
     def load(cls, model: str, *, dtype: str = "auto", device: str = "auto") -> Self:
         """Loads a folder or Hub id, as `load_language_model` does."""
-        return cls(load_language_model(model, dtype=dtype, device=device), model)
+        loaded = cls(load_language_model(model, dtype=dtype, device=device), model)
+        if loaded._sampler is not None:
+            loaded._model.set_attn_implementation(SHARED_PREFIX)
+        return loaded
 
     def tokens(self, messages: Sequence[Message]) -> int:
         """Returns the number of tokens of a prompt, including the assistant's header."""
@@ -90,14 +93,16 @@ class LocalTextGenerator(TextGenerator):
                 completions[index] = Completion(Outcome.TOO_LONG, detail=detail, prompt_tokens=len(ids))
             else:
                 prompts[index] = ids
-        for batch in self._batches(prompts, requests):
+        attention = nullcontext() if self._sampler is None else packed_attention_of(self._model)
+        with evaluation_mode(self._model), attention:
+            for batch in self._batches(prompts, requests):
 
-            def report(written: float, done: int = len(completions)) -> None:
-                self.on_progress((done + written) / len(requests))
+                def report(written: float, done: int = len(completions)) -> None:
+                    self.on_progress((done + written) / len(requests))
 
-            own = [requests[index] for index in batch]
-            answers = self._answers([prompts[index] for index in batch], own, report)
-            completions.update(zip(batch, answers, strict=True))
+                own = [requests[index] for index in batch]
+                answers = self._answers([prompts[index] for index in batch], own, report)
+                completions.update(zip(batch, answers, strict=True))
         return [completions[index] for index in range(len(requests))]
 
     def _batches(self, prompts: Mapping[int, list[int]], requests: Sequence[Request]) -> Iterator[list[int]]:

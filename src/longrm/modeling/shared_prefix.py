@@ -20,7 +20,8 @@ Heads compute in fp32 whatever the dtype of the model: in bf16, scores around 8 
 Shapes: S tokens of the packed sequence, C hidden size, N targets, R tokens of a branch.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -37,6 +38,9 @@ from longrm.modeling.device_memory import autocast_body
 from longrm.modeling.heads import MLPHead, last_layer
 from longrm.modeling.sequence_parallel import gather_parts, gather_rows, own_part, own_share, sequence_group
 from longrm.modeling.shapes import LOGITS_AT_ONCE, PackedLayout, TokenTree, TreeShape
+
+SHARED_PREFIX = "longrm_shared_prefix"
+"""The `attn_implementation` of packed sequences over shared prefixes."""
 
 TransformersModel = Any
 """A transformers model whose attention is `longrm_shared_prefix`; transformers has no static type for its heads."""
@@ -117,10 +121,37 @@ def hidden_states(model: TransformersModel, packed: Packed, only_ends: bool = Fa
         inputs = {name: own_share(ids, group) for name, ids in inputs.items()} | {"sequence": group}
     if packed.attention_for is not None:
         inputs["layer_attention"] = packed.attention_for(model)
-    with autocast_body(model):
+    with autocast_body(model), packed_attention_of(model):
         output = model.base_model(**inputs, use_cache=False, layout=packed.layout, only_ends=only_ends)
     states: Tensor = output.last_hidden_state[0]
     return states
+
+
+@contextmanager
+def packed_attention_of(model: TransformersModel) -> Iterator[None]:
+    """Gives a caller's model the attention of packed sequences within a block; longrm's own models have it always."""
+    before = model.config._attn_implementation
+    if before == SHARED_PREFIX:
+        yield
+        return
+    model.set_attn_implementation(SHARED_PREFIX)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+@contextmanager
+def evaluation_mode(model: TransformersModel) -> Iterator[None]:
+    """Puts a model, perhaps one in training, into evaluation mode within a block."""
+    training = model.training
+    if training:
+        model.eval()
+    try:
+        yield
+    finally:
+        if training:
+            model.train()
 
 
 def scores(model: TransformersModel, packed: Packed) -> Float[Tensor, " branches"]:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, assert_never
 
 from longrm import hub
 from longrm.clients import Completion
@@ -17,8 +17,16 @@ from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.settings import JudgeSettings, LoadRequest, ModelSettings
 from longrm.types import Comparison
 
+if TYPE_CHECKING:  # torch takes two seconds to import
+    from peft import PeftModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from longrm.modeling.local_generator import LocalTextGenerator
+
 _logger = logging.getLogger(__name__)
 
+Model: TypeAlias = "str | RewardModel | PreTrainedModel | PeftModel"
+"""A model's name as for `load`, a loaded model, or a transformers model, whose tokenizer is a further argument."""
 
 # The loaders import the implementations late: most of them need torch, bm25s or tokenizers, without which settings and
 # help start faster.
@@ -112,7 +120,6 @@ def _load_local(model: str, request: LoadRequest) -> RewardModel:
             return DiscriminativeRewardModel.load(model, settings)
         case "generative":
             from longrm.modeling.local_generator import LocalTextGenerator
-            from longrm.reward_models.generative import GenerativeRewardModel
 
             _logger.info(
                 "%s is a language model: it writes verdicts of up to %s tokens each (judge.max_tokens), which is slow; "
@@ -120,11 +127,51 @@ def _load_local(model: str, request: LoadRequest) -> RewardModel:
                 *(model, f"{judge.max_tokens:,}", model, model),
             )
             writer = LocalTextGenerator.load(model, dtype=settings.dtype, device=settings.device)
-            loaded = GenerativeRewardModel(writer, judge, settings, tokenizer=writer.tokenizer)
-            loaded.provenance = {**writer.provenance, **loaded.provenance}
-            return loaded
+            return _judge_that_writes(writer, request)
         case unknown:
             assert_never(unknown)
+
+
+def _judge_that_writes(writer: "LocalTextGenerator", request: LoadRequest) -> RewardModel:
+    from longrm.reward_models.generative import GenerativeRewardModel
+
+    loaded = GenerativeRewardModel(writer, request.judge, request.model_args, tokenizer=writer.tokenizer)
+    loaded.provenance = {**writer.provenance, **loaded.provenance}
+    return loaded
+
+
+def name_in_memory(model: "PreTrainedModel | PeftModel", kind: str | None = None) -> str:
+    """The name of a transformers model; no folder and no Hub id is named so."""
+    config = getattr(model, "config", None)
+    place = getattr(config, "_name_or_path", "") or type(model).__name__
+    return f"{f'{kind}:' if kind else ''}{place} (in memory)"
+
+
+def _load_in_place(
+    model: "PreTrainedModel | PeftModel", tokenizer: object, kind: str | None, request: LoadRequest
+) -> RewardModel:
+    from longrm.data.tokenizing import Tokenizer
+    from longrm.modeling.loading import Scorer, in_place
+    from longrm.modeling.local_generator import LocalTextGenerator
+    from longrm.reward_models.packed import (
+        DiscriminativeRewardModel,
+        LikelihoodRewardModel,
+        TokenRewardModel,
+    )
+
+    name, judge, settings = name_in_memory(model, kind), request.judge, request.model_args
+    if tokenizer is None:
+        raise ConfigError(f"{name}: a model in memory needs its tokenizer: longrm.load(model, tokenizer)")
+    loaded = in_place(model, Tokenizer.of(tokenizer), name, packed=kind is not None)
+    if isinstance(loaded, Scorer):
+        if kind is not None:
+            raise ConfigError(f"{name} has a scalar head; kind is of a causal language model")
+        return DiscriminativeRewardModel(loaded, name, settings)
+    if kind == "likelihood":
+        return LikelihoodRewardModel(loaded, name, settings)
+    if kind == "tokens":
+        return TokenRewardModel(loaded, name, judge, settings)
+    return _judge_that_writes(LocalTextGenerator(loaded, name), request)
 
 
 Rename = Callable[[str], str]
@@ -169,18 +216,24 @@ KINDS: dict[str, RewardModelKind] = {
 
 
 def load(
-    model: str,
+    model: "str | PreTrainedModel | PeftModel",
+    tokenizer: "PreTrainedTokenizerBase | str | None" = None,
     *,
+    kind: Literal["likelihood", "tokens"] | None = None,
     model_args: ModelSettings | Mapping[str, Any] | None = None,
     judge: JudgeSettings | Mapping[str, Any] | None = None,
     remote: Remote | Mapping[str, Any] | None = None,
     gold: Iterable[Comparison] = (),
     on_usage: Callable[[Completion], None] | None = None,
 ) -> RewardModel:
-    """Loads a reward model by its name.
+    """Loads a reward model by its name, or takes a transformers model that is in memory.
+
+    A model in memory is used in place, with its weights of every call: nothing is copied, and between calls it has its
+    own attention and mode (training or evaluation), so that it can be trained in turn. Its name ends in "(in memory)".
 
     Args:
-        model: One of:
+        model: A transformers model, also within PEFT's wrapper: a sequence classifier with one label, or a causal
+            language model. Or a name, one of:
 
             - a folder (of a model, or of a training run) or Hub id of a one-label sequence classifier (a scalar reward
               model) or of a causal language model (a generative reward model);
@@ -195,6 +248,9 @@ def load(
             - `compress:MODEL`, another model that sees only the most relevant chunks of the context;
             - `ensemble:mean-rank:MODEL+MODEL` or `ensemble:votes:MODEL+MODEL`, several models together;
             - `simulated:RATE`, a judge that knows the gold order and errs at the given rate.
+        tokenizer: The tokenizer of a model in memory, or its folder or Hub id.
+        kind: How a causal language model in memory judges; by default it writes verdicts, and "likelihood" and "tokens"
+            are as before a name.
         model_args: How the model is loaded and what it reads, such as {"device": "cuda:1", "cut": "middle"}.
         judge: How a language model is asked, such as {"format": "pointwise"}.
         remote: How requests are sent to an endpoint.
@@ -214,19 +270,21 @@ def load(
         gold,
         on_usage,
     )
-    settings, judge, local = request.model_args, request.judge, local_models(model)
-    if (settings.device, settings.dtype) != ("auto", "auto") and not local:
-        raise ConfigError(
-            f"{model} does not run on this machine, so --device and --dtype (model_args.device, model_args.dtype) do "
-            "not apply"
-        )
-    # A member of an ensemble may have several labels where others have none.
-    if settings.label_weights and not any(kind_of(name) == "discriminative" for name in local):
-        raise ConfigError(
-            f"--weights (model_args.label_weights) requires a model with more than one label, which {model} is not"
-        )
-    with importing(f"the model {model}"):
-        loaded = _load(model, request)
+    settings, judge = request.model_args, request.judge
+    if isinstance(model, str):
+        if tokenizer is not None or kind is not None:
+            raise ConfigError(f"{model}: tokenizer and kind are only supported with a model in memory")
+        loaded = _load_by_name(model, request)
+    else:
+        if (settings.device, settings.dtype) != ("auto", "auto"):
+            raise ConfigError(
+                "model_args.device and dtype are not supported with a model in memory: use model.to()"
+            )
+        if settings.label_weights:
+            raise ConfigError(
+                "model_args.label_weights is not supported with a model in memory; load it by name"
+            )
+        loaded = _load_in_place(model, tokenizer, kind, request)
     if judge.solve and not loaded.solves:
         raise ConfigError(f"judge.solve requires a generative reward model, which {loaded.name} is not")
     if judge.rubrics is not None:
@@ -238,6 +296,22 @@ def load(
 
         loaded = GroupRewardModel(loaded, judge.group)
     return loaded
+
+
+def _load_by_name(model: str, request: LoadRequest) -> RewardModel:
+    settings, local = request.model_args, local_models(model)
+    if (settings.device, settings.dtype) != ("auto", "auto") and not local:
+        raise ConfigError(
+            f"{model} does not run on this machine, so --device and --dtype (model_args.device, model_args.dtype) do "
+            "not apply"
+        )
+    # A member of an ensemble may have several labels where others have none.
+    if settings.label_weights and not any(kind_of(name) == "discriminative" for name in local):
+        raise ConfigError(
+            f"--weights (model_args.label_weights) requires a model with more than one label, which {model} is not"
+        )
+    with importing(f"the model {model}"):
+        return _load(model, request)
 
 
 def _load(model: str, request: LoadRequest) -> RewardModel:

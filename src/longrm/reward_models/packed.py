@@ -36,6 +36,7 @@ from longrm.modeling.shared_prefix import (
     Packed,
     TransformersModel,
     check_embedded,
+    evaluation_mode,
     next_logprobs,
     pack,
     response_logprobs,
@@ -198,7 +199,8 @@ class PackedRewardModel(RewardModel):
 
     def read(self, opened: Sequence[OpenedQuery]) -> list[Judgment]:
         """Judges queries that `open` has opened."""
-        all_branches = iter(self._rows([item for one in opened for item in one.items]))
+        with evaluation_mode(self._model):
+            all_branches = iter(self._rows([item for one in opened for item in one.items]))
         judgments = []
         for one in opened:
             branches = [next(all_branches) for item in one.items for _ in item.responses]
@@ -226,8 +228,6 @@ class PackedRewardModel(RewardModel):
 
     def _rows(self, items: Sequence[Encoded]) -> list[_Branch]:
         """Reads all items in as few forward passes as their sizes allow; one result for each branch."""
-        if self._model.training:  # a model that is evaluated during its training
-            self._model.eval()
         rows: list[_Branch] = []
         rest = iter(items)
         branches = sum(len(item.responses) for item in items)

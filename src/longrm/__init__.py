@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from longrm.modeling.sharing import share_prefixes, shared_tokens, unshare
     from longrm.reward_models import RewardModel, load, reward_function
     from longrm.reward_models.verdict_rewards import verdict_reward
+    from longrm.scoring.scored_file import score
 
 __all__ = [
     "RewardModel",
@@ -30,6 +31,7 @@ __all__ = [
     "probe",
     "read_run",
     "reward_function",
+    "score",
     "share_prefixes",
     "shared_tokens",
     "unshare",
@@ -47,6 +49,7 @@ _NAMES = {
     "probe": "longrm.evaluation.probe",
     "read_run": "longrm.evaluation.read_run",
     "reward_function": "longrm.reward_models",
+    "score": "longrm.scoring.scored_file",
     "share_prefixes": "longrm.modeling.sharing",
     "shared_tokens": "longrm.modeling.sharing",
     "unshare": "longrm.modeling.sharing",

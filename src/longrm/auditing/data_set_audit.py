@@ -19,6 +19,7 @@ from longrm.benchmarks import BenchmarkName
 from longrm.benchmarks.benchmark import AuditFinding, FindingCounter, bucket, measure_with
 from longrm.column_names import ColumnNames
 from longrm.config import Config
+from longrm.data.memory import Data, named
 from longrm.errors import DataError
 from longrm.evaluation.estimates import ratio
 from longrm.evaluation.table import Bootstrap
@@ -201,13 +202,14 @@ class DataSetAudit:
 
 
 def audit(
-    path: str | Path, settings: AuditSettings | None = None, *, progress: Progress = no_progress
+    data: Data, settings: AuditSettings | None = None, *, progress: Progress = no_progress
 ) -> DataSetAudit:
     """Audits a data set: counts, lengths, biases, duplicates, leakage and unreadable rows.
 
     Args:
-        path: A file or folder of comparisons, judgments, demonstrations or documents, L-Eval's folder, a run folder of
-            `longrm synthesize`, or a benchmark's name with its path, such as `long-rewardbench:PATH`.
+        data: A file or folder of comparisons, judgments, demonstrations or documents, L-Eval's folder, a run folder of
+            `longrm synthesize`, or a benchmark's name with its path, such as `long-rewardbench:PATH`; or rows in
+            memory, as for `longrm.data.read`.
         settings: Thresholds, tokenizers, and the benchmarks to compare with.
         progress: Called with the number of rows so far.
 
@@ -217,6 +219,8 @@ def audit(
         ModelError: There is no such tokenizer.
     """
     settings = settings or AuditSettings()
+    kept = data if isinstance(data, str) else named(data)  # until the audit is done
+    path = kept if isinstance(kept, Path) else str(kept)
     rows = AuditedRows(path, settings.format, settings.columns)
     # Rows about one context usually follow each other: the cache spares counting its tokens again.
     counters = {

@@ -33,6 +33,7 @@ from longrm.data.fields import (
 )
 from longrm.data.files import find_files, is_row_file, origin_of, raw_rows
 from longrm.data.readers import convert_row
+from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.reading import FieldError, located, short
 from longrm.types import Comparison, Criterion, Response, text_of
@@ -77,10 +78,10 @@ class BenchmarkSource(Config):
 
 
 class OwnTokenizer(NamedTuple):
-    """The tokenizer of the model that will judge: the model's name, and where its tokenizer is loaded from."""
+    """The tokenizer of the model that will judge: the model's name, and the tokenizer or where it is loaded from."""
 
     name: str
-    place: str
+    place: str | Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,9 @@ def probe_parts(probe: Probe, limit: int | None = None) -> list[ProbePart]:
     ]
 
 
-def comparisons(probe: Probe, tokenizer: str | None = None, limit: int | None = None) -> Iterator[Comparison]:
+def comparisons(
+    probe: Probe, tokenizer: str | Tokenizer | None = None, limit: int | None = None
+) -> Iterator[Comparison]:
     """Generates the comparisons of every part, or a stratified sample of at most `limit` of them.
 
     `tokenizer` measures lengths in place of the probe's own. A wrong world, length or depth is a `ConfigError` before

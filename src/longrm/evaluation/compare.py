@@ -176,12 +176,12 @@ class RunComparison:
         return f"<{'; '.join(one.headline for one in self.each)}>"
 
 
-def compare(*runs: str | Path, metric: str | None = None) -> RunComparison:
+def compare(*runs: Run | str | Path, metric: str | None = None) -> RunComparison:
     """Compares finished evaluations on the comparisons that they share, by the text of prompt and responses.
 
     Args:
-        runs: Two or more run folders. Every other one is compared with the first; p values are not adjusted for their
-            number.
+        runs: Two or more evaluations, or their folders. Every other one is compared with the first; p values are not
+            adjusted for their number.
         metric: A metric that is a mean over comparisons; by default main accuracy: pair accuracy, or top-1 if some
             comparison has more than two responses.
 

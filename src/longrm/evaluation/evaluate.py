@@ -2,23 +2,28 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from longrm import benchmarks, reward_models
 from longrm.benchmarks import BenchmarkName, BenchmarkSource, LoadedBenchmark, OwnTokenizer, Probe
 from longrm.clients.remote_settings import ModelName, Remote, refuse_server, servers_of
 from longrm.config import Config
+from longrm.data.memory import Data, named
 from longrm.errors import ConfigError, DataError
 from longrm.evaluation.judge import LOGS, ShardName, finish, judge_comparisons
-from longrm.evaluation.read_run import Run
+from longrm.evaluation.read_run import Run, run_folder
 from longrm.evaluation.rules import RULES
 from longrm.evaluation.summary_schema import EvaluationSummary, load_summary
 from longrm.evaluation.trials import JudgingSettings
-from longrm.reward_models import JudgeSettings, ModelSettings, RewardModel
+from longrm.reading import short_name
+from longrm.reward_models import JudgeSettings, Model, ModelSettings, RewardModel, loaded, name_of
 from longrm.runs.folder import CACHE, RunFolder, claimed_once
-from longrm.runs.progress import Progress, no_progress
+from longrm.runs.progress import Progress, no_progress, progress_bars
 from longrm.runs.resumable import ResumableRun, Shard
 from longrm.runs.workers import WorkerGroup
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 class JudgedBenchmark(Config):
@@ -62,34 +67,33 @@ class Evaluation(JudgedBenchmark):
 
 
 def evaluate(
-    model: str | RewardModel,
-    bench: str | Path,
-    out: str | Path,
-    settings: Mapping[str, Any] | None = None,
+    model: Model,
+    data: Data,
+    out: str | Path | None = None,
+    settings: Mapping[str, object] | None = None,
+    *,
+    tokenizer: "PreTrainedTokenizerBase | str | None" = None,
 ) -> Run:
-    """Evaluates a reward model on a benchmark into a run folder, or continues the run there; returns the run.
+    """Evaluates a reward model on comparisons into a run folder, or continues the run there; returns the run.
 
     Args:
-        model: A name as for `longrm evaluate --model`, or a loaded model.
-        bench: The path of your own comparisons, such as `pairs.jsonl`; `probe`; or NAME:PATH, as in
-            `judgebench:FOLDER`. A path that begins with the name of a benchmark needs `file:`.
-        out: The run folder.
+        model: A name as for `longrm evaluate --model`, a loaded model, or a transformers model.
+        data: Your own comparisons: a path, a `datasets.Dataset`, a `DataFrame` or a list of dicts. Or a benchmark:
+            `probe`, or NAME:PATH, as in `judgebench:FOLDER`. A path that begins with the name of one needs `file:`.
+        out: The run folder; by default one that exists as long as the run that is returned.
         settings: Settings of `longrm evaluate` by dotted key, such as {"judging.votes": 5}.
+        tokenizer: Of a transformers model; see `longrm.load`.
 
     Raises:
         LongRMError: With the message that `longrm evaluate` prints.
     """
-    loaded = None if isinstance(model, str) else model
-    run_evaluation(
-        resolve_evaluation(model, {"bench": str(bench), **(settings or {})}), Path(out), model=loaded
-    )
-    return Run(out)
-
-
-def resolve_evaluation(model: str | RewardModel, settings: Mapping[str, Any]) -> Evaluation:
-    """The settings of an evaluation from dotted keys; a loaded model is recorded by its name."""
-    name = model if isinstance(model, str) else model.name
-    return Evaluation.resolve(overrides={"model": name, **settings})
+    rows = data if isinstance(data, str) else named(data)  # kept until the run is done
+    resolved = Evaluation.resolve(overrides={"model": name_of(model), "bench": str(rows), **(settings or {})})
+    judge = loaded(model, tokenizer, resolved.model_args, resolved.judge)
+    folder, kept = run_folder(out)
+    with progress_bars() as progress:
+        run_evaluation(resolved, folder, model=judge, progress=progress)
+    return Run(folder, None if kept is None else short_name(name_of(model)), kept=kept)
 
 
 def run_evaluation(
@@ -116,7 +120,7 @@ def run_evaluation(
         raise ConfigError("an evaluation needs either --model or --recorded")
     if workers.count > 1:
         refuse_server(settings.model, "torchrun")
-    bench = bench or load_benchmark(settings)
+    bench = bench or load_benchmark(settings, model)
     assert not bench.rule or bench.rule in RULES, f"no scoring rule {bench.rule!r}"
     shard = Shard.parse(settings.shard) if settings.shard is not None else None
     if model is None and settings.recorded is not None:
@@ -139,8 +143,10 @@ def run_evaluation(
         return summary
 
 
-def load_benchmark(settings: JudgedBenchmark) -> LoadedBenchmark:
+def load_benchmark(settings: JudgedBenchmark, model: RewardModel | None = None) -> LoadedBenchmark:
     """The benchmark of an evaluation; a probe measures lengths in tokens of its model by default.
+
+    `model` is the reward model, if the caller has it in memory, here and below.
 
     Raises:
         ConfigError: A probe has lengths that leave its model no room for a response.
@@ -150,7 +156,7 @@ def load_benchmark(settings: JudgedBenchmark) -> LoadedBenchmark:
     # With a cut context, or chunks of it, the model reads less than the probe's length.
     shortened = settings.model_args.cut != "refuse" or "compress:" in name
     if models and not shortened and probe.tokenizer in (None, *models):
-        window = tokens_read(settings)
+        window = tokens_read(settings, model)
         lengths = sorted({length for cell in probe.cells for length in cell.lengths})
         too_long = [f"{length:,}" for length in lengths if window is not None and length >= window]
         if too_long:
@@ -162,12 +168,14 @@ def load_benchmark(settings: JudgedBenchmark) -> LoadedBenchmark:
         settings.bench,
         source=settings.source,
         probe=probe,
-        own=lambda: own_tokenizer(settings.model, settings.remote),
+        own=lambda: own_tokenizer(settings.model, settings.remote, model),
     )
 
 
-def tokens_read(settings: JudgedBenchmark) -> int | None:
+def tokens_read(settings: JudgedBenchmark, model: RewardModel | None = None) -> int | None:
     """The context window of the local models, by their configs and `model_args.max_length`; None if unknown."""
+    if model is not None:
+        return model.limit
     from longrm.modeling.folders import positions_of
 
     names = reward_models.local_models(settings.model or "")
@@ -175,12 +183,14 @@ def tokens_read(settings: JudgedBenchmark) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def own_tokenizer(model: str | None, remote: Remote) -> OwnTokenizer | None:
+def own_tokenizer(model: str | None, remote: Remote, judge: RewardModel | None = None) -> OwnTokenizer | None:
     """The tokenizer of a reward model (of the first one in an ensemble); None if there is none, or it is unknown.
 
     For a model behind HTTP it is `remote.tokenizer`.
     """
     names = reward_models.local_models(model) if model is not None else []
+    if names and judge is not None and judge.tokenizer is not None:
+        return OwnTokenizer(names[0], judge.tokenizer)
     if names:
         from longrm.modeling.folders import find_model_folders
 

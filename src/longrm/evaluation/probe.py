@@ -4,20 +4,24 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
 from longrm.benchmarks import ProbeCell
 from longrm.benchmarks.probe import ProbePart, without_tokenizer
+from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
-from longrm.evaluation.evaluate import Evaluation, evaluate, own_tokenizer, resolve_evaluation, tokens_read
+from longrm.evaluation.evaluate import Evaluation, evaluate, own_tokenizer, tokens_read
 from longrm.evaluation.read_run import Run
-from longrm.reward_models import RewardModel
+from longrm.reward_models import Model, RewardModel, loaded, name_of
 from longrm.runs.progress import Progress
 from longrm.runs.resumable import Shard
 from longrm.worlds.prose.prose_world import reads_prose
 from longrm.worlds.words_tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Part = TypeVar("Part")
 
@@ -45,34 +49,44 @@ _ROOM = 512  # tokens for chat template, judging prompt and responses
 
 
 def probe(
-    model: str | RewardModel,
-    out: str | Path,
+    model: Model,
+    out: str | Path | None = None,
     *,
+    tokenizer: "PreTrainedTokenizerBase | str | None" = None,
     lengths: Sequence[int] | None = None,
     depths: Sequence[float] | None = None,
     tasks: Sequence[str] | None = None,
     n: int = COMPARISONS,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
 ) -> Run:
     """Evaluates a model on generated contexts whose answers are known, as `longrm probe` does.
 
     Args:
         model: As for `evaluate`.
-        out: The run folder.
+        out: The run folder, as for `evaluate`.
+        tokenizer: Of a transformers model; see `longrm.load`.
         lengths: Context lengths in tokens of the model; by default powers of two up to the model's limit.
         depths: Positions of the evidence, from 0 (start) to 1 (end); by default uniform.
         tasks: Names of worlds; by default those that fit the model's tokenizer.
         n: Comparisons per length, depth and task.
         settings: Further settings of `longrm evaluate` by dotted key.
     """
-    given = {"bench": "probe", **(settings or {})}
+    given = {"model": name_of(model), "bench": "probe", **(settings or {})}
+    resolved = Evaluation.resolve(overrides=given)
+    judge = loaded(model, tokenizer, resolved.model_args, resolved.judge)
     grid = [None if values is None else ",".join(map(str, values)) for values in (lengths, depths, tasks)]
-    cells = probe_cells(resolve_evaluation(model, given), grid[0], grid[1], grid[2], n)
-    return evaluate(model, "probe", out, {**given, "probe.cells": [cell.model_dump() for cell in cells]})
+    cells = probe_cells(resolved, grid[0], grid[1], grid[2], n, judge)
+    given["probe.cells"] = [cell.model_dump() for cell in cells]
+    return evaluate(judge or model, "probe", out, given)
 
 
 def probe_cells(
-    settings: Evaluation, lengths: str | None, depths: str | None, tasks: str | None, n: int
+    settings: Evaluation,
+    lengths: str | None,
+    depths: str | None,
+    tasks: str | None,
+    n: int,
+    judge: RewardModel | None = None,
 ) -> tuple[ProbeCell, ...]:
     """The grid of a probe: one cell, or two if long contexts have more questions each than short ones.
 
@@ -82,12 +96,13 @@ def probe_cells(
         depths: Such as "0,0.5,1" or "uniform"; by default "uniform".
         tasks: Names of worlds; by default those that fit the model's tokenizer.
         n: Comparisons per length, depth and task.
+        judge: The reward model, if the caller has it in memory.
     """
-    worlds = _listed(tasks, "--tasks", str) if tasks is not None else _tasks(settings)
+    worlds = _listed(tasks, "--tasks", str) if tasks is not None else _tasks(settings, judge)
     if lengths is not None:
         sizes = tuple(sorted(_listed(lengths, "--lengths", _length)))
     else:
-        sizes = default_lengths(settings, worlds)
+        sizes = default_lengths(settings, worlds, judge)
     places = _listed(depths, "--depths", _depth) if depths is not None else ("uniform",)
     return tuple(
         ProbeCell(lengths=tuple(group), depths=places, worlds=worlds, groups=groups, per_group=per_group)
@@ -106,9 +121,11 @@ def contexts_of(n: int, length: int) -> tuple[int, int]:
     return n // best, best
 
 
-def default_lengths(settings: Evaluation, worlds: Sequence[str]) -> tuple[int, ...]:
+def default_lengths(
+    settings: Evaluation, worlds: Sequence[str], judge: RewardModel | None = None
+) -> tuple[int, ...]:
     """Powers of two up to the model's context window, less `_ROOM` and what a judge writes (`judge.max_tokens`)."""
-    window = tokens_read(settings)
+    window = tokens_read(settings, judge)
     if window is None:
         raise ConfigError(
             f"the context window of {settings.model} is unknown: give --lengths, such as 1k,4k,16k, or "
@@ -126,10 +143,10 @@ def default_lengths(settings: Evaluation, worlds: Sequence[str]) -> tuple[int, .
     return tuple(first << k for k in range((longest // first).bit_length()))
 
 
-def _tasks(settings: Evaluation) -> tuple[str, ...]:
+def _tasks(settings: Evaluation, judge: RewardModel | None) -> tuple[str, ...]:
     """Prose if the tokenizer knows it, or is unknown."""
-    name = settings.probe.tokenizer
-    if name is None and (own := own_tokenizer(settings.model, settings.remote)):
+    name: str | Tokenizer | None = settings.probe.tokenizer
+    if name is None and (own := own_tokenizer(settings.model, settings.remote, judge)):
         name = own.place
     return PROSE_TASKS if name is None or reads_prose(load_tokenizer(name)) else WORDS_TASKS
 

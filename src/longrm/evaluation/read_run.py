@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import asdict
 from functools import cached_property
 from html import escape
@@ -16,6 +17,7 @@ from longrm.runs.folder import CONFIG, SUMMARY, read_manifest
 from longrm.runs.judgments import Judgments
 from longrm.runs.logs import EXAMPLES, Log
 from longrm.runs.records import ExampleRecord
+from longrm.runs.scratch import TemporaryFolder
 
 if TYPE_CHECKING:  # pandas takes half a second to import
     import pandas as pd
@@ -34,6 +36,7 @@ class Run:
     Attributes:
         path: The folder.
         name: The folder's name, or a label given by the caller.
+        kept: What the folder needs, such as a temporary folder, which is removed with the run.
         manifest: Contents of `manifest.json`: kind, versions, commits of models and data.
 
     Raises:
@@ -41,12 +44,13 @@ class Run:
             `summary`: the run is not finished) or damaged.
     """
 
-    def __init__(self, path: str | Path, name: str | None = None) -> None:
+    def __init__(self, path: str | Path, name: str | None = None, *, kept: object = None) -> None:
         self.path = Path(path)
         if self.path.is_file():
             raise RunError(f"{self.path} is a file; pass the folder of a run")
         self.manifest: dict[str, Any] = read_manifest(self.path)
         self.name = str(self.path.resolve().name) if name is None else name
+        self.kept = kept
 
     @property
     def kind(self) -> str:
@@ -140,20 +144,29 @@ class Run:
         return f"{title}{pd.DataFrame(rows).to_html(index=False, float_format='{:.3f}'.format, na_rep='')}"
 
 
-def open_runs(paths: Sequence[str | Path]) -> list[Run]:
+def run_folder(out: str | Path | None) -> tuple[Path, TemporaryFolder | None]:
+    """The folder of a run; without `out` a temporary one, with the object that must be kept as long as it is used."""
+    if out is not None:
+        return Path(out), None
+    kept = TemporaryFolder()
+    return kept.path, kept
+
+
+def open_runs(runs: Sequence[Run | str | Path]) -> list[Run]:
     """Opens several runs, each named by its folder, or by its path as given where folders have the same name."""
-    names = [Path(path).resolve().name for path in paths]
-    return [
-        Run(path, name if names.count(name) == 1 else str(path))
-        for path, name in zip(paths, names, strict=True)
-    ]
+    opened = [copy(run) if isinstance(run, Run) else Run(run) for run in runs]
+    names = [run.name for run in opened]
+    for given, run in zip(runs, opened, strict=True):
+        if names.count(run.name) > 1:
+            run.name = str(given.path if isinstance(given, Run) else given)
+    return opened
 
 
-def read_run(path: str | Path) -> "pd.DataFrame":
+def read_run(run: Run | str | Path) -> "pd.DataFrame":
     """Every comparison of a finished evaluation as one row of a data frame.
 
     Args:
-        path: The folder of an evaluation.
+        run: An evaluation, or its folder.
 
     Returns:
         The columns that docs/runs.md describes, as `pandas.read_parquet` reads them from `items.parquet`. Without that
@@ -162,4 +175,4 @@ def read_run(path: str | Path) -> "pd.DataFrame":
     Raises:
         RunError: The folder is not a finished evaluation, or is damaged.
     """
-    return Run(path).items
+    return (run if isinstance(run, Run) else Run(run)).items

@@ -147,6 +147,29 @@ def name_in_memory(model: "PreTrainedModel | PeftModel", kind: str | None = None
     return f"{f'{kind}:' if kind else ''}{place} (in memory)"
 
 
+def name_of(model: Model) -> str:
+    """The name of a model of any form."""
+    if isinstance(model, str | RewardModel):
+        return model if isinstance(model, str) else model.name
+    return name_in_memory(model)
+
+
+def loaded(
+    model: Model,
+    tokenizer: "PreTrainedTokenizerBase | str | None",
+    model_args: ModelSettings,
+    judge: JudgeSettings,
+) -> RewardModel | None:
+    """The reward model of an object, which the settings load if it is a transformers model; None for a name."""
+    if isinstance(model, str | RewardModel):
+        if tokenizer is not None:
+            raise ConfigError(
+                f"{name_of(model)}: tokenizer is only supported with a transformers model in memory"
+            )
+        return None if isinstance(model, str) else model
+    return load(model, tokenizer, model_args=model_args, judge=judge)
+
+
 def _load_in_place(
     model: "PreTrainedModel | PeftModel", tokenizer: object, kind: str | None, request: LoadRequest
 ) -> RewardModel:

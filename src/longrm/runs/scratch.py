@@ -13,6 +13,8 @@ import re
 import secrets
 import shutil
 import stat
+import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +22,14 @@ from typing import IO
 
 TRASH = ".longrm-trash"
 _SCRATCH_NAME = re.compile(r"\..+\.[0-9a-f]{8}\.part", re.DOTALL)
+
+
+class TemporaryFolder:
+    """A folder that is removed with this object, or when the process ends."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="longrm-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 @contextmanager

@@ -2,13 +2,14 @@
 
 import logging
 import os
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -18,17 +19,22 @@ from longrm.column_names import ColumnNames
 from longrm.config import OPERATIONAL, Config, IdentifiedBy
 from longrm.data import ComparisonReader, ComparisonRow, check_writable, read, write_rows
 from longrm.data.files import raw_rows
+from longrm.data.memory import Data, named
 from longrm.data.readers import SCORES, ScoredRow, written_columns
 from longrm.errors import ConfigError, DataError
 from longrm.reading import STDIN_COPY, short
-from longrm.reward_models import JudgeSettings, ModelSettings, RewardModel
+from longrm.reward_models import JudgeSettings, Model, ModelSettings, RewardModel, loaded, name_of
 from longrm.reward_models.trials import to_scores
 from longrm.runs.folder import CACHE, RunFolder, claimed_once
-from longrm.runs.progress import Progress, no_progress
+from longrm.runs.progress import Progress, no_progress, progress_bars
 from longrm.runs.resumable import ResumableRun, Written
 from longrm.runs.scratch import discard
 from longrm.runs.workers import WorkerGroup
 from longrm.types import Outcome, Query, query_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import PreTrainedTokenizerBase
 
 _log = logging.getLogger(__name__)
 SCORES_LOG = "scores.jsonl"
@@ -111,10 +117,55 @@ Select = Callable[[ScoredRow], dict[str, Any] | str]
 """Makes the row to write from a row with scores; a text is the reason to drop it."""
 
 
+def score(
+    model: Model,
+    data: Data,
+    out: str | Path | None = None,
+    settings: Mapping[str, object] | None = None,
+    *,
+    tokenizer: "PreTrainedTokenizerBase | str | None" = None,
+) -> "pd.DataFrame":
+    """Scores every response of a data set, as `longrm score` does.
+
+    Args:
+        model: A name as for `longrm score --model`, a loaded model, or a transformers model.
+        data: A path, or rows in memory, in any format that `longrm.data.read` knows.
+        out: The JSONL or Parquet file to write: the same rows, with the scores as further columns. By default none.
+        settings: Settings of `longrm score` by dotted key, such as {"judge.format": "pointwise"}.
+        tokenizer: Of a transformers model; see `longrm.load`.
+
+    Returns:
+        The new columns, a row for each row of the data that could be read, in its order: `scores` (a list with one per
+        response in the row's own order, higher is better; None unless answered), their outcomes and the model's name.
+
+    Raises:
+        LongRMError: With the message that `longrm score` prints.
+    """
+    import pandas as pd
+
+    rows = named(data)  # kept until the scores are written
+    resolved = ScoreSettings.resolve(
+        overrides={"model": name_of(model), "data": str(rows), **(settings or {})}
+    )
+    judge = loaded(model, tokenizer, resolved.model_args, resolved.judge)
+    found: dict[int, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory(prefix="longrm-") as folder, progress_bars() as progress:
+        target = Path(folder) / "scored.jsonl" if out is None else Path(out)
+
+        def note(row: ScoredRow) -> None:
+            names = [name for name in written_columns(row.column) if name in row.columns]
+            found[len(found)] = {name: row.columns[name] for name in names}
+
+        score_file(resolved, target, model=judge, on_row=note, progress=progress)
+    return pd.DataFrame.from_dict(found, orient="index")
+
+
 def score_file(
     settings: ScoreSettings,
     out: Path,
     *,
+    model: RewardModel | None = None,
+    on_row: Callable[[ScoredRow], None] = lambda row: None,
     select: Select | None = None,
     workers: WorkerGroup | None = None,
     progress: Progress = no_progress,
@@ -125,19 +176,22 @@ def score_file(
     or as several. The folder is kept if rows ended in errors; the same settings then try these again.
 
     `select` selects and changes the rows to write; by default all are written, also those without scores. Returns the
-    counts; None in a process that does not write the file.
+    counts; None in a process that does not write the file. `model` is the reward model, if the caller has it in memory;
+    `on_row` is called with every row and its scores.
     """
     workers = workers or WorkerGroup()
-    model = settings.model
-    if model is None:
+    if settings.model is None:
         raise ConfigError("model: required")
     if settings.engine and workers.count > 1:
         raise ConfigError("--engine ray does not support torchrun: it starts its own workers")
     if settings.engine or workers.count > 1:
-        refuse_server(model, "--engine ray" if settings.engine else "torchrun")
+        refuse_server(settings.model, "--engine ray" if settings.engine else "torchrun")
     check_out(out, settings.data)
     reading = settings.open_rows()
-    by, grouped = _model_name(model, settings.model_args, settings.judge), settings.judge.group != "listwise"
+    by, grouped = (
+        _model_name(settings.model, settings.model_args, settings.judge),
+        settings.judge.group != "listwise",
+    )
     input_columns = next(iter(reading)).source.keys()  # all rows of a file have the same
     if out.exists() and not settings.force:
         _check_overwritten(out, settings.column, by, input_columns)
@@ -161,7 +215,7 @@ def score_file(
         counts = RowCounts(reading.format)
         write_selected(
             out,
-            _scored_rows(reading, iter(run.read(SCORES_LOG)), column, by, grouped, counts),
+            _noted(_scored_rows(reading, iter(run.read(SCORES_LOG)), column, by, grouped, counts), on_row),
             select,
             counts,
         )
@@ -169,6 +223,12 @@ def score_file(
     if not counts.outcomes[Outcome.ERROR]:
         discard(partial)
     return counts
+
+
+def _noted(rows: Iterable[ScoredRow], on_row: Callable[[ScoredRow], None]) -> Iterator[ScoredRow]:
+    for row in rows:
+        on_row(row)
+        yield row
 
 
 def check_out(out: Path, data: str) -> None:
@@ -232,7 +292,7 @@ def batches(rows: Iterable[ComparisonRow]) -> Generator[ScoreBatch]:
         ]
 
 
-def score(batch: Sequence[NumberedQuery], model: RewardModel) -> list[ScoreRecord]:
+def score_batch(batch: Sequence[NumberedQuery], model: RewardModel) -> list[ScoreRecord]:
     """Scores every row, in several orders where the model sees the order."""
     numbers, queries = zip(*batch, strict=True)
     return [
@@ -242,7 +302,7 @@ def score(batch: Sequence[NumberedQuery], model: RewardModel) -> list[ScoreRecor
 
 
 def _scoring(
-    model_name: str,
+    model: RewardModel | None,
     settings: ScoreSettings,
     reading: ComparisonReader,
     done: Set[int],
@@ -251,22 +311,27 @@ def _scoring(
     run: ResumableRun,
 ) -> tuple[Generator[Sequence[Any]], Callable[[Sequence[Any]], Written]]:
     """The batches, and what scores one of them. Ray schedules batches itself, so its batches come as records."""
+    assert settings.model is not None, "score_file checks it"
     if settings.engine == "ray":
+        if model is not None:
+            raise ConfigError(
+                "--engine ray loads the model by name on every worker; it cannot take one in memory"
+            )
         from longrm.scoring.ray_engine import scored_by_ray
 
-        pinned = reward_models.pinned(model_name)
-        if pinned != model_name:
+        pinned = reward_models.pinned(settings.model)
+        if pinned != settings.model:
             folder.record(model={"commit": pinned.rpartition("@")[2]})
-        scored = scored_by_ray(pinned, settings, reading, done, batches, score, ScoreRecord)
+        scored = scored_by_ray(pinned, settings, reading, done, batches, score_batch, ScoreRecord)
         return scored, lambda records: {SCORES_LOG: records}
     remote = settings.remote.cached_in(folder.path / CACHE)  # a continued run does not pay twice
-    model = reward_models.load(
-        model_name, model_args=settings.model_args, judge=settings.judge, remote=remote
+    judge = model or reward_models.load(
+        settings.model, model_args=settings.model_args, judge=settings.judge, remote=remote
     )
     if workers.is_main_process:
-        folder.record(model=model.provenance)
-    model.on_progress = run.report
-    return batches(reading), lambda batch: {SCORES_LOG: score(batch, model)}
+        folder.record(model=judge.provenance)
+    judge.on_progress = run.report
+    return batches(reading), lambda batch: {SCORES_LOG: score_batch(batch, judge)}
 
 
 def _log_budget(group: str, reading: ComparisonReader, done: Set[int]) -> None:

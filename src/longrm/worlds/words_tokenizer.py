@@ -53,12 +53,16 @@ def approximate_tokenizer() -> Tokenizer:
     return Tokenizer.from_backend(backend)
 
 
-def load_tokenizer(name: str) -> Tokenizer:
+def load_tokenizer(name: str | Tokenizer) -> Tokenizer:
     """Returns `words`, `judge_words` (with verdicts), `approximate`, or a tokenizer from a file, folder or Hub id.
+
+    A tokenizer that is loaded is returned as it is.
 
     Raises:
         ModelError: There is no such tokenizer.
     """
+    if isinstance(name, Tokenizer):
+        return name
     if name in ("words", "judge_words"):
         return words_tokenizer(verdicts=name == "judge_words")
     if name == "approximate":

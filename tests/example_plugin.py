@@ -5,8 +5,8 @@ from longrm.benchmarks.benchmark import UNREADABLE, Unrateable, load_rows, ratea
 from longrm.data.fields import messages_of, name_of
 from longrm.evaluation.metrics import METRICS, EvaluationMetric
 from longrm.evaluation.rules import RULES, ScoringRule
-from longrm.report.sections import SECTIONS
-from longrm.report.tables import Cell, Row, Section, Table
+from longrm.reporting.sections import SECTIONS
+from longrm.reporting.tables import Cell, Row, Section, Table
 from longrm.reward_models.baselines import BASELINES, BaselineRule
 from longrm.serving import wire
 from longrm.serving.wire_formats import WIRE_FORMATS

@@ -15,7 +15,6 @@ from longrm.errors import ConfigError
 from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.evaluation.summary_schema import read_summary, summary_schema
 from longrm.plugins import load_plugins
-from longrm.report import build
 from longrm.reward_models.baselines import BASELINES
 from longrm.serving.app import build_app
 from longrm.serving.settings import ServeSettings
@@ -34,7 +33,7 @@ def evaluated(tmp_path):
         judging = {"resamples": 100, **dict(judging)}
         settings = {"model": model, "bench": bench, "judging": judging} | ({"probe": probe} if probe else {})
         run_evaluation(Evaluation.model_validate(settings), tmp_path / "run")
-        build([tmp_path / "run"], tmp_path / "report.html")
+        longrm.report([tmp_path / "run"], tmp_path / "report.html")
         return read_summary(tmp_path / "run"), (tmp_path / "report.html").read_text()
 
     return run

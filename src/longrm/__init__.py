@@ -8,7 +8,6 @@ if os.name != "posix":
 
 if TYPE_CHECKING:
     from longrm import data as data
-    from longrm import report as report
     from longrm import types as types
     from longrm.attribution.api import attribute
     from longrm.auditing import audit
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from longrm.evaluation.probe import probe
     from longrm.evaluation.read_run import read_run
     from longrm.modeling.sharing import share_prefixes, shared_tokens, unshare
+    from longrm.reporting import report
     from longrm.reward_models import RewardModel, load, reward_function
     from longrm.reward_models.verdict_rewards import verdict_reward
     from longrm.scoring.scored_file import score
@@ -30,6 +30,7 @@ __all__ = [
     "load",
     "probe",
     "read_run",
+    "report",
     "reward_function",
     "score",
     "share_prefixes",
@@ -48,6 +49,7 @@ _NAMES = {
     "load": "longrm.reward_models",
     "probe": "longrm.evaluation.probe",
     "read_run": "longrm.evaluation.read_run",
+    "report": "longrm.reporting",
     "reward_function": "longrm.reward_models",
     "score": "longrm.scoring.scored_file",
     "share_prefixes": "longrm.modeling.sharing",
@@ -56,7 +58,7 @@ _NAMES = {
     "verdict_reward": "longrm.reward_models.verdict_rewards",
 }
 
-_MODULES = ("data", "report", "types")  # whose names are used as longrm.data.read
+_MODULES = ("data", "types")  # whose names are used as longrm.data.read
 
 
 def __getattr__(name: str) -> object:

@@ -26,7 +26,7 @@ import longrm
 from longrm.config import Config, to_toml
 from longrm.errors import require
 from longrm.evaluation.read_run import Run
-from longrm.report import ReportSettings, RunGroup, build
+from longrm.reporting import ReportSettings, RunGroup
 from longrm.runs.folder import SCHEMA_VERSION, RunFolder, write_file
 from longrm.runs.progress import Progress, no_progress
 from longrm.training.settings import TrainingSettings
@@ -320,7 +320,7 @@ def write_report(settings: DemoSettings, out: Path) -> None:
         meanings={stage.label: stage.meaning for stage in stages},
     )
     write_file(out / "report.toml", to_toml(report.to_dict()))
-    build([], out / "report.html", ReportSettings.read(out / "report.toml"))
+    longrm.report([], out / "report.html", ReportSettings.read(out / "report.toml"))
 
 
 def summarize(settings: DemoSettings, out: Path) -> dict[str, Any]:

@@ -38,7 +38,7 @@ WITHOUT_TORCH = [
     "longrm.evaluation.metrics",
     "longrm.judging",
     "longrm.modeling.folders",
-    "longrm.report",
+    "longrm.reporting",
     "longrm.reward_models.wrappers",
     "longrm.reward_models.generative",
     "longrm.reward_models.recorded",

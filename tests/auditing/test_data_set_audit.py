@@ -9,7 +9,7 @@ from longrm.auditing import AuditSettings, as_html, as_text, audit, duplicates
 from longrm.auditing.rendering import tables
 from longrm.data import write
 from longrm.errors import DataError
-from longrm.report.formatting import FEW
+from longrm.reporting.formatting import FEW
 from longrm.types import message_text
 from longrm.worlds import WorldPlan, generate
 from longrm.worlds.words_tokenizer import load_tokenizer

@@ -15,7 +15,7 @@ from longrm.evaluation.context_boundary import (
 )
 from longrm.evaluation.estimates import RESAMPLES
 from longrm.evaluation.table import scored_table
-from longrm.report.formatting import boundary_text
+from longrm.reporting.formatting import boundary_text
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
 

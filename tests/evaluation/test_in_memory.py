@@ -127,6 +127,10 @@ def test_runs_are_compared_and_read_as_they_are_returned(rows, tmp_path):
     assert found.first.name == "baseline:longest"
     assert found.overall == longrm.compare(one.path, other.path).overall
     pd.testing.assert_frame_equal(longrm.read_run(one), longrm.read_run(one.path))
+    longrm.report([one, other], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert all(name in page for name in ("baseline:longest", "baseline:overlap"))
+    longrm.report(one, str(tmp_path / "one.html"))
     same = longrm.compare(one, longrm.evaluate("baseline:longest", rows, settings=SETTINGS))
     assert same.first.name != same.second.name
 

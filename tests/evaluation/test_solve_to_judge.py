@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import longrm
 from longrm import read_run
 from longrm.benchmarks import LoadedBenchmark
 from longrm.cli.evaluate import print_evaluation
@@ -18,7 +19,6 @@ from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.evaluation.judge_behavior import solve_to_judge
 from longrm.evaluation.table import JudgmentTable, is_scored
 from longrm.evaluation.trials import JudgingSettings
-from longrm.report import build
 from longrm.reward_models import JudgeSettings
 from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.runs.judgments import Judgments
@@ -194,7 +194,7 @@ def test_an_evaluation_end_to_end(tmp_path, capsys):
         1,
         1,
     ]
-    build([tmp_path / "run"], tmp_path / "report.html")
+    longrm.report([tmp_path / "run"], tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert 'id="solving"' in page
     assert f"{100 * found.gap.value:.1f}%" in page

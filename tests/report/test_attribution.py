@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import longrm
 from longrm.attribution.records import AttributionRecord, SentenceWeight, Target, TopDrop, Trust
 from longrm.cli.commands import cli
 from longrm.data import write
 from longrm.evaluation.attention_table import AttentionTableRow
-from longrm.report import build
-from longrm.report.attribution import attribution_map
-from longrm.report.sections.attention import attention_figures
+from longrm.reporting.attribution import attribution_map
+from longrm.reporting.sections.attention import attention_figures
 from longrm.runs.records import Estimate
 from longrm.types import Comparison, Span
 from longrm.worlds import WorldPlan, generate, words_tokenizer
@@ -71,7 +71,7 @@ def test_hostile_text_stays_text(synthetic: ModuleType, tmp_path: Path) -> None:
     records = synthetic.judgments(synthetic.CURVES["long"], 1, groups=1)
     synthetic.write_evaluation(tmp_path / "run", records, kept=2)
     synthetic.write_attribution(tmp_path / "why", tmp_path / "run", model=synthetic.HOSTILE)
-    build([tmp_path / "why"], tmp_path / "why.html")
+    longrm.report([tmp_path / "why"], tmp_path / "why.html")
     text = (tmp_path / "why.html").read_text()
     assert "<script>alert" not in text
     assert "<img" not in text

@@ -12,7 +12,8 @@ from types import ModuleType
 
 import pytest
 
-from longrm.report import ReportSettings, build
+import longrm
+from longrm.reporting import ReportSettings
 from longrm.runs.logs import Log
 from longrm.runs.records import ExampleRecord
 
@@ -33,7 +34,7 @@ def page() -> Iterator[Page]:
 @pytest.fixture(scope="module")
 def report(groups: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("browser") / "report.html"
-    build([], out, ReportSettings.read(groups))
+    longrm.report([], out, ReportSettings.read(groups))
     return out
 
 
@@ -87,7 +88,7 @@ def test_a_page_of_a_training_alone_has_no_problems(
     page: Page, synthetic: ModuleType, tmp_path: Path
 ) -> None:
     synthetic.write_training(tmp_path / "run", steps=30)
-    build([tmp_path / "run"], tmp_path / "report.html")
+    longrm.report([tmp_path / "run"], tmp_path / "report.html")
     page.open(tmp_path / "report.html")
     assert page.problems == []
 
@@ -205,7 +206,7 @@ def test_models_are_shown_side_by_side_with_every_trial(
     records = synthetic.written(1, votes=2)
     synthetic.write_evaluation(tmp_path / "run", records, scale="verdict", kept=6)
     synthetic.write_evaluation(tmp_path / "other", synthetic.written(2, votes=2), scale="verdict", kept=0)
-    build([tmp_path / "run", tmp_path / "other"], tmp_path / "report.html")
+    longrm.report([tmp_path / "run", tmp_path / "other"], tmp_path / "report.html")
     for record, width in zip(records[:6], (400, *[1280] * 5), strict=True):
         follow(page, tmp_path / "report.html", f"#items?item={record.id}", width=width)
         page.until(SHOWN)
@@ -235,7 +236,7 @@ def why(synthetic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path
         records = synthetic.judgments(synthetic.CURVES["long"], 1, groups=1)
         synthetic.write_evaluation(runs / name, records, model=name, kept=2)
         synthetic.write_attribution(runs / f"why-{name}", runs / name, model=name, shown=shown)
-    build(sorted(run for run in runs.iterdir()), runs / "report.html")
+    longrm.report(sorted(run for run in runs.iterdir()), runs / "report.html")
     return runs / "report.html"
 
 
@@ -295,7 +296,7 @@ def test_hostile_comparisons_are_inert(page: Page, synthetic: ModuleType, tmp_pa
     answers = tuple(({"role": HOSTILE, "content": HOSTILE + word},) for word in ("yes", "no"))
     with Log(tmp_path / "run/examples.jsonl", ExampleRecord) as log:
         log.append(ExampleRecord(f"{HOSTILE}0", ({"role": HOSTILE, "content": long_line},), answers))
-    build([tmp_path / "run"], tmp_path / "report.html")
+    longrm.report([tmp_path / "run"], tmp_path / "report.html")
     page.open("about:blank")
     address = (tmp_path / "report.html").as_uri()
     page.open(f"{address}#items?item={urllib.parse.quote(HOSTILE)}0&q=%3Cimg", width=400)

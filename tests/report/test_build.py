@@ -14,12 +14,13 @@ import lxml.html
 import pytest
 from click.testing import CliRunner
 
+import longrm
 from longrm.cli.commands import cli
 from longrm.errors import RunError
 from longrm.evaluation.compare import ComparedPart, compare
 from longrm.evaluation.summary_schema import parse_summary
-from longrm.report import ReportSettings, build
-from longrm.report.formatting import boundary_estimate, boundary_interval, headline, points
+from longrm.reporting import ReportSettings
+from longrm.reporting.formatting import boundary_estimate, boundary_interval, headline, points
 from longrm.runs.folder import RunFolder
 
 from .pages import Browser, anchors, tables, words
@@ -76,7 +77,7 @@ def finding_of(text: str) -> str:
 @pytest.fixture(scope="module")
 def page(groups: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out") / "report.html"
-    build([], out, ReportSettings.read(groups))
+    longrm.report([], out, ReportSettings.read(groups))
     return out
 
 
@@ -84,7 +85,7 @@ def page(groups: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two_groups(synthetic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
     groups = synthetic.write_groups(folder, synthetic.CURVES | synthetic.JUDGES)
-    build([], folder / "report.html", ReportSettings.read(groups))
+    longrm.report([], folder / "report.html", ReportSettings.read(groups))
     return folder / "report.html"
 
 
@@ -165,7 +166,7 @@ def test_hostile_text_stays_text(synthetic: ModuleType, tmp_path: Path) -> None:
     folder = tmp_path / "run <b>\x1b&'\""
     synthetic.write_evaluation(folder, renamed, model=hostile)
     out = tmp_path / "hostile.html"
-    build([folder], out)
+    longrm.report([folder], out)
     text = out.read_text()
     structure, browser = Structure(text), Browser.of_page(text)
     assert structure.tags["script"] == 1 + 1 + len({one["chunk"] for one in browser.rows.values()} - {None})
@@ -232,7 +233,7 @@ def test_evaluation_and_training_runs_are_mixed(synthetic: ModuleType, tmp_path:
             tmp_path / name, records, model=f"/models/{name}/final", **part
         )
     synthetic.write_training(tmp_path / "trained", timed=False)
-    build([tmp_path / "short", tmp_path / "long", tmp_path / "trained"], tmp_path / "mixed.html")
+    longrm.report([tmp_path / "short", tmp_path / "long", tmp_path / "trained"], tmp_path / "mixed.html")
     shown = words((tmp_path / "mixed.html").read_text())
     gaps = [compare(tmp_path / "short", tmp_path / "long")]
     gaps = [gaps[0].overall, gaps[0].by_length["4096"]]
@@ -259,7 +260,7 @@ def test_evaluation_and_training_runs_are_mixed(synthetic: ModuleType, tmp_path:
         longest.removesuffix(" points"),
     )
     assert table["4,096"]["n"] == "80"
-    build([tmp_path / "long"], tmp_path / "alone.html")
+    longrm.report([tmp_path / "long"], tmp_path / "alone.html")
     alone = words((tmp_path / "alone.html").read_text())
     assert f"long · final: {headline(parse_summary(summaries['long']))}." in alone
     assert "short · final: a sample (--limit) of 1,200 comparisons" in shown
@@ -274,7 +275,7 @@ def test_runs_without_a_common_comparison_are_listed(synthetic: ModuleType, tmp_
     for name, responses in (("pairs", 2), ("fours", 4)):
         records = synthetic.judgments(synthetic.CURVES["short"], 1, responses=responses)
         synthetic.write_evaluation(tmp_path / name, records)
-    build([tmp_path / "pairs", tmp_path / "fours"], tmp_path / "report.html")
+    longrm.report([tmp_path / "pairs", tmp_path / "fours"], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert finding_of(text).startswith("Context boundary in tokens: pairs · tiny ≈")
     assert "differences" not in anchors(text)
@@ -317,7 +318,7 @@ def test_a_training_shows_its_evaluations(synthetic: ModuleType, tmp_path: Path)
     folders = tmp_path / "evaluated", tmp_path / "plain"
     synthetic.write_training(folders[0], held_out={50: 0.7, 100: 0.95, 150: 0.8, 200: 0.9})
     synthetic.write_training(folders[1])
-    build(folders, tmp_path / "report.html")
+    longrm.report(folders, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     shown = {}
     for step in (50, 100, 150, 200):
@@ -361,6 +362,6 @@ def test_folders_that_are_not_finished_runs_are_errors(synthetic: ModuleType, tm
         ([tmp_path / "broken"], r"judgments\.jsonl, line"),
     ):
         with pytest.raises(RunError, match=named):
-            build(folders, out)
+            longrm.report(folders, out)
     assert not out.exists()
     assert not out.with_name("report-figures").exists()

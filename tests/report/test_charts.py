@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from longrm.report import charts
-from longrm.report.formatting import COLORS
-from longrm.report.load import Model, load_report
+from longrm.reporting import charts
+from longrm.reporting.formatting import COLORS
+from longrm.reporting.load import Model, load_report
 
 ACCURACIES = (0.99, 0.9, 0.8, 0.7, 0.6, 0.5)
 

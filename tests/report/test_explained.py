@@ -9,12 +9,13 @@ from types import ModuleType
 import pytest
 from click.testing import CliRunner
 
+import longrm
 from longrm.attribution.records import ATTRIBUTIONS
 from longrm.cli.commands import cli
 from longrm.data import write
-from longrm.report import ReportSettings, build
-from longrm.report.items import browser
-from longrm.report.load import load_report
+from longrm.reporting import ReportSettings
+from longrm.reporting.items import browser
+from longrm.reporting.load import load_report
 from longrm.runs.logs import GOLD
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 from tests.data.trajectories import TOOLS
@@ -71,7 +72,7 @@ def test_a_map_of_another_text_with_the_same_id_is_counted_but_not_shown(
     found = opened(runs[0], tmp_path / "other")
     assert found.shown["unmatched"] == len(records)
     assert not any(row["explained"] for row in found.rows.values())
-    build([runs[0], tmp_path / "other"], tmp_path / "report.html")
+    longrm.report([runs[0], tmp_path / "other"], tmp_path / "report.html")
     assert f"{len(records)} attributions are of comparisons" in (tmp_path / "report.html").read_text()
 
 

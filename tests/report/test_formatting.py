@@ -8,9 +8,9 @@ import pytest
 
 from longrm.evaluation.summarize import summarize
 from longrm.evaluation.summary_schema import MeasuredWith, parse_summary
-from longrm.report import formatting
-from longrm.report.charts import HEAT_STEPS, Figure, heat_step, spread
-from longrm.report.formatting import COLORS
+from longrm.reporting import formatting
+from longrm.reporting.charts import HEAT_STEPS, Figure, heat_step, spread
+from longrm.reporting.formatting import COLORS
 from longrm.runs.records import Estimate
 from longrm.types import Outcome
 

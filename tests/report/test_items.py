@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from longrm.report import items
-from longrm.report.items import browser
-from longrm.report.load import ReportData, load_report
+from longrm.reporting import items
+from longrm.reporting.items import browser
+from longrm.reporting.load import ReportData, load_report
 from longrm.runs.logs import Log
 from longrm.runs.records import ExampleRecord, GoldRecord
 from longrm.types import Span

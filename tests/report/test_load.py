@@ -9,8 +9,8 @@ import pytest
 from longrm.config import to_toml
 from longrm.errors import ConfigError, RunError
 from longrm.evaluation.compare import compare
-from longrm.report import ReportSettings
-from longrm.report.load import load_report
+from longrm.reporting import ReportSettings
+from longrm.reporting.load import load_report
 
 
 def test_a_label_has_one_style_and_a_model_one_name(groups: Path) -> None:

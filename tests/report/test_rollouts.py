@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from longrm.report import build
-from longrm.report.load import load_report
-from longrm.report.sections.rollouts import rollouts
+import longrm
+from longrm.reporting.load import load_report
+from longrm.reporting.sections.rollouts import rollouts
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import ROLLOUTS, Log
 from longrm.runs.records import RolloutRecord, StepRecord
@@ -80,7 +80,7 @@ def test_numbers_are_means_over_the_first_middle_and_last_steps(
     synthetic: ModuleType, tmp_path: Path
 ) -> None:
     write_grpo(tmp_path / "judge", synthetic)
-    build([tmp_path / "judge"], tmp_path / "report.html")
+    longrm.report([tmp_path / "judge"], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert "rollouts" in anchors(text)
     found = next(table for caption, table in tables(text).items() if caption.startswith("Means over steps"))
@@ -119,7 +119,7 @@ def test_the_best_and_the_worst_judgment_at_fixed_steps(
 
 def test_hostile_judgments_stay_text(synthetic: ModuleType, tmp_path: Path) -> None:
     write_grpo(tmp_path / "judge", synthetic, text=synthetic.HOSTILE)
-    build([tmp_path / "judge"], tmp_path / "report.html")
+    longrm.report([tmp_path / "judge"], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert "<script>alert" not in text
     assert "<img" not in text
@@ -130,11 +130,11 @@ def test_several_runs_and_other_objectives(synthetic: ModuleType, tmp_path: Path
     for name in ("one", "two"):
         write_grpo(tmp_path / name, synthetic)
     synthetic.write_training(tmp_path / "pairs", steps=30)
-    build([tmp_path / "one", tmp_path / "two", tmp_path / "pairs"], tmp_path / "report.html")
+    longrm.report([tmp_path / "one", tmp_path / "two", tmp_path / "pairs"], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert sum("means over steps" in caption for caption in tables(text)) == 2
     assert "one, step 46: gold B" in words(text)
-    build([tmp_path / "pairs"], tmp_path / "other.html")
+    longrm.report([tmp_path / "pairs"], tmp_path / "other.html")
     assert "rollouts" not in anchors((tmp_path / "other.html").read_text())
 
 

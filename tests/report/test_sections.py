@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+import longrm
 from longrm.attribution.run import summary_of
-from longrm.report import build
-from longrm.report.sections import SECTIONS
+from longrm.reporting.sections import SECTIONS
 
 from . import pages
 from .pages import anchors
@@ -49,7 +49,7 @@ def rich(synthetic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dic
     synthetic.write_evaluation(
         folder / "scores", synthetic.judgments(synthetic.CURVES["short"], 3), scale="logit"
     )
-    build([folder / "one", folder / "two", folder / "scores"], folder / "rich.html")
+    longrm.report([folder / "one", folder / "two", folder / "scores"], folder / "rich.html")
     return {"page": folder / "rich.html"} | {name: folder / name for name in ("one", "two", "scores")}
 
 
@@ -146,7 +146,7 @@ def test_rare_ties_are_left_out(synthetic: ModuleType, tmp_path: Path, every: in
     records = synthetic.judgments(synthetic.CURVES["long"], 1)
     tied = [replace(one, scores=(0.0, 0.0)) if n % every == 0 else one for n, one in enumerate(records)]
     held = synthetic.write_evaluation(tmp_path / "run", tied)
-    build([tmp_path / "run"], tmp_path / "report.html")
+    longrm.report([tmp_path / "run"], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     if every == 200:
         assert held["ties"]["value"] == 3 / 480
@@ -209,7 +209,7 @@ def test_weight_on_the_evidence_and_accuracy(synthetic: ModuleType, tmp_path: Pa
     ]
     summary = summary_of(moved, "tiny", "probe").to_dict()
     (why / "summary.json").write_text(json.dumps(summary))
-    build([run, why], tmp_path / "report.html")
+    longrm.report([run, why], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert "evidence-weight" in anchors(text)
     found = pages.tables(text)
@@ -232,7 +232,7 @@ def test_weight_on_the_evidence_and_accuracy(synthetic: ModuleType, tmp_path: Pa
     )
     assert (tmp_path / "report-figures/evidence-weight.svg").exists()
     (why / "summary.json").write_text(json.dumps({**summary, "bench": "elsewhere"}))
-    build([run, why], tmp_path / "other.html")
+    longrm.report([run, why], tmp_path / "other.html")
     assert "evidence-weight" not in anchors((tmp_path / "other.html").read_text()), "of other comparisons"
 
 
@@ -255,5 +255,5 @@ def test_sections_without_data_are_left_out(
     assert anchors(rich["page"].read_text()) & {*SECTIONS} == always | written | {"differences"}
     records = synthetic.judgments(synthetic.CURVES["long"], 1)
     synthetic.write_evaluation(tmp_path / "plain", records)
-    build([tmp_path / "plain"], tmp_path / "plain.html")
+    longrm.report([tmp_path / "plain"], tmp_path / "plain.html")
     assert anchors((tmp_path / "plain.html").read_text()) & {*SECTIONS} == always

@@ -13,10 +13,10 @@ from longrm.cli.evaluate import print_evaluation
 from longrm.evaluation.metrics import PAIR_ACCURACY
 from longrm.evaluation.summarize import summarize
 from longrm.evaluation.summary_schema import EvaluationSummary, parse_summary
-from longrm.report import _incomplete, charts, formatting
-from longrm.report.formatting import Style
-from longrm.report.load import Model
-from longrm.report.sections.accuracy import depth_tables, length_table
+from longrm.reporting import _incomplete, charts, formatting
+from longrm.reporting.formatting import Style
+from longrm.reporting.load import Model
+from longrm.reporting.sections.accuracy import depth_tables, length_table
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from longrm.auditing.data_set_audit import DataSetAudit
 from longrm.auditing.rows import NOT_READ
 from longrm.reading import visible
-from longrm.report.formatting import count as tokens
-from longrm.report.formatting import decimal, few_note, html_page, interval, plural
+from longrm.reporting.formatting import count as tokens
+from longrm.reporting.formatting import decimal, few_note, html_page, interval, plural
 from longrm.text_tables import fact_lines, table_lines, wrapped
 
 _MAX_ROWS = 21  # of a count; the rest is summed up, and listed in the JSON

@@ -66,7 +66,7 @@ def command(
     OUT/attributions.jsonl has a line for each comparison: all sentences with their weights, and the checks.
     """
     from longrm.attribution.run import AttributionSettings, run_attribution
-    from longrm.report import build
+    from longrm.reporting import report
 
     if data is not None:
         if flags["bench"] is not None:
@@ -82,10 +82,10 @@ def command(
     settings = resolve(AttributionSettings, config_file, assignments, given)
     if page is not None:
         require("altair", "vl_convert", user="--html")
-    with progress() as report:
-        records, summary, comparisons = run_attribution(settings, out, progress=report)
+    with progress() as shown:
+        records, summary, comparisons = run_attribution(settings, out, progress=shown)
     if page is not None:
-        build([out] if run is None else [run, out], page)
+        report([out] if run is None else [run, out], page)
         echo(f"Wrote {page}", err=as_json)
     if as_json:
         print_json(summary.to_dict())
@@ -116,8 +116,8 @@ def _print(
     comparisons: "Mapping[str, Comparison]",
 ) -> None:
     """Prints the strongest sentences of each comparison, or why there are none, and a table by length."""
-    from longrm.report.attribution import attribution_map
-    from longrm.report.formatting import few_note
+    from longrm.reporting.attribution import attribution_map
+    from longrm.reporting.formatting import few_note
 
     for record in records:
         trust = record.trust

@@ -46,8 +46,8 @@ def _print(found: "RunComparison") -> None:
     from longrm.evaluation.compare import LEFT_OUT
     from longrm.evaluation.metrics import metric_of
     from longrm.reading import short_name
-    from longrm.report.formatting import FEW_NOTE, difference_text, p_value, plural
-    from longrm.report.tables import compared_cells
+    from longrm.reporting.formatting import FEW_NOTE, difference_text, p_value, plural
+    from longrm.reporting.tables import compared_cells
 
     metric, first, second = metric_of(found.metric), found.first, found.second
     difference = difference_text(found.overall.difference, metric)

@@ -50,7 +50,7 @@ def command(out: Path, seed: int, generative: bool, as_json: bool) -> None:
 def print_demo(settings: "DemoSettings", found: dict[str, Any], out: Path) -> None:
     """Prints the accuracies of a demo by stage and length, and what training on long contexts gained."""
     from longrm.evaluation.metrics import PAIR_ACCURACY
-    from longrm.report.formatting import difference_text, points
+    from longrm.reporting.formatting import difference_text, points
     from longrm.runs.records import Estimate
 
     gaps = found["contrasts"]["long_vs_control"]

@@ -135,7 +135,7 @@ def print_result(summary: "EvaluationSummary", out: Path, *, as_json: bool) -> N
 
 def percentage(estimate: "Estimate | None", *, interval: bool = True) -> str:
     """A metric as a percentage without its sign, with its 95% interval; a dash where it is undefined."""
-    from longrm.report import formatting
+    from longrm.reporting import formatting
 
     if estimate is None or estimate.value is None:
         return formatting.MISSING
@@ -150,7 +150,7 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
     from longrm.evaluation.metrics import PAIR_ACCURACY
     from longrm.evaluation.rules import RULES
     from longrm.reading import short_name
-    from longrm.report.formatting import (
+    from longrm.reporting.formatting import (
         few_note,
         headline,
         interval,

@@ -67,7 +67,7 @@ def command(
     from longrm.evaluation.evaluate import Evaluation, load_benchmark, run_evaluation
     from longrm.evaluation.probe import COMPARISONS, probe_cells, token_progress
     from longrm.evaluation.summary_schema import MeasuredWith
-    from longrm.report.formatting import listed, measured_with
+    from longrm.reporting.formatting import listed, measured_with
     from longrm.reward_models.kinds import writes_verdicts
     from longrm.runs.resumable import Shard
 

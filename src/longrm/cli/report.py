@@ -22,7 +22,7 @@ def command(runs: tuple[Path, ...], config_file: Path | None, out: Path) -> None
 
     The report is one self-contained file; its figures are also saved as SVG and PNG.
     """
-    from longrm.report import ReportSettings, build
+    from longrm.reporting import ReportSettings, report
 
-    build(runs, out, ReportSettings.read(config_file) if config_file else None)
+    report(runs, out, ReportSettings.read(config_file) if config_file else None)
     echo(f"Wrote {out}")

@@ -98,7 +98,7 @@ def listed_runs(top: Path, *, every: bool = False) -> list[dict[str, Any]]:
 def _row(folder: Path) -> dict[str, Any]:
     from longrm.evaluation.read_run import COMMANDS, Run
     from longrm.evaluation.summary_schema import EvaluationSummary, TrainingSummary
-    from longrm.report.formatting import STATUSES, boundary_estimate
+    from longrm.reporting.formatting import STATUSES, boundary_estimate
     from longrm.runs.removal import is_running, size_of
 
     texts = dict.fromkeys(("kind", "state", "problem", "model", "bench", "metric", "boundary", "started"), "")
@@ -162,7 +162,7 @@ def _selected(runs: list[dict[str, Any]], filters: Sequence[str], sort: str) -> 
 
 def _print_runs(folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:
     """One line per run, with as many columns, the most important first, as fit into the terminal."""
-    from longrm.report.formatting import MISSING, shortened
+    from longrm.reporting.formatting import MISSING, shortened
     from longrm.runs.records import Estimate
 
     table = [["run", "state", "model", "result, %", "boundary", "bench", "kind", "date", "size"]]
@@ -282,7 +282,7 @@ def _show_steps(run: "Run") -> None:
 
 
 def _show_rollouts(run: Path, limit: int, only: str | None) -> None:
-    from longrm.report.formatting import judgment_facts
+    from longrm.reporting.formatting import judgment_facts
     from longrm.runs.logs import ROLLOUTS, Log
     from longrm.runs.records import RolloutHead, RolloutRecord
 

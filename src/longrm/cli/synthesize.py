@@ -149,7 +149,7 @@ for _name, _recipe in _RECIPES.items():
 def _print(manifest: Mapping[str, Any], out: Path) -> None:
     """Prints what every step kept and dropped, the cost, and the agreement of judges."""
     from longrm.data.files import RUN_ROWS
-    from longrm.report.formatting import decimal, few_note, interval, percent
+    from longrm.reporting.formatting import decimal, few_note, interval, percent
     from longrm.runs.logs import Log
     from longrm.runs.records import Estimate
     from longrm.synthesis.pipeline import LEDGER, LedgerEntry

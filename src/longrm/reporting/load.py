@@ -16,7 +16,7 @@ from longrm.evaluation.metrics import PAIR_ACCURACY, EvaluationMetric, metric_of
 from longrm.evaluation.read_run import COMMANDS, Run, open_runs
 from longrm.evaluation.summary_schema import AttributionSummary, EvaluationSummary, TrainingSummary
 from longrm.reading import short_name
-from longrm.report.formatting import Style, defined, shortened_apart
+from longrm.reporting.formatting import Style, defined, shortened_apart
 from longrm.runs.logs import STEPS, Log
 from longrm.runs.records import Estimate, StepRecord, TimingRecord
 
@@ -199,10 +199,10 @@ class ReportData:
         return f"{title}. {text}" if title and (group.given.brief or len(self.full) > 1) else text
 
 
-def load_report(folders: Sequence[Path], settings: ReportSettings | None = None) -> ReportData:
+def load_report(given_runs: Sequence[Run | str | Path], settings: ReportSettings | None = None) -> ReportData:
     """Reads evaluation and training runs, and attributions of the models that these evaluate.
 
-    The runs in `folders` become the last group. Unfinished ones are left out with a warning if others are finished.
+    The runs in `given_runs` become the last group. Unfinished ones are left out with a warning if others are finished.
 
     Raises:
         RunError: A folder is not a finished run.
@@ -212,7 +212,9 @@ def load_report(folders: Sequence[Path], settings: ReportSettings | None = None)
         (group, {label: Run(folder) for label, folder in group.runs.items()})
         for group in data.settings.groups
     ]
-    runs = open_runs(list({Path(folder).resolve(): folder for folder in folders}.values()))
+    folders = [one.path if isinstance(one, Run) else Path(one) for one in given_runs]
+    different = {folder.resolve(): one for folder, one in zip(folders, given_runs, strict=True)}
+    runs = open_runs(list(different.values()))
     for run in (*(run for _, opened in groups for run in opened.values()), *runs):
         if run.kind not in COMMANDS:
             kinds = ", ".join(COMMANDS)

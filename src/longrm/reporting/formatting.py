@@ -340,7 +340,7 @@ class Style(NamedTuple):
 
 
 def asset(name: str) -> str:
-    """The text of a file of the package, such as "report/page.css"."""
+    """The text of a file of the package, such as "reporting/page.css"."""
     return (files("longrm") / name).read_text(encoding="utf-8")
 
 
@@ -357,5 +357,5 @@ def html_page(template: str, **values: Any) -> str:
     colors = (
         f":root{{color-scheme:light dark;{light}}}\n@media (prefers-color-scheme: dark){{:root{{{dark}}}}}\n"
     )
-    style = colors + asset("report/page.css")
+    style = colors + asset("reporting/page.css")
     return environment.get_template(template).render(values, version=__version__, style=style)

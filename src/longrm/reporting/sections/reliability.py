@@ -2,9 +2,9 @@
 
 from longrm.evaluation.summary_schema import AuditSummary, EvaluationSummary
 from longrm.reading import short_name
-from longrm.report.formatting import count, plural, points
-from longrm.report.load import ReportData
-from longrm.report.tables import Cell, Column, Row, Section, Table, estimate_cell, estimate_table
+from longrm.reporting.formatting import count, plural, points
+from longrm.reporting.load import ReportData
+from longrm.reporting.tables import Cell, Column, Row, Section, Table, estimate_cell, estimate_table
 from longrm.runs.records import Estimate
 from longrm.types import Outcome
 

@@ -7,10 +7,10 @@ import altair as alt
 
 from longrm.attribution.run import attention_of
 from longrm.evaluation.attention_table import ATTENTION_MEASURES, AttentionTableRow
-from longrm.report.charts import Figure, Rows, chart_of, encodings, svg_of
-from longrm.report.formatting import Style, count, few, percent
-from longrm.report.load import ReportData
-from longrm.report.tables import Cell, Row, Section, Table
+from longrm.reporting.charts import Figure, Rows, chart_of, encodings, svg_of
+from longrm.reporting.formatting import Style, count, few, percent
+from longrm.reporting.load import ReportData
+from longrm.reporting.tables import Cell, Row, Section, Table
 
 ATTENTION_TITLES = {
     "fr": "FR (LongRM, Eq. 3)",

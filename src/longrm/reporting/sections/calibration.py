@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import altair as alt
 
 from longrm.evaluation.summary_schema import CalibrationError
-from longrm.report.charts import MUTED, Figure, Rows, chart_of, encodings, svg_of
-from longrm.report.formatting import MISSING, count, decimal, percent
-from longrm.report.load import Model, ReportData
-from longrm.report.tables import Cell, Row, Section, Table
+from longrm.reporting.charts import MUTED, Figure, Rows, chart_of, encodings, svg_of
+from longrm.reporting.formatting import MISSING, count, decimal, percent
+from longrm.reporting.load import Model, ReportData
+from longrm.reporting.tables import Cell, Row, Section, Table
 
 _DRAWN_FROM = 10  # pairs in a bin; fewer show noise
 _TERMS = {

@@ -13,7 +13,7 @@ import vl_convert
 
 from longrm.evaluation.metrics import EvaluationMetric, metric_of
 from longrm.reading import visible
-from longrm.report.formatting import (
+from longrm.reporting.formatting import (
     COLORS,
     MISSING,
     NO_ANSWER,
@@ -26,8 +26,8 @@ from longrm.report.formatting import (
     shortened_apart,
     token_unit,
 )
-from longrm.report.load import Model, Training
-from longrm.report.tables import items_link
+from longrm.reporting.load import Model, Training
+from longrm.reporting.tables import items_link
 from longrm.runs.folder import write_file
 from longrm.runs.records import Estimate
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from longrm.evaluation.metrics import metric_of
 from longrm.evaluation.read_run import Run
 from longrm.evaluation.summary_schema import AttributionSummary, ContextBoundary
-from longrm.report.formatting import (
+from longrm.reporting.formatting import (
     STATUSES,
     boundary_estimate,
     boundary_interval,
@@ -16,7 +16,7 @@ from longrm.report.formatting import (
     percent,
     plural,
 )
-from longrm.report.load import Contrast, Model, ReportData, Training, folder_and_model
+from longrm.reporting.load import Contrast, Model, ReportData, Training, folder_and_model
 
 _NAMED = 6  # models in a sentence; the tables have all of them
 

@@ -6,7 +6,7 @@ import altair as alt
 
 from longrm.evaluation.context_boundary import holds_and_fails
 from longrm.evaluation.summary_schema import AttributionSummary
-from longrm.report.charts import (
+from longrm.reporting.charts import (
     Figure,
     banded_curves,
     chart_of,
@@ -16,9 +16,17 @@ from longrm.report.charts import (
     level_lines,
     svg_of,
 )
-from longrm.report.formatting import count, defined, shared_unit
-from longrm.report.load import Model, ReportData, folder_and_model
-from longrm.report.tables import ATTRIBUTION_TERMS, Cell, Row, Section, Table, attribution_table, items_link
+from longrm.reporting.formatting import count, defined, shared_unit
+from longrm.reporting.load import Model, ReportData, folder_and_model
+from longrm.reporting.tables import (
+    ATTRIBUTION_TERMS,
+    Cell,
+    Row,
+    Section,
+    Table,
+    attribution_table,
+    items_link,
+)
 from longrm.runs.records import Estimate
 
 _HALF = 0.5  # of all weight: the threshold of the attribution boundary

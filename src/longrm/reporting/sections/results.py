@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from longrm.evaluation.rules import RULES
 from longrm.evaluation.summary_schema import PartAnswers
-from longrm.report.formatting import (
+from longrm.reporting.formatting import (
     count,
     percent,
     plural,
@@ -13,8 +13,8 @@ from longrm.report.formatting import (
     published,
     token_unit,
 )
-from longrm.report.load import Model, ReportData
-from longrm.report.tables import Cell, Row, Section, Table, answered_cell, estimate_cell
+from longrm.reporting.load import Model, ReportData
+from longrm.reporting.tables import Cell, Row, Section, Table, answered_cell, estimate_cell
 from longrm.runs.records import Estimate
 
 

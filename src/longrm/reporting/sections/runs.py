@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from longrm.evaluation.compare import LEFT_OUT
 from longrm.evaluation.metrics import EvaluationMetric, metric_of
-from longrm.report import charts
-from longrm.report.formatting import MISSING, count, decimal, percent, seconds
-from longrm.report.load import Contrast, ReportData, Training
-from longrm.report.tables import Cell, Passage, Row, Section, Table, compared_cells, estimate_cell
+from longrm.reporting import charts
+from longrm.reporting.formatting import MISSING, count, decimal, percent, seconds
+from longrm.reporting.load import Contrast, ReportData, Training
+from longrm.reporting.tables import Cell, Passage, Row, Section, Table, compared_cells, estimate_cell
 from longrm.types import Outcome
 
 

@@ -21,9 +21,9 @@ from longrm.attribution.records import ATTRIBUTIONS, AttributionRecord
 from longrm.evaluation.summary_schema import depth_bin
 from longrm.evaluation.table import OUTCOMES, verdict_of
 from longrm.jsonl import json_text
-from longrm.report.attribution import attribution_map
-from longrm.report.formatting import Style, without_middle
-from longrm.report.load import Model, ReportData, folder_and_model
+from longrm.reporting.attribution import attribution_map
+from longrm.reporting.formatting import Style, without_middle
+from longrm.reporting.load import Model, ReportData, folder_and_model
 from longrm.runs.logs import EXAMPLES, Log, text_digest
 from longrm.runs.records import ExampleRecord, JudgmentRecord
 from longrm.types import Message, Span, margin, text_of

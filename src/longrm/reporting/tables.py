@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 from longrm.evaluation.compare import ComparedPart
 from longrm.evaluation.metrics import EvaluationMetric
 from longrm.evaluation.summary_schema import AttributionSummary, EvaluationSummary, PartAnswers
-from longrm.report.formatting import (
+from longrm.reporting.formatting import (
     MISSING,
     NO_ANSWER,
     Style,
@@ -19,7 +19,7 @@ from longrm.report.formatting import (
     percent,
     points,
 )
-from longrm.report.load import Model
+from longrm.reporting.load import Model
 from longrm.runs.records import Estimate
 
 

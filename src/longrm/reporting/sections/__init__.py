@@ -2,17 +2,17 @@
 
 from collections.abc import Callable
 
-from longrm.report.load import ReportData
-from longrm.report.sections.accuracy import accuracy, boundary, brief, depth, overall
-from longrm.report.sections.attention import attention
-from longrm.report.sections.calibration import calibration
-from longrm.report.sections.evidence_weight import evidence_weight
-from longrm.report.sections.reliability import answers, audit, biases
-from longrm.report.sections.results import baselines, rules, tasks, votes
-from longrm.report.sections.rollouts import rollouts
-from longrm.report.sections.runs import differences, outcomes, training
-from longrm.report.sections.solving import solving
-from longrm.report.tables import Section
+from longrm.reporting.load import ReportData
+from longrm.reporting.sections.accuracy import accuracy, boundary, brief, depth, overall
+from longrm.reporting.sections.attention import attention
+from longrm.reporting.sections.calibration import calibration
+from longrm.reporting.sections.evidence_weight import evidence_weight
+from longrm.reporting.sections.reliability import answers, audit, biases
+from longrm.reporting.sections.results import baselines, rules, tasks, votes
+from longrm.reporting.sections.rollouts import rollouts
+from longrm.reporting.sections.runs import differences, outcomes, training
+from longrm.reporting.sections.solving import solving
+from longrm.reporting.tables import Section
 
 SECTIONS: dict[str, Callable[[ReportData], Section | None]] = {
     "accuracy": accuracy,

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import altair as alt
 
 from longrm.reading import visible
-from longrm.report.charts import Figure, Rows, binned, chart_of, encodings, svg_of
-from longrm.report.formatting import Style, count, decimal, judgment_facts, percent, without_middle
-from longrm.report.load import ReportData, Training
-from longrm.report.tables import Cell, Passage, Row, Section, Table
+from longrm.reporting.charts import Figure, Rows, binned, chart_of, encodings, svg_of
+from longrm.reporting.formatting import Style, count, decimal, judgment_facts, percent, without_middle
+from longrm.reporting.load import ReportData, Training
+from longrm.reporting.tables import Cell, Passage, Row, Section, Table
 from longrm.runs.logs import ROLLOUTS, Log
 from longrm.runs.records import RolloutHead, RolloutRecord, StepRecord
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from longrm.attribution.records import AttributionRecord, SentenceWeight, is_evidence
 from longrm.reading import cut
-from longrm.report.formatting import decimal, listed
+from longrm.reporting.formatting import decimal, listed
 from longrm.runs.records import ExampleRecord
 from longrm.types import Comparison, message_text
 

@@ -1,9 +1,9 @@
 """What judges that answer the question before they judge can solve, and what they then misjudge."""
 
 from longrm.evaluation.summary_schema import EvaluationSummary
-from longrm.report.formatting import count, short_length
-from longrm.report.load import ReportData
-from longrm.report.tables import Cell, Column, Row, Section, Table, estimate_table
+from longrm.reporting.formatting import count, short_length
+from longrm.reporting.load import ReportData
+from longrm.reporting.tables import Cell, Column, Row, Section, Table, estimate_table
 from longrm.runs.records import Estimate
 from longrm.types import Outcome
 

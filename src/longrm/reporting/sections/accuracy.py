@@ -7,8 +7,8 @@ from typing import Any
 from longrm.evaluation.context_boundary import EFFECTIVE_PAIRS
 from longrm.evaluation.metrics import METRICS, metric_of
 from longrm.evaluation.summary_schema import MeasuredWith
-from longrm.report import charts
-from longrm.report.formatting import (
+from longrm.reporting import charts
+from longrm.reporting.formatting import (
     STATUSES,
     boundary_estimate,
     boundary_interval,
@@ -20,8 +20,8 @@ from longrm.report.formatting import (
     shared_unit,
     token_unit,
 )
-from longrm.report.load import Model, ReportData
-from longrm.report.tables import (
+from longrm.reporting.load import Model, ReportData
+from longrm.reporting.tables import (
     Cell,
     Row,
     Section,

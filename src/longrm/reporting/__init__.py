@@ -8,28 +8,33 @@ from pathlib import Path
 
 from longrm.config import to_toml
 from longrm.errors import require
-from longrm.report.finding import finding
-from longrm.report.formatting import FEW_TERM, asset, html_page, plural
-from longrm.report.items import browser
-from longrm.report.load import Model, ReportSettings, RunGroup, folder_and_model, load_report
+from longrm.evaluation.read_run import Run
+from longrm.reporting.finding import finding
+from longrm.reporting.formatting import FEW_TERM, asset, html_page, plural
+from longrm.reporting.items import browser
+from longrm.reporting.load import Model, ReportSettings, RunGroup, folder_and_model, load_report
 from longrm.runs.folder import write_file
 from longrm.types import Outcome
 
-__all__ = ["ReportSettings", "RunGroup", "build"]
+__all__ = ["ReportSettings", "RunGroup", "report"]
 _logger = logging.getLogger(__name__)
 
 SCRIPTS = ("texts", "context", "attribution", "item", "list", "page", "print")
 """The parts of the page's one script, in order: a later one uses names of earlier ones."""
 
 
-def build(runs: Sequence[Path], out: Path, settings: ReportSettings | None = None) -> None:
+def report(
+    runs: Run | str | Path | Sequence[Run | str | Path],
+    out: str | Path,
+    settings: ReportSettings | None = None,
+) -> None:
     """Writes a report about evaluations, trainings and attributions in any mix.
 
     The HTML file contains everything it needs and loads nothing. Its figures are also written as SVG and PNG into
     `<stem of out>-figures/`.
 
     Args:
-        runs: Run folders; with `settings.groups`, one more group.
+        runs: Runs or their folders, one or several; with `settings.groups`, one more group.
         out: The HTML file. Equal runs give equal bytes.
         settings: Groups of labeled runs, their contrasts, and remarks.
 
@@ -38,9 +43,10 @@ def build(runs: Sequence[Path], out: Path, settings: ReportSettings | None = Non
         MissingPackageError: The packages that draw the figures are not installed.
     """
     require("altair", "vl_convert", user="a report")
-    from longrm.report.sections import SECTIONS  # here, because drawing needs the extra `report`
+    from longrm.reporting.sections import SECTIONS  # here, because drawing needs the extra `report`
 
-    data = load_report(runs, settings)
+    out = Path(out)
+    data = load_report([runs] if isinstance(runs, Run | str | Path) else runs, settings)
     sections = {name: found for name, make in SECTIONS.items() if (found := make(data))}
     folder = out.with_name(f"{out.stem}-figures")
     terms = {name: meaning for section in sections.values() for name, meaning in section.terms.items()}
@@ -51,10 +57,10 @@ def build(runs: Sequence[Path], out: Path, settings: ReportSettings | None = Non
     labels += map(folder_and_model, data.unjudged)
     title = data.settings.title or ", ".join(labels[:3])
     script = "\n".join(
-        ['"use strict";\n(() => {', *(asset(f"report/scripts/{name}.js") for name in SCRIPTS), "})();\n"]
+        ['"use strict";\n(() => {', *(asset(f"reporting/scripts/{name}.js") for name in SCRIPTS), "})();\n"]
     )
     html = html_page(
-        "report/page.html.j2",
+        "reporting/page.html.j2",
         command="longrm report",
         title=title,
         heading=title,

@@ -1,6 +1,7 @@
 """Reveals how far a reward model's judgment reaches into a long context, and pushes that boundary out."""
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 if os.name != "posix":
@@ -69,6 +70,8 @@ def __getattr__(name: str) -> object:
 
     if name in _NAMES:
         load_plugins()
+        if "ipykernel" in sys.modules:
+            import_module("longrm.reporting")  # so that a notebook shows the curve of a run
         return getattr(import_module(_NAMES[name]), name)
     if name in _MODULES:
         return import_module(f"longrm.{name}")

@@ -1,6 +1,7 @@
 """Models, data and runs in memory give what names, files and folders give."""
 
 import gc
+import sys
 
 import datasets
 import pandas as pd
@@ -133,6 +134,23 @@ def test_runs_are_compared_and_read_as_they_are_returned(rows, tmp_path):
     longrm.report(one, str(tmp_path / "one.html"))
     same = longrm.compare(one, longrm.evaluate("baseline:longest", rows, settings=SETTINGS))
     assert same.first.name != same.second.name
+
+
+def test_a_run_shows_its_curve_and_its_table(rows):
+    import longrm.reporting
+
+    page = longrm.evaluate("baseline:longest", rows, settings=SETTINGS)._repr_html_()
+    assert "<svg" in page
+    assert "<table" in page
+    assert "<a " not in page  # links into the report, which is not here
+
+
+def test_progress_is_a_bar_where_it_is_seen(rows, monkeypatch, capsys):
+    longrm.evaluate("baseline:longest", rows, settings=SETTINGS)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    longrm.evaluate("baseline:longest", rows, settings=SETTINGS)
+    assert "judging file:rows-" in capsys.readouterr().err
 
 
 def test_a_temporary_run_is_removed_with_its_last_user(rows):

@@ -1,13 +1,13 @@
 """A run folder as one object: for notebooks, reports, comparisons, listings, merges of shards and model cards."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import asdict
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from longrm import reading
 from longrm.errors import RunError
@@ -43,6 +43,9 @@ class Run:
         RunError: The folder does not exist or is not a run. Every attribute raises it where its file is missing (for
             `summary`: the run is not finished) or damaged.
     """
+
+    # Draws the curve of an evaluation for a notebook: set by `longrm.reporting`, which is of a higher layer.
+    draw_curve: ClassVar[Callable[["Run"], str]] = staticmethod(lambda run: "")
 
     def __init__(self, path: str | Path, name: str | None = None, *, kept: object = None) -> None:
         self.path = Path(path)
@@ -132,7 +135,7 @@ class Run:
         return f"<{self.path}: {summary.model} on {summary.bench}, {summary.main_metric} {value}>"
 
     def _repr_html_(self) -> str:
-        """Main accuracy by length with its 95% interval, for a notebook."""
+        """Main accuracy by length with its 95% interval, as a curve and a table, for a notebook."""
         title = f"<p>{escape(repr(self))}</p>"
         if self.kind != "evaluation" or not self.is_finished:
             return title
@@ -141,7 +144,8 @@ class Run:
         summary, name = self.evaluation, self.evaluation.main_metric
         parts = {"all": summary.metrics.overall, **summary.metrics.by_length}
         rows = [{"tokens": part, **asdict(estimates[name])} for part, estimates in parts.items()]
-        return f"{title}{pd.DataFrame(rows).to_html(index=False, float_format='{:.3f}'.format, na_rep='')}"
+        table = pd.DataFrame(rows).to_html(index=False, float_format="{:.3f}".format, na_rep="")
+        return f"{title}{Run.draw_curve(self)}{table}"
 
 
 def run_folder(out: str | Path | None) -> tuple[Path, TemporaryFolder | None]:

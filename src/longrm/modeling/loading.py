@@ -219,7 +219,7 @@ def in_place(model: Any, tokenizer: Tokenizer, where: str, *, packed: bool = Tru
     """
     if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
         raise ModelError(f"{where}: learned prompts (PEFT's prompt tuning) are not supported")
-    inner = model.get_base_model() if hasattr(model, "peft_config") else model
+    inner: Any = model.get_base_model() if hasattr(model, "peft_config") else model
     if not isinstance(inner, PreTrainedModel):
         raise ModelError(f"{where} is not a transformers model")
     head = getattr(inner, "score", None)
@@ -234,9 +234,8 @@ def in_place(model: Any, tokenizer: Tokenizer, where: str, *, packed: bool = Tru
         skeleton = type(inner)(config)
     _check_modules(skeleton, where, packed=scores or packed, scores=scores)
     head = last_layer(head) if scores else inner.get_output_embeddings()
-    if not isinstance(
-        getattr(head, "modules_to_save", head), nn.Linear | nn.ModuleDict
-    ):  # PEFT's copy, to be trained
+    own = getattr(head, "modules_to_save", head)  # in PEFT's wrapper of a head that is trained in full
+    if not isinstance(own, nn.Linear | nn.ModuleDict):
         raise ModelError(f"{where}: its head is {type(head).__name__}, not a linear layer")
     if scores and len(head.weight) != 1:
         labels = ", ".join(map(str, inner.config.id2label.values()))

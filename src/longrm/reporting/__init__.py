@@ -4,13 +4,14 @@ import base64
 import hashlib
 import logging
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from longrm.config import to_toml
 from longrm.errors import require
 from longrm.evaluation.read_run import Run
 from longrm.reporting.finding import finding
-from longrm.reporting.formatting import FEW_TERM, asset, html_page, plural
+from longrm.reporting.formatting import FEW_TERM, Style, asset, html_page, plural
 from longrm.reporting.items import browser
 from longrm.reporting.load import Model, ReportSettings, RunGroup, folder_and_model, load_report
 from longrm.runs.folder import write_file
@@ -84,6 +85,20 @@ def report(
     write_file(out, html)
     if items is not None and items["left_out"]:
         _logger.info("%d comparisons do not fit into %s in full", items["left_out"], out)
+
+
+def _curve(run: Run) -> str:
+    """The accuracy of one evaluation by length; empty without the packages that draw it."""
+    if not (find_spec("altair") and find_spec("vl_convert")):
+        return ""
+    from longrm.reporting import charts
+
+    model = Model(run.name, Style.number(3), run.evaluation, run)
+    figure = charts.accuracy([model], run.evaluation.main_metric, charts.WIDE)
+    return "" if figure is None else figure.unlinked
+
+
+Run.draw_curve = staticmethod(_curve)
 
 
 def _incomplete(models: Sequence[Model]) -> list[str]:

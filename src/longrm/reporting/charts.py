@@ -61,9 +61,14 @@ class Figure:
         # keyboard, the same links are reached in the table below.
         return re.sub(r'<a\s[^>]*href="[^"#]*(#items[^"]*)"[^>]*>', r'<a href="\1" tabindex="-1">', svg)
 
+    @property
+    def unlinked(self) -> str:
+        """The SVG without its links into the page."""
+        return re.sub(r"</?a(?:\s[^>]*)?>", "", self.svg)
+
     def write(self, folder: Path) -> None:
-        """Writes the figure as SVG, without its links into the page, and as PNG of twice its size."""
-        write_file(folder / f"{self.name}.svg", re.sub(r"</?a(?:\s[^>]*)?>", "", self.svg))
+        """Writes the figure as SVG and as PNG of twice its size."""
+        write_file(folder / f"{self.name}.svg", self.unlinked)
         write_file(folder / f"{self.name}.png", vl_convert.svg_to_png(self.svg, scale=2))
         if self.narrow:
             self.narrow.write(folder)

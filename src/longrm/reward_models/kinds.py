@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never
 
 from longrm import hub
 from longrm.clients import Completion
@@ -188,7 +188,7 @@ def _load_in_place(
     loaded = in_place(model, Tokenizer.of(tokenizer), name, packed=kind is not None)
     if isinstance(loaded, Scorer):
         if kind is not None:
-            raise ConfigError(f"{name} has a scalar head; kind is of a causal language model")
+            raise ConfigError(f"{name} has a scalar head; omit kind, which applies to language models")
         return DiscriminativeRewardModel(loaded, name, settings)
     if kind == "likelihood":
         return LikelihoodRewardModel(loaded, name, settings)
@@ -243,9 +243,9 @@ def load(
     tokenizer: "PreTrainedTokenizerBase | str | None" = None,
     *,
     kind: Literal["likelihood", "tokens"] | None = None,
-    model_args: ModelSettings | Mapping[str, Any] | None = None,
-    judge: JudgeSettings | Mapping[str, Any] | None = None,
-    remote: Remote | Mapping[str, Any] | None = None,
+    model_args: ModelSettings | Mapping[str, object] | None = None,
+    judge: JudgeSettings | Mapping[str, object] | None = None,
+    remote: Remote | Mapping[str, object] | None = None,
     gold: Iterable[Comparison] = (),
     on_usage: Callable[[Completion], None] | None = None,
 ) -> RewardModel:

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from longrm.errors import DataError
 from longrm.reading import short
@@ -17,6 +17,9 @@ if TYPE_CHECKING:  # a server of a baseline starts without torch
 
 Chat = str | Sequence[Message]
 """A prompt or a response: its text, or its messages."""
+
+Prompts = Sequence[str] | Sequence[Sequence[Message]]
+"""Several prompts."""
 
 
 class RewardModel(ABC):
@@ -70,6 +73,17 @@ class RewardModel(ABC):
             aggregate_trials([trial_of(next(judgments), order) for order in orders]) for orders in orders_of
         ]
 
+    # A text is a sequence of texts, too: the first form that fits counts.
+    @overload
+    def score(  # type: ignore[overload-overlap]
+        self, prompt: Chat, responses: Sequence[Chat], *, tools: Sequence[Tool] = ()
+    ) -> list[float]: ...
+
+    @overload
+    def score(
+        self, prompt: Prompts, responses: Sequence[Sequence[Chat]], *, tools: Sequence[Tool] = ()
+    ) -> list[list[float]]: ...
+
     def score(self, prompt: Any, responses: Any, *, tools: Sequence[Tool] = ()) -> Any:
         """Scores the responses to one prompt, or to each of several prompts.
 
@@ -101,6 +115,16 @@ class RewardModel(ABC):
                 raise DataError(f"{self.name} gave no scores{where} ({trial.outcome}): {trial.detail}")
             scored.append(list(to_scores(trial)))
         return scored if several else scored[0]
+
+    @overload
+    def rank(  # type: ignore[overload-overlap]
+        self, prompt: Chat, responses: Sequence[Chat], *, tools: Sequence[Tool] = ()
+    ) -> list[int]: ...
+
+    @overload
+    def rank(
+        self, prompt: Prompts, responses: Sequence[Sequence[Chat]], *, tools: Sequence[Tool] = ()
+    ) -> list[list[int]]: ...
 
     def rank(self, prompt: Any, responses: Any, *, tools: Sequence[Tool] = ()) -> Any:
         """Ranks the responses to one prompt, or to each of several; the arguments and errors are those of `score`.

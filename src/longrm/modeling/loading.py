@@ -219,8 +219,9 @@ def in_place(model: Any, tokenizer: Tokenizer, where: str, *, packed: bool = Tru
     """
     if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
         raise ModelError(f"{where}: learned prompts (PEFT's prompt tuning) are not supported")
-    inner: Any = model.get_base_model() if hasattr(model, "peft_config") else model
-    if not isinstance(inner, PreTrainedModel):
+    inner = model.get_base_model() if hasattr(model, "peft_config") else model
+    architecture: Any = type(inner)
+    if not issubclass(architecture, PreTrainedModel):
         raise ModelError(f"{where} is not a transformers model")
     head = getattr(inner, "score", None)
     scores = head is not None
@@ -231,9 +232,9 @@ def in_place(model: Any, tokenizer: Tokenizer, where: str, *, packed: bool = Tru
     config = copy.deepcopy(inner.config)
     config._attn_implementation = SHARED_PREFIX if scores or packed else "sdpa"
     with torch.device("meta"):
-        skeleton = type(inner)(config)
+        skeleton = architecture(config)
     _check_modules(skeleton, where, packed=scores or packed, scores=scores)
-    head = last_layer(head) if scores else inner.get_output_embeddings()
+    head = inner.get_output_embeddings() if head is None else last_layer(head)
     own = getattr(head, "modules_to_save", head)  # in PEFT's wrapper of a head that is trained in full
     if not isinstance(own, nn.Linear | nn.ModuleDict):
         raise ModelError(f"{where}: its head is {type(head).__name__}, not a linear layer")

@@ -1,10 +1,12 @@
 """TRL's trainers on the work of `train_step.py` and `grpo_update.py`: same weights, same tokens, same settings.
 
-`RewardTrainer` gets token ids. `CPOTrainer` accepts only text: a token is a word here, so that its rows have the same
-ids, and the END that it appends is ours too. Both accept one rejected response per row, so K of them are K pairs.
+`RewardTrainer` gets token ids. `CPOTrainer` and `DPOTrainer` accept only text: a token is a word here, so that their
+rows have the same ids, and the END that they append is ours too. All accept one rejected response per row, so K of
+them are K pairs.
 """
 
 import argparse
+import copy
 import os
 import tempfile
 import warnings
@@ -19,7 +21,7 @@ from measuring import END, PAD, Arm, Workload, as_text, word, words_backend
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
-from trl import GRPOConfig, GRPOTrainer, RewardConfig, RewardTrainer
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, RewardConfig, RewardTrainer
 from trl.trainer.utils import pad, split_tensor_dict
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # a notice that its interface may change, which we know
@@ -39,6 +41,8 @@ def make_peer(options: argparse.Namespace, work: Workload, per_batch: int, beta:
         common = _common(scratch, per_batch)
         if options.objective == "simpo":
             trainer = _cpo(work, common, options.vocabulary, beta, gamma)
+        elif options.objective == "dpo":
+            trainer = _dpo(work, common, beta)
         else:
             trainer = _reward(work, common, options.vocabulary)
     batches = [trainer._prepare_inputs(batch) for batch in trainer.get_train_dataloader()]
@@ -143,10 +147,6 @@ def _reward(work: Workload, common: dict[str, Any], vocabulary: int) -> Any:
 
 
 def _cpo(work: Workload, common: dict[str, Any], vocabulary: int, beta: float, gamma: float) -> Any:
-    chosen, *rejected = (as_text(branch[:-1]) for branch in work.tree.branches)
-    rows = [
-        {"prompt": as_text(work.tree.prefix), "chosen": " " + chosen, "rejected": " " + r} for r in rejected
-    ]
     # Its max_length = None is 512; this one cuts nothing.
     longest = len(work.tree.prefix) + max(map(len, work.tree.branches))
     settings = CPOConfig(
@@ -155,8 +155,27 @@ def _cpo(work: Workload, common: dict[str, Any], vocabulary: int, beta: float, g
     return CPOTrainer(
         model=work.stock,
         args=settings,
-        train_dataset=datasets.Dataset.from_list(rows),
+        train_dataset=_text_rows(work),
         processing_class=_words(vocabulary),
+    )
+
+
+def _text_rows(work: Workload) -> datasets.Dataset:
+    """TRL appends END to the responses."""
+    chosen, *rejected = (as_text(branch[:-1]) for branch in work.tree.branches)
+    prompt = as_text(work.tree.prefix)
+    return datasets.Dataset.from_list(
+        [{"prompt": prompt, "chosen": " " + chosen, "rejected": " " + r} for r in rejected]
+    )
+
+
+def _dpo(work: Workload, common: dict[str, Any], beta: float) -> Any:
+    return DPOTrainer(
+        model=work.stock,
+        ref_model=copy.deepcopy(work.stock),
+        args=DPOConfig(max_length=None, beta=beta, **common),
+        train_dataset=_text_rows(work),
+        processing_class=_words(work.stock.config.vocab_size),
     )
 
 

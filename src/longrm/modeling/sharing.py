@@ -14,6 +14,7 @@ Shapes: B rows of L tokens, padding included; S tokens of the packed sequence, C
 
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -39,20 +40,33 @@ _Model = TypeVar("_Model", bound=nn.Module)
 
 _ATTRIBUTE = "_longrm_sharing"  # of a body that shares; a plain object, so it is in no checkpoint
 
-_reading_trees: ContextVar[bool] = ContextVar("reading_trees", default=False)
-"""Whether the body's forward pass that makes masks now reads packed trees, which need none."""
+_reading: ContextVar[set[int] | None] = ContextVar("reading", default=None)
+"""Within a pass over packed trees, which need no mask: the attention modules that were called; else None."""
 
-# Arguments of attention that describe sequences packed by the caller. Others that are not parameters of the body, such
-# as the columns that trainers pass on, change no hidden state.
-_PACKING = {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"}
+# Arguments of attention that are not parameters of the body. Others, such as the columns that trainers pass on, change
+# no hidden state.
+_ATTENTION = {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx", "is_causal"}
+_REPLACED = ("input_ids", "attention_mask", "position_ids")
 _HARMLESS = {"use_cache", "cache_position"}
+
+_MIXING = (
+    nn.modules.conv._ConvNd,
+    nn.RNNBase,
+)  # they carry a state from token to token, next to attention or without
 
 
 class SharedTokens(NamedTuple):
-    """Tokens of the calls that shared, without padding, and the tokens that were computed for them."""
+    """What `share_prefixes` saved.
+
+    Attributes:
+        given: Tokens of the calls that shared, without padding.
+        computed: Tokens that were computed for these calls.
+        plain: How many other calls there were, by the reason why they did not share.
+    """
 
     given: int
     computed: int
+    plain: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -61,8 +75,11 @@ class _Sharing:
 
     min_tokens: int
     attention: str  # the implementation before
+    scored_at: int | None  # the padding id by which a classifier finds the last token of a row
     given: int = 0
     computed: int = 0
+    plain: Counter[str] = field(default_factory=Counter)
+    checked: bool = False  # a packed pass called the attention of every layer
     logged: set[str] = field(default_factory=set)
 
     def log_once(self, message: str, *values: object) -> None:
@@ -71,12 +88,26 @@ class _Sharing:
             _logger.info(message, *values)
 
 
+class _NoCache:
+    """Returned in place of a cache: reading from it, or passing it back, must not pass for the start of a text."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ModelError(_NO_CACHE)
+
+
+_NO_CACHE = "a call that shares prefixes returns no cache: pass use_cache=True to get one"
+
+
 def share_prefixes(model: _Model, *, min_tokens: int = 64) -> _Model:
     """Makes a transformers decoder encode the common prefixes of a batch's rows once; changes it in place, returns it.
 
     Outputs and gradients are those of separate rows, up to rounding. Rows may be in any order, padded on either side.
-    PEFT may wrap the model before or after. Calls with a cache, `use_cache=True`, `inputs_embeds`, hidden states or
-    attentions of all layers, a 4D mask or packed sequences are computed as before. A call that shares returns no cache.
+    PEFT, DistributedDataParallel and FSDP2 may wrap the model before or after. Calls with a cache, `use_cache=True`,
+    `inputs_embeds`, hidden states or attentions of all layers, a 4D mask or packed sequences are computed as before. A
+    call that shares returns no cache. Its states of padding are those of another token, and dropout and hooks on layers
+    see a shared token once.
 
     Args:
         model: A causal language model, a sequence or token classifier, or a body alone.
@@ -85,49 +116,65 @@ def share_prefixes(model: _Model, *, min_tokens: int = 64) -> _Model:
     Raises:
         ModelError: The architecture needs what attention over a shared prefix does not compute.
     """
-    body = _body(model)
-    if _ATTRIBUTE in vars(body):
-        vars(body)[_ATTRIBUTE].min_tokens = min_tokens
-        return model
+    owner = _owner(model)
+    body = owner.base_model
+    unshare(model)
     config = body.config
     where = type(model).__name__
     check_config(config, where)
     for name, module in body.named_modules():
         if getattr(module, "is_causal", True) is False:
             raise ModelError(f"{where}: {name} is not causal: later tokens would change earlier ones")
+        if isinstance(module, _MIXING):
+            raise ModelError(
+                f"{where}: {name} carries a state from token to token, which cannot branch at a prefix"
+            )
+    if not {*_REPLACED} <= signature(body.forward).parameters.keys():
+        raise ModelError(f"{where}: its {type(body).__name__} takes no positions")
+    if "forward" in vars(body):  # by accelerate, for a device_map of several devices
+        raise ModelError(f"{where}: the forward of its {type(body).__name__} was replaced: not supported")
     if not body._supports_attention_backend:
         raise ModelError(f"{where}: its attention cannot be replaced by one for a shared prefix")
     if getattr(config, "attention_dropout", 0.0):
         raise ModelError(f"{where}: attention dropout is not supported: set attention_dropout to 0")
     before = config._attn_implementation
-    setattr(body, _ATTRIBUTE, _Sharing(min_tokens, before))
+    # A language model's loss has labels; all other heads may choose the token that they read by its id.
+    writes = owner is not body and owner.get_output_embeddings() is not None
+    setattr(body, _ATTRIBUTE, _Sharing(min_tokens, before, None if writes else config.pad_token_id))
     body.set_attn_implementation(_either_attention(before))
     # A class, because a deep copy of an instance's `forward` would call the original instance.
-    body.__class__ = _sharing_class(type(body))
+    if not hasattr(type(body), "_longrm_plain"):
+        body.__class__ = _sharing_class(type(body))
     return model
 
 
 def unshare(model: _Model) -> _Model:
     """Undoes `share_prefixes`, in place; returns the model."""
-    body = _body(model)
+    body = _owner(model).base_model
     if _ATTRIBUTE in vars(body):
-        body.set_attn_implementation(vars(body).pop(_ATTRIBUTE).attention)
-        body.__class__ = type(body)._longrm_plain
+        sharing = vars(body).pop(_ATTRIBUTE)
+        if body.config._attn_implementation == _name(sharing.attention):
+            body.set_attn_implementation(sharing.attention)
+        if "_longrm_plain" in vars(
+            type(body)
+        ):  # else FSDP2 made a subclass, whose forward is plain from now on
+            body.__class__ = type(body)._longrm_plain
     return model
 
 
 def shared_tokens(model: nn.Module) -> SharedTokens:
     """Returns the counts of tokens since the last call of this function, and resets them."""
-    sharing = vars(_body(model)).get(_ATTRIBUTE)
+    sharing = vars(_owner(model).base_model).get(_ATTRIBUTE)
     if sharing is None:
         raise ModelError("the model does not share prefixes: call longrm.share_prefixes(model)")
-    found = SharedTokens(sharing.given, sharing.computed)
+    found = SharedTokens(sharing.given, sharing.computed, dict(sharing.plain))
     sharing.given = sharing.computed = 0
+    sharing.plain.clear()
     return found
 
 
-def _body(model: Any) -> Any:
-    """The stack of layers below all heads, also of a model within PEFT's or DistributedDataParallel's wrapper."""
+def _owner(model: Any) -> Any:
+    """The transformers model, also within PEFT's or DistributedDataParallel's wrapper; `base_model` is its body."""
     inner = model
     while not hasattr(inner, "config") or not hasattr(inner, "_supports_attention_backend"):
         if hasattr(inner, "get_base_model"):
@@ -138,75 +185,81 @@ def _body(model: Any) -> Any:
             raise ModelError(f"{type(model).__name__} is not a transformers model")
     if hasattr(inner, "get_base_model"):  # PEFT passes unknown attributes on to its model
         inner = inner.get_base_model()
-    return inner.base_model
+    return inner
 
 
 def _sharing_class(plain: type) -> type:
     """A subclass of a body's class that shares."""
+    _, *names = signature(plain.forward).parameters  # type: ignore[attr-defined]
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _forward(self, partial(plain.forward, self), *args, **kwargs)  # type: ignore[attr-defined]
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        return _forward(self, partial(plain.forward, self), given)  # type: ignore[attr-defined]
 
     forward.__wrapped__ = plain.forward  # type: ignore[attr-defined]  # transformers and trainers read the signature
-    read = _PACKING | (signature(plain.forward).parameters.keys() - _HARMLESS)  # type: ignore[attr-defined]
+    read = _ATTENTION | ({*names}.difference(_REPLACED, _HARMLESS))
     added = {"forward": forward, "_longrm_plain": plain, "_longrm_read": read, "__module__": plain.__module__}
     return type(plain.__name__, (plain,), added)
 
 
-def _forward(
-    body: Any,
-    plain: Callable[..., Any],
-    input_ids: Tensor | None = None,
-    attention_mask: Tensor | None = None,
-    position_ids: Tensor | None = None,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    sharing: _Sharing = vars(body)[_ATTRIBUTE]
-    reason = _plain_because(body, input_ids, attention_mask, args, kwargs)
-    plan: _Plan | None = None
-    if input_ids is not None and reason is None:
-        plan, reason = _plan(input_ids, attention_mask, position_ids, sharing.min_tokens)
-    if input_ids is None or plan is None:
-        sharing.log_once(f"prefixes are not shared: {reason}")
-        return plain(input_ids, attention_mask, position_ids, *args, **kwargs)
+def _forward(body: Any, plain: Callable[..., Any], given: dict[str, Any]) -> Any:
+    sharing: _Sharing | None = vars(body).get(_ATTRIBUTE)
+    if sharing is None:
+        return plain(**given)
+    if isinstance(given.get("past_key_values"), _NoCache):
+        raise ModelError(_NO_CACHE)
+    plan = _plain_because(body, sharing, given) or _plan(body.config, sharing, given)
+    if isinstance(plan, str):
+        sharing.plain[plan] += 1
+        sharing.log_once(f"prefixes are not shared: {plan}")
+        return plain(**given)
     sharing.given, sharing.computed = sharing.given + plan.given, sharing.computed + plan.layout.tokens
     sharing.log_once("prefixes are shared: %d of %d tokens are computed", plan.layout.tokens, plan.given)
-    token = _reading_trees.set(True)
+    called: set[int] = set()
+    token = _reading.set(called)
     try:
-        packed = input_ids.flatten()[plan.packed][None]
-        changed = {**kwargs, "use_cache": False, "layout": plan.layout}
-        output = plain(packed, None, plan.position_ids[None], **changed)
+        replaced = {"input_ids": plan.input_ids, "attention_mask": None, "position_ids": plan.position_ids}
+        output = plain(**{**given, **replaced, "use_cache": False, "layout": plan.layout})
     finally:
-        _reading_trees.reset(token)
+        _reading.reset(token)
+    if not sharing.checked:
+        if len(called) < body.config.num_hidden_layers:
+            raise ModelError(f"{type(body).__name__} has layers without attention: prefixes cannot be shared")
+        sharing.checked = True
     states = output.last_hidden_state[0]
     output.last_hidden_state = states.index_select(0, plan.rows.flatten()).view(*plan.rows.shape, -1)
+    if given.get("use_cache") is None and body.config.use_cache and not torch.is_grad_enabled():
+        output["past_key_values"] = _NoCache()
     return output
 
 
-def _plain_because(
-    body: Any, input_ids: Tensor | None, mask: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> str | None:
+def _plain_because(body: Any, sharing: _Sharing, given: Mapping[str, Any]) -> str | None:
     """Why a call cannot share, by its arguments; None if it can."""
+    input_ids, mask, position_ids = (given.get(name) for name in _REPLACED)
     if input_ids is None or input_ids.ndim != 2:
         return "no batch of token ids"
     if len(input_ids) < 2:
-        return "a batch of one row; rows share only within a micro-batch"
+        return "a micro-batch of one row"
     if mask is not None and not (isinstance(mask, Tensor) and mask.shape == input_ids.shape):
         return "a mask that is not one value per token"
-    if any(value is not None for value in args):
-        return "positional arguments after position_ids"
+    if position_ids is not None and position_ids.ndim != 2:
+        return "positions of several dimensions"
     config = body.config
+    if config._attn_implementation != _name(sharing.attention):
+        return "another attention implementation was set: call share_prefixes again"
+    if body.training and hasattr(body.get_input_embeddings(), "neftune_noise_alpha"):
+        return "NEFTune noise, whose size depends on the length of rows"
     for name in ("output_hidden_states", "output_attentions", "output_router_logits"):
-        given = kwargs.get(name)
-        if given or (given is None and getattr(config, name, False)):
+        asked = given.get(name)
+        if asked or (asked is None and getattr(config, name, False)):
             return name
-    for name, value in kwargs.items():
+    for name, value in given.items():
         if name in body._longrm_read and value is not None and value is not False:
             return name
-    if kwargs.get("use_cache"):
+    if given.get("use_cache"):
         return "use_cache"
-    return "return_dict" if kwargs.get("return_dict") is False else None
+    dicts = given.get("return_dict")
+    return "return_dict" if (config.return_dict if dicts is None else dicts) is False else None
 
 
 # Which rows share
@@ -218,15 +271,17 @@ class _Plan:
 
     layout: PackedLayout
     given: int  # tokens without padding
-    packed: Int[Tensor, " S"]  # of every packed token, its place in the flattened batch
-    position_ids: Int[Tensor, " S"]
-    rows: Int[Tensor, "B L"]  # of every token of the batch, its place in the packed sequence; padding: any
+    input_ids: Int[Tensor, "1 S"]
+    position_ids: Int[Tensor, "1 S"]
+    rows: Int[
+        Tensor, "B L"
+    ]  # of every token of the batch, its place in the packed sequence; padding: the row's last
 
 
-def _plan(
-    ids: Tensor, mask: Tensor | None, position_ids: Tensor | None, min_tokens: int
-) -> tuple["_Plan | None", str]:
-    """Plans the trees of a batch; None with the reason if it cannot be packed or is not worth it."""
+def _plan(config: Any, sharing: _Sharing, given: Mapping[str, Any]) -> "_Plan | str":
+    """Plans the trees of a batch; the reason if it cannot be packed or is not worth it."""
+    ids, mask, position_ids = (given.get(name) for name in _REPLACED)
+    assert ids is not None
     rows, length = ids.shape
     device = ids.device
     columns = torch.arange(length, device=device)
@@ -237,15 +292,21 @@ def _plan(
     starts = seen.to(torch.uint8).argmax(1)
     inside = (columns >= starts[:, None]) & (columns < (starts + sizes)[:, None])
     whole = (inside == seen).all()
+    if sharing.scored_at is not None:  # a classifier whose last token is padding of another id
+        whole = whole & ~((ids != sharing.scored_at) & (columns >= (starts + sizes)[:, None])).any()
     begin = starts  # the position of every row's first token
     if position_ids is not None:
-        positions = position_ids.expand(rows, length) if position_ids.ndim == 2 else position_ids
+        positions = position_ids.expand(rows, length)
         begin = positions.gather(1, starts[:, None])[:, 0]
         expected = begin[:, None] + columns - starts[:, None]
         whole = whole & ((positions == expected) | ~inside).all()
+        # Later positions are those of a part of a sequence that several processes hold.
+        whole = whole & (begin <= starts).all()
     # The rows, moved to the left, with what is no token of any vocabulary behind them.
     moved = ids.gather(1, (columns + starts[:, None]).clamp(max=length - 1))
     moved = torch.where(columns < sizes[:, None], moved, -1 - torch.arange(rows, device=device)[:, None])
+    if "llama_4_scaling_beta" in (config.rope_parameters or {}):  # not only distances of positions matter
+        moved[:, 0] += begin << 32
     # A row at a time, so that no [B, B, L] is in memory. Where nothing differs, argmax is 0: rows without padding.
     common = []
     for row in moved:
@@ -255,14 +316,14 @@ def _plan(
     table = torch.cat([torch.stack(common), starts[:, None], sizes[:, None], begin[:, None]], 1)
     *lines, (ok, *_) = torch.cat([table, whole.long().expand(1, rows + 3)]).tolist()
     if not ok:
-        return None, "a mask with gaps, or positions that do not count up"
+        return "a mask with gaps, positions that do not count up, or scores read at padding"
     counts = [line[rows + 1] for line in lines]
     if min(counts) < 2:
-        return None, "a row of less than two tokens"
+        return "a row of less than two tokens"
     groups = choose_groups([line[:rows] for line in lines], counts)
-    if sum(shared * (len(members) - 1) for shared, members in groups) < min_tokens:
-        return None, "too few tokens are equal"
-    return _lay_out(groups, [line[rows:] for line in lines], length, device), ""
+    if sum(shared * (len(members) - 1) for shared, members in groups) < sharing.min_tokens:
+        return "rows of a micro-batch have too little in common"
+    return _lay_out(groups, [line[rows:] for line in lines], ids)
 
 
 def choose_groups(common: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[tuple[int, list[int]]]:
@@ -304,45 +365,59 @@ def choose_groups(common: Sequence[Sequence[int]], sizes: Sequence[int]) -> list
 
 
 def _lay_out(
-    groups: Sequence[tuple[int, list[int]]], rows: Sequence[Sequence[int]], length: int, device: torch.device
+    groups: Sequence[tuple[int, list[int]]], rows: Sequence[Sequence[int]], ids: Int[Tensor, "B L"]
 ) -> _Plan:
     """Packs `groups` of rows, which are given as `(first column, tokens, first position)`."""
     shapes, packed, positions = [], [], []
-    place = torch.zeros(len(rows), length, dtype=torch.long)
+    length = ids.shape[1]
+    count = partial(torch.arange, device=ids.device)  # made there, so that nothing is sent
+    place = torch.zeros_like(ids, dtype=torch.long)
     size = 0
     for shared, members in groups:
         first = members[0]
         start, _, begin = rows[first]
-        packed.append(torch.arange(shared) + first * length + start)
-        positions.append(torch.arange(shared) + begin)
+        packed.append(count(shared) + first * length + start)
+        positions.append(count(shared) + begin)
         fork = size + shared
         tail = fork
         for row in members:
             own, tokens, _ = rows[row]
             rest = tokens - shared
-            packed.append(torch.arange(rest) + row * length + own + shared)
-            positions.append(torch.arange(rest) + begin + shared)
-            place[row, own : own + shared] = torch.arange(size, fork)
-            place[row, own + shared : own + tokens] = torch.arange(tail, tail + rest)
+            packed.append(count(rest) + row * length + own + shared)
+            positions.append(count(rest) + begin + shared)
+            place[row, own : own + shared] = count(size, fork)
+            place[row, own + shared : own + tokens] = count(tail, tail + rest)
             tail += rest
+            place[row, :own] = place[row, own + tokens :] = tail - 1
         shapes.append(TreeShape(shared, tuple(rows[row][1] - shared for row in members)))
         size = tail
-    index, position = (torch.cat(part).to(device, non_blocking=True) for part in (packed, positions))
     given = sum(tokens for _, tokens, _ in rows)
-    return _Plan(PackedLayout(tuple(shapes)), given, index, position, place.to(device, non_blocking=True))
+    packed_ids = ids.flatten()[torch.cat(packed)][None]
+    return _Plan(PackedLayout(tuple(shapes)), given, packed_ids, torch.cat(positions)[None], place)
 
 
 # Attention and masks of both kinds of calls
 
 
+def _name(implementation: str) -> str:
+    return f"longrm_or_{implementation}".replace("/", "_")
+
+
 def _either_attention(implementation: str) -> str:
     """Registers attention over trees for calls with a layout, and `implementation` for all others; returns its name."""
-    name = f"longrm_or_{implementation}".replace("/", "_")
+    name = _name(implementation)
 
     def attention(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        called = _reading.get()
         if kwargs.get("layout") is not None:
+            if getattr(module, "is_causal", True) is False:
+                raise ModelError(
+                    f"{type(module).__name__} is not causal: later tokens would change earlier ones"
+                )
+            if called is not None:
+                called.add(id(module))
             return shared_prefix_attention(module, *args, **kwargs)
-        if _reading_trees.get():
+        if called is not None:
             raise ModelError(
                 f"{type(module).__name__} does not pass the layout of a packed sequence on to its attention"
             )
@@ -353,7 +428,11 @@ def _either_attention(implementation: str) -> str:
         return own(module, *args, **kwargs)
 
     def mask(*args: Any, **kwargs: Any) -> Any:
-        return None if _reading_trees.get() else ALL_MASK_ATTENTION_FUNCTIONS[implementation](*args, **kwargs)
+        return (
+            None
+            if _reading.get() is not None
+            else ALL_MASK_ATTENTION_FUNCTIONS[implementation](*args, **kwargs)
+        )
 
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, mask)

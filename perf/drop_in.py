@@ -24,7 +24,6 @@ losses, or gradient norms of GRPO, differ by more than 1e-4.
 import argparse
 import sys
 import tempfile
-import time
 from contextlib import nullcontext
 from typing import Any
 from unittest import mock

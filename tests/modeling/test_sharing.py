@@ -1,16 +1,23 @@
 """`share_prefixes`: any batch gives the states, losses and gradients of the plain model, and computes fewer tokens."""
 
+import contextlib
 import copy
 import itertools
+import os
 import random
+import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import peft
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -18,7 +25,9 @@ from transformers import (
     GPT2Config,
     LlamaConfig,
     MambaConfig,
+    Ministral3Config,
 )
+from transformers.integrations.neftune import neftune_post_forward_hook
 
 from longrm.errors import ModelError
 from longrm.modeling import sharing
@@ -176,6 +185,15 @@ PASSED_THROUGH: dict[str, Callable[[Any], dict[str, Any]]] = {
         "input_ids": IDS,
         "position_ids": torch.arange(IDS.shape[1])[None] % 9,
     },
+    "a row of padding": lambda model: {
+        "input_ids": IDS,
+        "attention_mask": MASK * (torch.arange(4) != 2)[:, None],
+    },
+    "positions of a part of a sequence": lambda model: {
+        "input_ids": IDS,
+        "position_ids": torch.arange(IDS.shape[1])[None] + 9,
+    },
+    "causality by the caller": lambda model: {**ROWS, "is_causal": False},
     "packed sequences": lambda model: {
         "input_ids": IDS,
         "cu_seq_lens_q": torch.tensor([0, IDS.shape[1]], dtype=torch.int32),
@@ -194,7 +212,8 @@ def test_passed_through_untouched(arguments: Callable[[Any], dict[str, Any]]):
         seen = shared(**arguments(shared))
     assert torch.equal(kept.logits, seen.logits)
     assert kept.keys() == seen.keys()
-    assert shared_tokens(shared)[:2] == (0, 0)
+    given, _, plain_calls = shared_tokens(shared)
+    assert (given, [*plain_calls.values()]) == (0, [1])
 
 
 def test_a_batch_that_saves_too_little_is_not_shared():
@@ -215,15 +234,21 @@ def test_generation_is_that_of_the_plain_model():
     assert torch.equal(*texts)
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_with_checkpointing(reentrant: bool):
+@pytest.mark.parametrize("activations", ["reentrant", "not reentrant", "offloaded"])
+def test_with_checkpointing(activations: str):
     plain, shared = twins()
     inputs = batch(BATCHES["one system prompt, three questions"])
     expected = found(plain, inputs)
-    shared.train().activation_checkpointing_enable({"use_reentrant": reentrant})
-    if reentrant:
+    shared.train()
+    if activations != "offloaded":
+        shared.activation_checkpointing_enable({"use_reentrant": activations == "reentrant"})
+    if activations == "reentrant":
         shared.enable_input_require_grads()
-    assert deviation(expected, found(shared, inputs)) < TOLERANCE
+    offloading = (
+        torch.autograd.graph.save_on_cpu() if activations == "offloaded" else contextlib.nullcontext()
+    )
+    with offloading:
+        assert deviation(expected, found(shared, inputs)) < TOLERANCE
     assert shared_tokens(shared).computed > 0
 
 
@@ -356,3 +381,196 @@ def test_heads_see_labels():
     assert float(losses[0]) == pytest.approx(
         float(functional.cross_entropy(logits, labels[:, 1:].flatten())), rel=1e-4
     )
+
+
+def test_a_scoring_loop_of_two_models():
+    """Without gradients, in turn with another model and a plain one; each counts its own calls."""
+    pairs = [twins(family, AutoModelForSequenceClassification) for family in ("llama", "qwen2, windows")]
+    with torch.no_grad():
+        for rows in BATCHES.values():
+            inputs = batch(rows)
+            for plain, shared in pairs:
+                scores = [model.eval()(**inputs).logits for model in (plain, shared)]
+                assert float((scores[0] - scores[1]).abs().max()) < 1e-4
+            pairs[0][1](input_ids=inputs["input_ids"][:1])
+    given = sum(len(row) for rows in BATCHES.values() for row in rows)
+    assert [shared_tokens(shared).given for _, shared in pairs] == [given, given]
+    assert [sum(shared_tokens(shared).plain.values()) for _, shared in pairs] == [0, 0]
+
+
+def test_why_calls_did_not_share_is_counted():
+    _, shared = twins()
+    with torch.no_grad():
+        for row in IDS:
+            shared(input_ids=row[None])
+        shared(**ROWS)
+        shared(input_ids=IDS[[0, 2]])
+    given, computed, plain_calls = shared_tokens(shared)
+    assert given > computed > 0
+    assert plain_calls == {
+        "a micro-batch of one row": 4,
+        "rows of a micro-batch have too little in common": 1,
+    }
+
+
+# What could be wrong in silence
+
+
+def test_a_classifier_that_reads_scores_at_padding_is_passed_through():
+    """transformers finds the last token by the padding id of the config, not by the mask."""
+    plain, shared = twins(auto=AutoModelForSequenceClassification)
+    other = {**ROWS, "input_ids": IDS.masked_fill(MASK == 0, 1)}
+    with torch.no_grad():
+        assert torch.equal(plain(**other).logits, shared(**other).logits)
+        assert shared_tokens(shared).given == 0
+        shared(**ROWS)
+    assert shared_tokens(shared).given > 0
+
+
+def test_states_of_padding_are_those_of_the_last_token():
+    body = share_prefixes(make().model, min_tokens=1)
+    states = body(**ROWS).last_hidden_state
+    for row, size in zip(states, MASK.sum(1).tolist(), strict=True):
+        assert torch.equal(row[size:], row[size - 1].expand_as(row[size:]))
+
+
+def test_a_cache_that_is_not_there_is_no_empty_one():
+    plain, shared = twins()
+    with torch.no_grad():
+        cache = shared(**ROWS).past_key_values
+        with pytest.raises(ModelError):
+            shared(input_ids=IDS[:, -1:], past_key_values=cache)
+        with pytest.raises(ModelError):
+            cache.get_seq_length()
+        caches = [model(**ROWS, use_cache=True).past_key_values for model in (plain, shared)]
+    assert [cache.get_seq_length() for cache in caches] == [IDS.shape[1]] * 2
+
+
+def test_another_attention_that_is_set_later_is_used():
+    plain, shared = twins()
+    for model in (plain, shared):
+        model.set_attn_implementation("eager")
+    with torch.no_grad():
+        assert torch.equal(plain(**ROWS).logits, shared(**ROWS).logits)
+        share_prefixes(shared, min_tokens=1)
+        assert shared_tokens(shared).given == 0
+        assert float((plain(**ROWS).logits - shared(**ROWS).logits)[MASK.bool()].abs().max()) < 1e-4
+    assert shared_tokens(shared).given > 0
+    assert unshare(shared).config._attn_implementation == "eager"
+
+
+def test_noise_whose_size_depends_on_the_length_is_that_of_the_plain_model():
+    models = twins()
+    logits = []
+    for model in models:
+        embeddings = model.train().get_input_embeddings()
+        embeddings.neftune_noise_alpha = 5.0
+        embeddings.register_forward_hook(neftune_post_forward_hook)
+        torch.manual_seed(0)
+        logits.append(model(**ROWS, use_cache=False).logits)
+    assert torch.equal(*logits)
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
+def test_dropout_is_drawn_once_for_a_shared_token():
+    model = share_prefixes(make(), min_tokens=1)
+    settings = peft.LoraConfig(r=4, lora_dropout=0.5, target_modules=["q_proj"], init_lora_weights=False)
+    model = peft.get_peft_model(model, settings).train()
+    same = model(input_ids=IDS[:1].expand(2, -1), use_cache=False).logits
+    assert torch.equal(same[0, :-1], same[1, :-1])
+    share_prefixes(model, min_tokens=10_000)
+    own = model(input_ids=IDS[:1].expand(2, -1), use_cache=False).logits
+    assert not torch.equal(own[0, :-1], own[1, :-1])
+
+
+def test_attention_that_depends_on_absolute_positions():
+    """Padded on the left and without positions, rows of unequal lengths begin at different ones."""
+    positions = {"original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.5, "rope_type": "yarn"}
+    rope = {**positions, "rope_theta": 10_000.0, "factor": 2.0, "max_position_embeddings": 16}
+    torch.manual_seed(0)
+    plain = AutoModelForCausalLM.from_config(Ministral3Config(**SIZES, head_dim=16, rope_parameters=rope))
+    shared = share_prefixes(copy.deepcopy(plain), min_tokens=1)
+    inputs = batch([*BATCHES["pairs, one behind the other"], [*DOCUMENT, *ids(9)]], "left")
+    assert deviation(found(plain, inputs), found(shared, inputs)) < TOLERANCE
+    assert shared_tokens(shared).computed == inputs["attention_mask"].sum() - len(DOCUMENT)
+
+
+class _NoAttention(torch.nn.Module):
+    def forward(self, hidden_states: Tensor, **kwargs: Any) -> tuple[Tensor, None]:
+        return hidden_states.cumsum(1), None  # mixes tokens, and knows no layout
+
+
+def test_layers_that_mix_tokens_in_other_ways_are_refused():
+    model = make()
+    model.model.layers[0].conv = torch.nn.Conv1d(2, 2, 3)
+    with pytest.raises(ModelError):
+        share_prefixes(model)
+    model = make()
+    model.model.forward = model.model.forward
+    with pytest.raises(ModelError):
+        share_prefixes(model)
+    for change in (
+        lambda layer: setattr(layer, "self_attn", _NoAttention()),
+        lambda layer: setattr(layer.self_attn, "is_causal", False),
+    ):
+        model = share_prefixes(make(), min_tokens=1)
+        change(model.model.layers[1])
+        with pytest.raises(ModelError):
+            model(**ROWS)
+
+
+# Several processes
+
+
+def parallel_gradients(rank: int, port: int) -> None:
+    """Checks, in one of two processes, the gradients of what may wrap a model before or after it shares."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    # The second process shares nothing, so it must not wait for what the first one does.
+    batches = [ROWS, batch([[5, *range(3, 40)], [6, *range(3, 30)]])]
+    truth = make()
+    parts = [found(truth, inputs) for inputs in batches]
+    expected = {name: (parts[0][name] + parts[1][name]) / 2 for name in parts[0] if name != "values"}
+
+    def ddp(model: Any) -> Any:
+        return DistributedDataParallel(model)
+
+    def fsdp(model: Any) -> Any:
+        for layer in model.model.layers:
+            fully_shard(layer)
+        return fully_shard(model)
+
+    right = choose_groups
+    for wrap, order in itertools.product((ddp, fsdp), ("before", "after", "wrong")):
+        model = make()
+        if order != "after":
+            share_prefixes(model, min_tokens=1)
+        model = wrap(model)
+        if order == "after":
+            share_prefixes(model, min_tokens=1)
+        if order == "wrong":  # the negative control
+            sharing.choose_groups = lambda *given: [(n + 1, rows) for n, rows in right(*given)]
+        gradients = found(model, batches[rank])
+        sharing.choose_groups = right
+        assert bool(shared_tokens(model).given) is (rank == 0)
+        whole = {
+            name.removeprefix("module."): one.full_tensor() if hasattr(one, "full_tensor") else one
+            for name, one in gradients.items()
+            if name != "values"
+        }
+        apart = deviation(expected, whole)
+        assert apart > 100 * TOLERANCE if order == "wrong" else apart < TOLERANCE, (wrap, order, apart)
+        unshare(model)
+        with torch.no_grad():
+            assert torch.equal(model(**batches[rank]).logits, truth(**batches[rank]).logits)
+    dist.destroy_process_group()
+
+
+@pytest.mark.full
+def test_processes_that_share_data_or_shards(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])  # where the processes find this module
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(parallel_gradients, (port,), nprocs=2)

@@ -45,7 +45,7 @@ _reading: ContextVar[set[int] | None] = ContextVar("reading", default=None)
 
 # Arguments of attention that are not parameters of the body. Others, such as the columns that trainers pass on, change
 # no hidden state.
-_ATTENTION = {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx", "is_causal"}
+_ATTENTION = {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"}
 _REPLACED = ("input_ids", "attention_mask", "position_ids")
 _HARMLESS = {"use_cache", "cache_position"}
 
@@ -253,6 +253,8 @@ def _plain_because(body: Any, sharing: _Sharing, given: Mapping[str, Any]) -> st
         asked = given.get(name)
         if asked or (asked is None and getattr(config, name, False)):
             return name
+    if given.get("is_causal") is False:
+        return "is_causal"
     for name, value in given.items():
         if name in body._longrm_read and value is not None and value is not False:
             return name

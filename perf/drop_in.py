@@ -3,7 +3,7 @@
 The arms alternate in one process, with the same weights, tokens and settings: `reward` (`RewardTrainer`, one pair of
 responses of equal lengths), `reward-unequal` (the second is longer by --unequal), `dpo` (`DPOTrainer`, its reference
 model shares, too), `grpo` (one update of `GRPOTrainer` on given rollouts, all G in one batch), and `grpo-step` (the
-same with sampling, which shares nothing). With --model, one GRPO update of that model on prompts of --real-prompt.
+same with sampling, which shares nothing). With --model, one GRPO update of that model on prompts of 2,048 tokens.
 
 On a CPU, TRL applies the vocabulary to all tokens of DPO and GRPO, and on a GPU only to those that the loss reads.
 `speedup` is measured as on a GPU, but computed here; `speedup_all_logits` as on a CPU. `share` is the speedup over the
@@ -16,7 +16,7 @@ ideal, the ratio of FLOPs
 with c, a and h the FLOPs per token, per pair of tokens and per row of logits (h = 0 for `reward`). It may be above one
 where TRL pads: a padding mask keeps attention from its fast causal path. Tokens are those of all calls of a step, as
 `longrm.shared_tokens` counts them; memory is the growth of the resident set in a fresh process. The script fails if
-losses, or gradient norms of GRPO, differ by more than 1e-4.
+losses differ by more than 1e-4, or gradient norms of GRPO.
 
 `--grouping` measures instead what finding the prefixes costs, and compares it with a step of a model of 2 layers.
 """
@@ -267,7 +267,7 @@ def main() -> int:
     )
     model_arguments(parser)
     parser.set_defaults(repeats=2, threads=1)
-    parser.add_argument("--prompts", nargs="+", type=int, default=[1024, 4096, 8192], help="tokens")
+    parser.add_argument("--prompts", nargs="+", type=int, help="tokens (1024 4096 8192)")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
     parser.add_argument("--generations", type=int, default=8, help="G of GRPO")
     parser.add_argument("--unequal", type=int, default=64, help="tokens by which one response is longer")
@@ -283,6 +283,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.quick:
         options = parser.parse_args([*QUICK.split(), *sys.argv[1:]])
+    options.prompts = options.prompts or ([2048] if options.model else [1024, 4096, 8192])
     if options.memory_of:
         case = options.cases[0]
         warm, arm = (
@@ -296,7 +297,7 @@ def main() -> int:
         show(grouping(options), options.json)
         return 0
     if options.model:
-        options.cases, options.prompts = ["grpo"], options.prompts[:1]
+        options.cases = ["grpo"]
     for case in options.cases:
         for prompt in options.prompts:
             show(measure(options, case, prompt), options.json)

@@ -170,9 +170,12 @@ def _text_rows(work: Workload) -> datasets.Dataset:
 
 
 def _dpo(work: Workload, common: dict[str, Any], beta: float) -> Any:
+    reference = copy.deepcopy(work.stock)
+    with torch.no_grad():  # of an equal reference, the loss would be log 2 for any model
+        reference.lm_head.weight.mul_(1.1)
     return DPOTrainer(
         model=work.stock,
-        ref_model=copy.deepcopy(work.stock),
+        ref_model=reference,
         args=DPOConfig(max_length=None, beta=beta, **common),
         train_dataset=_text_rows(work),
         processing_class=_words(work.stock.config.vocab_size),

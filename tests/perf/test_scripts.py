@@ -73,6 +73,18 @@ def test_grpo_update():
     assert rollouts["seconds_per_token"].keys() == rollouts["memory_bytes"].keys()
 
 
+def test_drop_in():
+    found = run("drop_in.py", "--quick")
+    assert [line["case"] for line in found] == ["reward", "reward-unequal", "dpo", "grpo", "grpo-step"]
+    for line in found:
+        assert line["tokens_computed"] < line["tokens_given"]
+        assert line["seconds"]["gpu"].keys() == {"plain", "shared"}
+    assert found[0]["tokens_given"] == 2 * (160 + 12)
+    assert found[3]["tokens_computed"] == 160 + 3 * 12
+    (cost,) = run("drop_in.py", "--quick", "--grouping")
+    assert 0 < cost["seconds"] < cost["step_measured_seconds"]
+
+
 def test_checkpoints(monkeypatch):
     launched = {
         "RANK": "0",

@@ -58,7 +58,7 @@ def test_rows_of_open_rubrics_are_pairs(put):
     (row,) = read(put("rows.jsonl", OPEN))
     assert row.comparison.ranks == (2, 1)
     assert [one.text for one in row.comparison.rubrics] == ["Names Ann.", "Brief and plain."]
-    for winner, ranks in (("A", (1, 2)), ("response_a", (1, 2)), ("b", (2, 1))):
+    for winner, ranks in (("A", (1, 2)), ("response_a", (1, 2)), ("b", (2, 1)), ("Tie", (1, 1))):
         (row,) = read(put("rows.jsonl", OPEN | {"winner": winner}))
         assert row.comparison.ranks == ranks
 
@@ -72,7 +72,7 @@ def test_rows_of_open_rubrics_are_pairs(put):
         (PAIR | {"rubrics": [{"criterion": "a", "weight": 0}]}, "rubrics[0].weight"),
         (PAIR | {"rubrics": [{"criterion": "a", "weight": "2"}]}, "rubrics[0].weight"),
         (PAIR | {"rubrics": [{"criterion": "a", "weight": float("nan")}]}, "rubrics[0].weight"),
-        (OPEN | {"winner": "Tie"}, "winner"),
+        (OPEN | {"winner": "C"}, "winner"),
     ],
 )
 def test_an_invalid_criterion_is_named(put, row, field):

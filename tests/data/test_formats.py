@@ -3,7 +3,7 @@ import logging
 
 import pytest
 
-from longrm.data import FORMATS, read
+from longrm.data import read
 from longrm.errors import DataError
 from longrm.types import Comparison, Span, message_text
 
@@ -162,7 +162,6 @@ def test_a_named_format_is_used_and_an_unknown_one_refused(tmp_path):
     assert one(tmp_path, row, format="trl")[1].role == "response"
     with pytest.raises(ValueError, match="'tlr'.*trl"):
         one(tmp_path, row, format="tlr")
-    assert set(FORMATS) == {"longrm", "trl", "chat_template", "candidates", "open_rubrics"}
 
 
 ANSWERED = {"prompt": "Who?", "responses": ["Ann", "Bob", "Cy"]}

@@ -305,7 +305,7 @@ def test_ids_are_unique(put):
 def test_files_without_a_readable_row(put):
     with pytest.raises(DataError, match=r"rows\.jsonl"):
         read(put("rows.jsonl"))
-    with pytest.raises(DataError, match=r"line 1.*text.*trl"):
+    with pytest.raises(DataError, match=r"line 1.*text.*--columns"):
         read(put("rows.jsonl", {"text": "a"}))
     with pytest.raises(DataError, match="line 1, field 'chosen'"):
         read(put("rows.jsonl", PAIR | {"chosen": ""}), on_bad_row="skip")

@@ -19,6 +19,7 @@ from longrm.benchmarks import BenchmarkName
 from longrm.benchmarks.benchmark import AuditFinding, FindingCounter, bucket, measure_with
 from longrm.column_names import ColumnNames
 from longrm.config import Config
+from longrm.data.formats import ANY_ORDER
 from longrm.data.memory import Data, named
 from longrm.errors import DataError
 from longrm.evaluation.estimates import ratio
@@ -259,8 +260,7 @@ def audit(
         if row.ranks:
             counts["number of responses"][str(len(row.responses))] += 1
             group = group_codes.setdefault(row.group, len(group_codes))
-            # Formats other than longrm's own list the best response first by rule.
-            if rows.format == "longrm" and row.ranks.count(min(row.ranks)) == 1:
+            if rows.format in ANY_ORDER and row.ranks.count(min(row.ranks)) == 1:
                 place = row.ranks.index(min(row.ranks)) + 1
                 places[place] += 1
                 best_is_first.append((group, place == 1, 1 / len(row.ranks)))

@@ -13,13 +13,14 @@ from pydantic import TypeAdapter, ValidationError
 from longrm.auditing.trajectories import trajectory_problems, uses_tools
 from longrm.benchmarks import BENCHMARKS, BenchmarkSource, LoadedBenchmark, leval, load
 from longrm.benchmarks.benchmark import AuditFinding, Auditor
+from longrm.column_names import Columns
 from longrm.data import read, read_demonstrations
 from longrm.data.fields import group_of, whole_length
 from longrm.data.files import find_files, raw_rows
-from longrm.data.formats import JUDGE_PROMPT, recognize
+from longrm.data.formats import JUDGE_PROMPT, describe_unknown, recognize
 from longrm.data.readers import Skipped
 from longrm.errors import ConfigError, DataError
-from longrm.reading import FieldError, cut, is_number, located
+from longrm.reading import FieldError, is_number, located
 from longrm.runs.folder import MANIFEST, read_manifest
 from longrm.synthesis.documents import Document, document_of, is_leval, leval_documents
 from longrm.synthesis.voting import verify_votes
@@ -82,9 +83,7 @@ class AuditedRows:
         noted: What only the reader of a benchmark can find, such as L-Eval's repeated documents.
     """
 
-    def __init__(
-        self, path: str | Path, format: str | None = None, columns: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, path: str | Path, format: str | None = None, columns: Columns | None = None) -> None:
         name, _, place = str(path).partition(":")
         self._benchmark = str(path) if place and name in BENCHMARKS else ""
         self._path = Path(place) if self._benchmark else Path(path)
@@ -144,13 +143,13 @@ class AuditedRows:
             self.skipped = Skipped(unreadable.count, unreadable.examples)
 
 
-def benchmark(name: str, columns: Mapping[str, str] | None = None) -> LoadedBenchmark:
+def benchmark(name: str, columns: Columns | None = None) -> LoadedBenchmark:
     """A benchmark by its name and path; rows that cannot be read are skipped."""
     source = BenchmarkSource(on_bad_row="skip", columns=columns)
     return load(name, source=source)
 
 
-def _recognized(path: Path, columns: Mapping[str, str] | None) -> str:
+def _recognized(path: Path, columns: Columns | None) -> str:
     """The format, by the columns of the first row that can be read."""
     if is_leval(path):
         return "leval"
@@ -160,16 +159,15 @@ def _recognized(path: Path, columns: Mapping[str, str] | None) -> str:
         row = next(rows, None)
     if row is None or row.value is None:
         raise DataError(f"{path}: no row can be read{f'; the first: {first.message}' if first else ''}")
-    filled = {name for name, value in row.value.items() if value is not None}
-    if filled & {"golden", "completion"} and not filled & {"chosen", "responses", "candidates"}:
+    filled = {name: value for name, value in row.value.items() if value is not None}
+    if filled.keys() & {"golden", "completion"} and not filled.keys() & {"chosen", "responses", "candidates"}:
         return "demonstrations"
     name = recognize(filled)
-    if name is None and filled >= {"context", "question", "answer"}:
+    if name is None and filled.keys() >= {"context", "question", "answer"}:
         return "documents"
     if name is None:
-        names = cut(", ".join(sorted(filled)))
-        message = f"unknown format (columns {names}); map yours with --columns prompt=QUESTION,chosen=GOOD"
-        if filled >= JUDGE_PROMPT:
+        message = describe_unknown(filled)
+        if filled.keys() >= JUDGE_PROMPT:
             message = "judging prompts are not audited; audit the comparisons that they were made of"
         raise DataError(located(row.place, message))
     return name

@@ -2,7 +2,9 @@
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate, pairwise
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -25,6 +27,28 @@ _LABEL_TEXTS = {
     **dict.fromkeys(("true", "1", "good", "chosen", "desirable"), True),
     **dict.fromkeys(("false", "0", "-1", "bad", "rejected", "undesirable"), False),
 }
+
+GOLD = ("ranks", "winner", "strength", "scores")
+"""The columns that may hold the gold order of `responses`; the first one that a row fills counts."""
+
+_TIES = frozenset(
+    {
+        "tie",
+        "tie (bothbad)",
+        "bothbad",
+        "both_bad",
+        "both bad",
+        "both_good",
+        "both good",
+        "equal",
+        "same",
+        "draw",
+    }
+)
+_WINNER = re.compile(r"(?:(?:model|response|assistant|answer|option|output)[\s_-]*)?([a-z])")
+
+# Roles of ShareGPT's turns; others have the field's names.
+_ROLES = {"human": "user", "gpt": "assistant", "function_call": "assistant", "observation": "tool"}
 
 GROUPS = ("group", "context_id", "document_id")
 """The columns that may name the group."""
@@ -100,9 +124,16 @@ def check_messages(value: Any, field: str) -> None:
 
 
 def messages_of(value: Any, field: str, role: str) -> tuple[Message, ...]:
-    """A text, which becomes one message with the role, or a list of messages, kept as they are."""
+    """A text, which becomes one message with the role, or messages (a list, or a single one), kept as they are.
+
+    Turns of ShareGPT, which have `from` and `value`, become messages.
+    """
     messages: tuple[Message, ...] = ({"role": role, "content": value},)
     if not isinstance(value, str):
+        if isinstance(value, Mapping):
+            value = [value]
+        if isinstance(value, list | tuple):
+            value = [_as_message(message) for message in value]
         if not isinstance(value, list | tuple) or not value:
             raise FieldError(field, f"must be a text or a list of messages, got {short(value)}")
         check_messages(value, field)
@@ -111,6 +142,12 @@ def messages_of(value: Any, field: str, role: str) -> tuple[Message, ...]:
     if not texts.strip() and not any(message.get("tool_calls") for message in messages):
         raise FieldError(field, "empty; give it some text, or remove the row")
     return messages
+
+
+def _as_message(turn: Any) -> Any:
+    if not isinstance(turn, Mapping) or "from" not in turn or "role" in turn:
+        return turn
+    return {"role": _ROLES.get(turn["from"], turn["from"]), "content": turn.get("value") or ""}
 
 
 def tools_of(value: Any, field: str = "tools") -> tuple[Tool, ...]:
@@ -140,8 +177,11 @@ def responses_of(value: Any, field: str) -> list[Response]:
 
 
 def ranks_of(value: Any, count: int, field: str) -> tuple[int, ...]:
-    """One whole number from 1 (the best) for each response."""
-    if not isinstance(value, list | tuple) or not all(type(rank) is int and rank >= 1 for rank in value):
+    """One whole number from 1 (the best) for each response; tables may hold them as floats, and CSV as texts."""
+    if isinstance(value, list | tuple):
+        numbers = [rank if isinstance(rank, bool) else number_in(rank) for rank in value]
+        value = [int(rank) if isinstance(rank, float) and rank.is_integer() else rank for rank in numbers]
+    if not isinstance(value, list) or not all(type(rank) is int and rank >= 1 for rank in value):
         raise FieldError(field, f"must be a list of whole numbers from 1 (the best), got {short(value)}")
     if len(value) != count:
         raise FieldError(field, f"{len(value)} ranks for {count} responses; give one rank for each")
@@ -158,22 +198,64 @@ def scores_of(value: Any, count: int, field: str) -> Sequence[float]:
 
 
 def gold_ranks(row: FileRow, count: int) -> tuple[int, ...] | None:
-    """The gold ranks of a row's responses by its column `ranks`, else `scores`; None if it has neither.
+    """The gold ranks of a row's responses by the first of `GOLD` that it fills; None if it fills none.
 
     Scores that `longrm score` wrote are no gold.
     """
     if row.get("ranks") is not None:
         return ranks_of(row["ranks"], count, "ranks")
+    if row.get("winner") is not None:
+        return ranks_by_winner(row["winner"], count, "winner")
+    if row.get("strength") is not None:
+        return ranks_by_strength(row["strength"], count, "strength")
     if row.get("scores") is None or scored_by(row) is not None:
         return None
-    given = row["scores"]
-    if isinstance(given, list | tuple):  # labels such as [true, false]
-        given = [int(value) if isinstance(value, bool) else value for value in given]
-    scores = scores_of(given, count, "scores")
+    return ranks_by_value(row["scores"], count, "scores")
+
+
+def number_in(value: Any) -> Any:
+    """A number written as a text (CSV), or a label such as true, as a number; anything else as it is."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return float(value)
+    return int(value) if isinstance(value, bool) else value
+
+
+def ranks_by_value(value: Any, count: int, field: str) -> tuple[int, ...]:
+    """The ranks of responses by one number each, higher is better; equal numbers tie."""
+    scores = scores_of([*map(number_in, value)] if isinstance(value, list | tuple) else value, count, field)
     if not all(map(math.isfinite, scores)):
-        raise FieldError("scores", f"must be finite numbers, got {short(scores)}")
+        raise FieldError(field, f"must be finite numbers, got {short(scores)}")
     best_first = sorted({*scores}, reverse=True)
     return tuple(best_first.index(score) + 1 for score in scores)
+
+
+def ranks_by_winner(value: Any, count: int, field: str) -> tuple[int, ...]:
+    """The ranks of responses by the letter of the best one ("b", "model_b" or "Response B"), or by a tie.
+
+    A number is an error: whether it counts from 0 or from 1 is not known.
+    """
+    text = value.strip().lower() if isinstance(value, str) else ""
+    if text in _TIES:
+        return (1,) * count
+    found = _WINNER.fullmatch(text)
+    best = ord(found[1]) - ord("a") if found else count
+    if best >= count:
+        last = chr(ord("A") + count - 1)
+        raise FieldError(field, f"must be 'A' (the first response) to '{last}', or 'tie'; got {short(value)}")
+    return tuple(1 if at == best else 2 for at in range(count))
+
+
+def ranks_by_strength(value: Any, count: int, field: str) -> tuple[int, ...]:
+    """The ranks of two responses by a signed number: negative if the first one is better, 0 for a tie."""
+    strength = number_in(value)
+    if not is_number(strength) or not math.isfinite(strength):
+        raise FieldError(
+            field, f"must be a number, negative if the first response is better; got {short(value)}"
+        )
+    if count != 2:
+        raise FieldError(field, f"orders 2 responses, got {count}")
+    return (1, 1) if strength == 0 else (1, 2) if strength < 0 else (2, 1)
 
 
 def scored_by(row: FileRow) -> str | None:
@@ -186,7 +268,10 @@ def why_no_gold(row: FileRow) -> str:
     """Why a row without gold ranks has none, and how to add some."""
     if row.get("scores") is not None and (model := scored_by(row)) is not None:
         return f"'scores' are those of {short_name(model)}, not gold; longrm rank makes ranks of them"
-    return "add a column 'ranks' (1 is the best) or 'scores' (higher is better)"
+    return (
+        "add a column 'ranks' (1 is the best), 'scores' (higher is better), 'winner' or 'strength', or map one with "
+        "--columns"
+    )
 
 
 def label_of(row: FileRow) -> bool | None:

@@ -10,7 +10,7 @@ import io
 import logging
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from longrm import hub
-from longrm.column_names import renamed
+from longrm.column_names import Columns, own_columns, renamed
 from longrm.data.memory import IN_MEMORY
 from longrm.errors import DataError
 from longrm.reading import (
@@ -178,7 +178,7 @@ def is_row_file(path: Path) -> bool:
     return path.name.endswith((*_SHARDS, *_TABLES))
 
 
-def raw_rows(files: Sequence[Path], *, columns: Mapping[str, str] | None = None) -> Iterator[RawRow]:
+def raw_rows(files: Sequence[Path], *, columns: Columns | None = None) -> Iterator[RawRow]:
     """Reads the rows of all files, a few at a time. A row that cannot be read is yielded with its problem.
 
     Args:
@@ -199,7 +199,7 @@ def raw_rows(files: Sequence[Path], *, columns: Mapping[str, str] | None = None)
                 if isinstance(row, ValueError):
                     yield RawRow(before + last, file, place, None, str(row))
                     continue
-                missing = next((own for own in columns.values() if is_first and own not in row), None)
+                missing = next((own for own, _ in own_columns(columns) if is_first and own not in row), None)
                 if missing is not None:
                     known = cut(", ".join(row))
                     raise DataError(f"{place}, field '{missing}': no such column; the columns are: {known}")
@@ -207,7 +207,10 @@ def raw_rows(files: Sequence[Path], *, columns: Mapping[str, str] | None = None)
                 try:
                     row = renamed(row, columns)
                     if file.name.endswith(_TABLES):
-                        row = {name: cell and _cell_value(name, cell) for name, cell in row.items()}
+                        row = {
+                            name: _cell_value(name, cell) if isinstance(cell, str) else cell
+                            for name, cell in row.items()
+                        }
                 except FieldError as error:
                     yield RawRow(before + last, file, place, None, str(error))
                 else:

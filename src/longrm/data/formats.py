@@ -7,9 +7,12 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, replace
+from difflib import SequenceMatcher
 from os.path import commonprefix
+from statistics import mean
 from typing import Any, Literal, NamedTuple
 
+from longrm.column_names import renamed
 from longrm.data.criteria import COLUMNS, rubrics_of
 from longrm.data.fields import (
     GROUPS,
@@ -18,12 +21,17 @@ from longrm.data.fields import (
     find_context,
     find_question,
     find_text,
+    found_in,
     gold_ranks,
     group_of,
     label_of,
     messages_of,
     name_of,
+    number_in,
     ranks_by_scores,
+    ranks_by_strength,
+    ranks_by_value,
+    ranks_by_winner,
     ranks_of,
     required,
     responses_of,
@@ -33,7 +41,7 @@ from longrm.data.fields import (
     to_json_types,
     tools_of,
 )
-from longrm.reading import FieldError, short
+from longrm.reading import FieldError, cut, is_number, parse_json, short
 from longrm.types import Comparison, Demonstration, Message, Response, Span, message_text
 
 _IDS = ("id", "uuid")
@@ -45,11 +53,11 @@ _PROMPTS = ("prompt", "prompt_template", "chat_template")
 _OTHER_PROMPTS = (*QUESTIONS, "instruction", "input")
 _REJECTED = ("rejected", "rejects", "rejected_responses")
 _NATIVE = frozenset({"prompt", "responses", "ranks", "context", "question", "evidence", "role"})
-_OPEN_RUBRICS = frozenset({"instruction", "response_a", "response_b", "winner"})
 JUDGE_PROMPT = frozenset({"prompt", "gold", "order", "format"})
 """The columns of a row of `longrm synthesize judge-prompts`, which has no responses."""
 _TURN = re.compile(r"\n\n(Human|Assistant):")
-_WINNER = re.compile(r"\s*(?:response[\s_]*)?([ab])\s*", re.IGNORECASE)
+_NUMBERED = re.compile(r"\d+|(?<![a-zA-Z])[a-hA-H](?![a-zA-Z])|(?<=[a-z])[A-H]$")
+_HELPSTEER_TURN = re.compile(r"\n?<extra_id_1>(User|Assistant)\n")
 
 
 class _Prompt(NamedTuple):
@@ -96,21 +104,36 @@ def _comparison(
             if isinstance(holder.get(name), float) and not math.isfinite(holder[name]):
                 raise FieldError(name, f"must be a finite number, or null if unknown; got {holder[name]}")
     own_id = next((name_of(row, name) for name in _IDS if row.get(name) is not None), None)
-    extra = {key: to_json_types(value) for key, value in row.items() if key not in used | _KNOWN}
+    group = group_of(row, prompt.messages, context, question)
+    messages = _after_system(row, prompt.messages)
+    shift = len(messages) - len(prompt.messages)
+    context, evidence = (
+        tuple(replace(span, message=span.message + shift) for span in spans) for spans in (context, evidence)
+    )
+    known = used | _KNOWN | ({"system"} if shift else set())
+    extra = {key: to_json_types(value) for key, value in row.items() if key not in known}
     return Comparison(
         id=f"row-{number}" if own_id is None else own_id,
-        group=group_of(row, prompt.messages, context, question),
-        prompt=prompt.messages,
+        group=group,
+        prompt=messages,
         responses=tuple(responses),
         ranks=ranks,
         metadata=extra | to_json_types(metadata),
         context=context,
-        question=question,
+        question=question and replace(question, message=question.message + shift),
         evidence=evidence,
         role=role,
         tools=tools_of(row.get("tools")),
         rubrics=rubrics_of(row),
     )
+
+
+def _after_system(row: FileRow, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The messages after the text of a column `system`, unless they begin with a system message."""
+    text = row.get("system")
+    if not isinstance(text, str) or not text.strip() or messages[0].get("role") == "system":
+        return messages
+    return ({"role": "system", "content": text}, *messages)
 
 
 def _prompt_of(row: FileRow, *names: str) -> _Prompt:
@@ -218,12 +241,8 @@ def _split_texts(texts: Sequence[str]) -> tuple[tuple[Message, ...], list[Respon
     shared = commonprefix(texts)  # noqa: RUF071  # not paths
     turns = [turn for turn in _TURN.finditer(shared) if turn[1] == "Assistant"]
     prompt: tuple[Message, ...]
-    if turns:  # "Human:" and "Assistant:" turns, as in hh-rlhf
-        start, *parts = _TURN.split(shared[: turns[-1].start()])
-        system = [{"role": "system", "content": start.strip()}] if start.strip() else []
-        roles = {"Human": "user", "Assistant": "assistant"}
-        pairs = zip(parts[::2], parts[1::2], strict=True)
-        prompt = (*system, *({"role": roles[name], "content": text.strip()} for name, text in pairs))
+    if turns:
+        prompt = _dialog(shared[: turns[-1].start()], _TURN, "system")
         end = turns[-1].end()
     else:
         end = max(shared.rfind(space) for space in " \n") + 1
@@ -233,6 +252,17 @@ def _split_texts(texts: Sequence[str]) -> tuple[tuple[Message, ...], list[Respon
             "prompt", "missing, and the responses do not begin with the same text; add the column"
         )
     return prompt, [({"role": "assistant", "content": text[end:].strip()},) for text in texts]
+
+
+def _dialog(text: str, turn: re.Pattern[str], first: str) -> tuple[Message, ...]:
+    """The messages of a text with turns such as "Human:" and "Assistant:"; `first` is the role of the text before."""
+    start, *parts = turn.split(text)
+    roles = {"Human": "user", "User": "user", "Assistant": "assistant"}
+    named = [
+        (first, start),
+        *((roles[name], part) for name, part in zip(parts[::2], parts[1::2], strict=True)),
+    ]
+    return tuple({"role": role, "content": part.strip()} for role, part in named[not start.strip() :])
 
 
 def _from_chat_template(row: FileRow, number: int) -> Comparison:
@@ -268,18 +298,148 @@ def _from_candidates(row: FileRow, number: int) -> Comparison:
     return _comparison(row, number, prompt, candidates, ranks, used=used, field="candidates")
 
 
+# --- Layouts of published data sets ---
+
+
+def _published(
+    row: FileRow,
+    number: int,
+    prompt: _Prompt,
+    responses: Sequence[Response],
+    ranks: tuple[int, ...] | None,
+    *columns: str,
+) -> Comparison:
+    """A comparison of responses that are in these columns."""
+    used = {prompt.column, *columns, *_IDENTITY}
+    return _comparison(row, number, prompt, responses, ranks, used=used, field=columns[-1])
+
+
+def _answers(row: FileRow, *columns: str) -> list[Response]:
+    return [messages_of(required(row, name)[1], name, "assistant") for name in columns]
+
+
 def _from_open_rubrics(row: FileRow, number: int) -> Comparison:
     """OpenRubrics (arXiv 2510.07743): two responses, the `winner` ("A" or "Response A"), and a rubric as text."""
-    winner = required(row, "winner")[1]
-    found = _WINNER.fullmatch(winner) if isinstance(winner, str) else None
-    if found is None:
-        raise FieldError("winner", f"must be 'A' or 'B', got {short(winner)}")
-    prompt = _prompt_of(row, "instruction")
     names = ("response_a", "response_b")
-    responses = [messages_of(required(row, name)[1], name, "assistant") for name in names]
-    ranks = (1, 2) if found[1].lower() == "a" else (2, 1)
-    used = _OPEN_RUBRICS | _IDENTITY
-    return _comparison(row, number, prompt, responses, ranks, used=used, field="response_b")
+    ranks = ranks_by_winner(required(row, "winner")[1], 2, "winner")
+    prompt = _prompt_of(row, "instruction")
+    return _published(row, number, prompt, _answers(row, *names), ranks, "winner", *names)
+
+
+def _from_sharegpt(row: FileRow, number: int) -> Comparison:
+    """LLaMA-Factory's ranking data: turns with `from` and `value`; `chosen` and `rejected` are one turn each."""
+    return _from_trl(row, number, ("conversations",))
+
+
+def _from_orca(row: FileRow, number: int) -> Comparison:
+    """Orca DPO pairs: `system`, `question` (Intel) or `input` (argilla), `chosen` and `rejected`."""
+    name, given = required(row, "question", "input")
+    return _from_trl(renamed({**row, name: messages_of(given, name, "user")}, {"prompt": name}), number)
+
+
+def _from_arena(row: FileRow, number: int) -> Comparison:
+    """LMArena: two conversations and the `winner`, such as "model_a", "tie" or "both_bad", which is a tie, too."""
+    names = ("conversation_a", "conversation_b")
+    given = [messages_of(_parsed(required(row, name)[1], name), name, "user") for name in names]
+    # Without other fields, such as counts of tokens, by which equal turns would differ.
+    turns = [tuple({"role": one["role"], "content": message_text(one)} for one in own) for own in given]
+    messages, responses = split_conversations(turns)
+    ranks = None if row.get("winner") is None else ranks_by_winner(row["winner"], 2, "winner")
+    return _published(row, number, _Prompt(names[0], messages), responses, ranks, *names)
+
+
+def _from_arena_55k(row: FileRow, number: int) -> Comparison:
+    """Kaggle's LMSYS data: JSON lists with the text of every turn, and three columns of which one is 1."""
+    names = ("prompt", "response_a", "response_b")
+    prompts, *answers = [_parsed(required(row, name)[1], name) for name in names]
+    for name, texts in zip(names, (prompts, *answers), strict=True):
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise FieldError(name, f"must be a JSON list of texts, got {short(texts)}")
+        if len(texts) != len(prompts):
+            raise FieldError(name, f"{len(texts)} answers to {len(prompts)} prompts")
+    turns = [[text for turn in zip(prompts, own, strict=True) for text in turn] for own in answers]
+    roles = ("user", "assistant") * len(prompts)
+    messages, responses = split_conversations(
+        [
+            tuple({"role": role, "content": text} for role, text in zip(roles, own, strict=True))
+            for own in turns
+        ]
+    )
+    gold = {"winner_model_a": (1, 2), "winner_model_b": (2, 1), "winner_tie": (1, 1)}
+    votes = [number_in(row.get(name)) for name in gold]
+    if votes.count(None) < 3 and (votes.count(1), votes.count(0)) != (1, 2):
+        raise FieldError("winner_model_a", f"one of {', '.join(gold)} must be 1, the others 0; got {votes}")
+    ranks = [*gold.values()][votes.index(1)] if 1 in votes else None
+    return _published(row, number, _Prompt(names[0], messages), responses, ranks, *names)
+
+
+def _from_helpsteer(row: FileRow, number: int) -> Comparison:
+    """HelpSteer 2 and 3 (arXiv 2410.01257, 2505.11475): a signed strength, negative if the first response is better."""
+    column, given = required(row, "prompt", "context")
+    messages = messages_of(given, column, "user")
+    if isinstance(given, str):
+        messages = _dialog(given, _HELPSTEER_TURN, "user")
+    names = [required(row, f"response_{at}", f"response{at}")[0] for at in (1, 2)]
+    known = ("preference_strength", "overall_preference")
+    ranks = next((ranks_by_strength(row[name], 2, name) for name in known if row.get(name) is not None), None)
+    return _published(row, number, _Prompt(column, messages), _answers(row, *names), ranks, *names)
+
+
+def _from_nectar(row: FileRow, number: int) -> Comparison:
+    """Nectar: `answers`, each with its `rank`; the prompt has turns of "Human:" and ends with "Assistant:"."""
+    prompt = _prompt_of(row, "prompt")
+    if isinstance(given := row["prompt"], str) and _TURN.search(given):
+        prompt = prompt._replace(messages=_dialog(re.sub(r"\n\nAssistant:\s*\Z", "", given), _TURN, "system"))
+    texts = responses_of(_each(row, "answers", "answer"), "answers")
+    ranks = ranks_of(_each(row, "answers", "rank"), len(texts), "answers")
+    return _published(row, number, prompt, texts, ranks, "answers")
+
+
+def _from_ultrafeedback(row: FileRow, number: int) -> Comparison:
+    """UltraFeedback (arXiv 2310.01377): `completions`, by their `overall_score` or the mean of their `annotations`."""
+    texts = responses_of(_each(row, "completions", "response"), "completions")
+    try:
+        scores = [
+            one["overall_score"]
+            if one.get("overall_score") is not None
+            else mean(number_in(aspect["Rating"]) for aspect in one["annotations"].values())
+            for one in row["completions"]
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise FieldError(
+            "completions", "each needs an overall_score, or annotations with numeric ratings"
+        ) from None
+    ranks = ranks_by_value(scores, len(texts), "completions")
+    return _published(row, number, _prompt_of(row, "instruction"), texts, ranks, "completions")
+
+
+def _from_distilabel(row: FileRow, number: int) -> Comparison:
+    """Distilabel: `generations` and their `ratings`, higher is better; null if they were not rated."""
+    prompt = _prompt_of(row, "instruction", "input", "prompt")
+    texts = responses_of(required(row, "generations")[1], "generations")
+    name = next((name for name in ("ratings", "rating") if row.get(name) is not None), None)
+    ranks = None if name is None else ranks_by_value(row[name], len(texts), name)
+    return _published(row, number, prompt, texts, ranks, "generations")
+
+
+def _parsed(value: Any, field: str) -> Any:
+    """The value of a JSON text; any other value as it is."""
+    try:
+        return parse_json(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise FieldError(field, str(error)) from None
+
+
+def _each(row: FileRow, field: str, key: str) -> list[Any]:
+    """One value of every object in a list."""
+    items = required(row, field)[1]
+    for at, one in enumerate(items if isinstance(items, list | tuple) else [items]):
+        if not isinstance(one, Mapping) or one.get(key) is None:
+            raise FieldError(f"{field}[{at}].{key}", f"missing; {found_in(one)}")
+    return [one[key] for one in items]
+
+
+# --- longrm's own rows ---
 
 
 def to_native_row(comparison: Comparison) -> dict[str, Any]:
@@ -304,7 +464,7 @@ def to_native_row(comparison: Comparison) -> dict[str, Any]:
 
 
 def from_native_row(row: FileRow, number: int) -> Comparison:
-    """The inverse of `to_native_row`; other columns become metadata. Without `ranks`, `scores` are the gold order."""
+    """The inverse of `to_native_row`; other columns become metadata. See `gold_ranks` for the gold order."""
     prompt = _prompt_of(row, "prompt")
     responses = responses_of(required(row, "responses")[1], "responses")
     if not isinstance(row.get("metadata") or {}, Mapping):
@@ -351,10 +511,10 @@ def demonstration_from(row: FileRow, number: int) -> Demonstration:
     """A prompt and its `golden` (or `completion`): rows to imitate."""
     prompt = _prompt_of(row, "chat_template", "prompt")
     field, completion = required(row, "golden", "completion")
-    used = {"id", "tools", prompt.column, field}
+    used = {"id", "tools", "system", prompt.column, field}
     return Demonstration(
         id=name_of(row, "id") if row.get("id") is not None else f"row-{number}",
-        prompt=prompt.messages,
+        prompt=_after_system(row, prompt.messages),
         completion=messages_of(completion, field, "assistant"),
         metadata={key: to_json_types(value) for key, value in row.items() if key not in used},
         tools=tools_of(row.get("tools")),
@@ -383,40 +543,154 @@ def judge_prompt_from(row: FileRow, number: int) -> Demonstration:
     )
 
 
+# --- Which format it is ---
+
+
 class RowFormat(NamedTuple):
-    """A format of preference data: its columns, for messages, and its function of a row and the row's number."""
+    """A format of preference data.
+
+    Attributes:
+        columns: Its columns, for messages.
+        convert: Makes a comparison of a row and the row's number.
+        needs: The columns that recognize it; any of several such texts. `a|b` is one of two, `!a` must be missing, and
+            `a.b` is a list of objects that have `b`.
+    """
 
     columns: str
     convert: Callable[[FileRow, int], Comparison]
+    needs: tuple[str, ...]
 
 
 FORMATS = {
-    "chat_template": RowFormat("chat_template, chosen, rejects", _from_chat_template),
-    "candidates": RowFormat("prompt, candidates", _from_candidates),
-    "trl": RowFormat("prompt, chosen, rejected", _from_trl),
-    "open_rubrics": RowFormat("instruction, response_a, response_b, winner", _from_open_rubrics),
-    "longrm": RowFormat("prompt, responses, ranks or scores", from_native_row),
+    "chat_template": RowFormat(
+        "chat_template, chosen, rejects", _from_chat_template, ("chat_template chosen|golden",)
+    ),
+    "candidates": RowFormat("prompt, candidates", _from_candidates, ("candidates",)),
+    "sharegpt": RowFormat(
+        "conversations, chosen, rejected", _from_sharegpt, ("conversations.from chosen !prompt",)
+    ),
+    "orca": RowFormat(
+        "system, question or input, chosen, rejected",
+        _from_orca,
+        ("system question|input chosen !prompt !context !responses",),
+    ),
+    "trl": RowFormat("prompt, chosen, rejected", _from_trl, ("chosen !responses",)),
+    "open_rubrics": RowFormat(
+        "instruction, response_a, response_b, winner",
+        _from_open_rubrics,
+        ("instruction response_a response_b winner",),
+    ),
+    "longrm": RowFormat(
+        "prompt, responses, and ranks, scores, winner or strength",
+        from_native_row,
+        ("prompt responses|ranks|group", "context question responses"),
+    ),
+    "arena": RowFormat(
+        "conversation_a, conversation_b, winner", _from_arena, ("conversation_a conversation_b",)
+    ),
+    "arena_55k": RowFormat(
+        "prompt, response_a, response_b, winner_model_a, winner_model_b, winner_tie",
+        _from_arena_55k,
+        ("prompt response_a response_b winner_model_a",),
+    ),
+    "helpsteer": RowFormat(
+        "prompt, response_1, response_2, preference_strength",
+        _from_helpsteer,
+        (
+            "prompt response_1 response_2 preference_strength",
+            "context response1 response2 overall_preference",
+        ),
+    ),
+    "nectar": RowFormat("prompt, answers with rank", _from_nectar, ("prompt answers.rank",)),
+    "ultrafeedback": RowFormat(
+        "instruction, completions with overall_score",
+        _from_ultrafeedback,
+        ("instruction completions.response",),
+    ),
+    "distilabel": RowFormat(
+        "instruction, generations, ratings",
+        _from_distilabel,
+        ("instruction|input|prompt generations ratings|rating",),
+    ),
 }
-"""The formats by name."""
+"""The formats by name; a row has the first one whose columns it has."""
+
+ANY_ORDER = FORMATS.keys() - {"chat_template", "candidates", "sharegpt", "orca", "trl"}
+"""Those whose first response is not the best one by rule."""
 
 
-def recognize(columns: Set[str]) -> str | None:
-    """The name of the format with these columns; None if they are not a comparison."""
-    if "chat_template" in columns and columns & {"chosen", "golden"}:
-        return "chat_template"
-    if "candidates" in columns:
-        return "candidates"
-    if "chosen" in columns and "responses" not in columns:
-        return "trl"
-    if columns >= _OPEN_RUBRICS:
-        return "open_rubrics"
-    if columns >= JUDGE_PROMPT and "responses" not in columns:
-        return None
-    if "prompt" in columns and columns & {"responses", "ranks", "group"}:
-        return "longrm"
-    return "longrm" if columns >= {"context", "question", "responses"} else None
+def recognize(row: FileRow) -> str | None:
+    """The name of the format of a row; None if it is not a comparison."""
+
+    def has(need: str) -> bool:
+        if need.startswith("!"):
+            return need[1:] not in row
+        name, _, key = need.partition(".")
+        value = row.get(name)
+        return name in row and (
+            not key
+            or (isinstance(value, list) and bool(value) and isinstance(value[0], Mapping) and key in value[0])
+        )
+
+    for name, known in FORMATS.items():
+        if any(all(any(map(has, need.split("|"))) for need in needs.split()) for needs in known.needs):
+            # A judge prompt has a prompt and a group, but no responses.
+            return (
+                None if name == "longrm" and row.keys() >= JUDGE_PROMPT and "responses" not in row else name
+            )
+    return None
 
 
 def describe_formats() -> str:
     """All formats with their columns, for error messages."""
     return "; ".join(f"{name} ({known.columns})" for name, known in FORMATS.items())
+
+
+def describe_unknown(row: FileRow) -> str:
+    """Why a row has no known format: its columns, the format that is nearest, and how to name the columns."""
+
+    def similarity(name: str) -> float:
+        wanted = re.findall(r"\w{4,}", FORMATS[name].columns)
+        return sum(max(SequenceMatcher(None, one, own).ratio() for own in row) for one in wanted) / len(
+            wanted
+        )
+
+    nearest = max(FORMATS, key=similarity) if row else "trl"
+    return (
+        f"the columns ({cut(', '.join(row))}) match no known format; the nearest is '{nearest}' "
+        f"({FORMATS[nearest].columns}); name yours, as in --columns {_example(row)}"
+    )
+
+
+def _example(row: FileRow) -> str:
+    """A value of `--columns` for a row of unknown format, by the names and types of its columns, for users to check."""
+
+    def guess(words: str, names: Sequence[str], default: str) -> str:
+        return next((name for name in names if re.search(words, name, re.IGNORECASE)), default)
+
+    def alike(names: Sequence[str]) -> list[str]:
+        """The first columns whose names differ only in a number or a letter."""
+        stems = [_NUMBERED.sub("#", name) for name in names]
+        groups = [[one for one, of in zip(names, stems, strict=True) if of == stem] for stem in stems]
+        return next((group for group in groups if len(group) > 1), [])
+
+    texts = [name for name, value in row.items() if isinstance(value, str) and name not in _IDENTITY]
+    numbers = [name for name, value in row.items() if is_number(value)]
+    lists = [name for name, value in row.items() if isinstance(value, list) and len(value) > 1]
+    prompt = guess("prompt|question|query|instruction|input|problem", texts, (*texts, "PROMPT")[0])
+    rest = [name for name in texts if name != prompt]
+    responses = alike(rest) or [name for name in lists if isinstance(row[name][0], str)][:1]
+    if not responses:
+        chosen, rejected = (
+            guess("chosen|good|best|prefer", rest, "GOOD"),
+            guess("rej|bad|worse|lose", rest, "BAD"),
+        )
+        return f"prompt={prompt},chosen={chosen},rejected={rejected}"
+    scores = alike(numbers) or [name for name in lists if is_number(row[name][0])][:1]
+    others = [name for name in (*rest, *numbers) if name not in responses]
+    strength = guess("strength|margin|diff", numbers, "")
+    winner = guess("winner|label|prefer|better|choice|vote", others, "WINNER")
+    gold = (
+        f"scores={'+'.join(scores)}" if scores else f"strength={strength}" if strength else f"winner={winner}"
+    )
+    return f"prompt={prompt},responses={'+'.join(responses)},{gold}"

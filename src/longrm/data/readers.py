@@ -2,19 +2,20 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from longrm.column_names import check_columns
-from longrm.data.fields import FileRow, scores_of
+from longrm.column_names import Columns, check_columns
+from longrm.data.fields import GOLD, FileRow, scores_of
 from longrm.data.files import RawRow, find_files, raw_rows
 from longrm.data.formats import (
     FORMATS,
     JUDGE_PROMPT,
     demonstration_from,
     describe_formats,
+    describe_unknown,
     judge_prompt_from,
     recognize,
 )
@@ -24,6 +25,11 @@ from longrm.reading import FieldError, cut, located, reading, short
 from longrm.types import Comparison, Demonstration, Outcome
 
 _MESSAGES_KEPT = 5
+_GOLD_MEANS = {
+    "scores": "higher is better, equal scores tie",
+    "winner": "the best response",
+    "strength": "negative if the first response is better, 0 is a tie",
+}
 _logger = logging.getLogger(__name__)
 
 OnBadRow = Literal["stop", "skip"]
@@ -112,7 +118,7 @@ class RowReader(Generic[_Row]):
     files: list[Path]
     format: str
     on_bad_row: OnBadRow
-    columns: Mapping[str, str]
+    columns: Columns
     convert: Callable[[RawRow, dict[str, str]], _Row]
     skipped: Skipped = field(default_factory=Skipped, init=False)
 
@@ -143,7 +149,7 @@ def read(
     *,
     format: str | None = None,
     on_bad_row: OnBadRow = "stop",
-    columns: Mapping[str, str] | None = None,
+    columns: Columns | None = None,
 ) -> ComparisonReader:
     """Opens preference data in any of `FORMATS`.
 
@@ -154,7 +160,8 @@ def read(
         format: A key of `FORMATS`; recognized from the columns of the first row if not given.
         on_bad_row: "stop" raises at a row that cannot be read; "skip" counts it in `skipped`.
         columns: longrm's names, each with the name of the column in the data, such as
-            `{"prompt": "question", "chosen": "good"}`; renamed before the format is recognized.
+            `{"prompt": "question", "responses": ["answer_a", "answer_b"], "winner": "label"}`; renamed before the
+            format is recognized.
 
     Raises:
         ConfigError: `columns` has a name that longrm does not read, or two for one column.
@@ -177,9 +184,12 @@ def read(
     first = next(iter(reader), None)
     if first is None:
         raise DataError(f"{path}: no row can be read{reader.skipped.first()}")
-    if name == "longrm" and first.source.get("ranks") is None and first.comparison.ranks is not None:
-        column = columns.get("scores", "scores")
-        _logger.info("the gold order is that of the column '%s': higher is better, equal scores tie", column)
+    if name == "longrm" and first.comparison.ranks is not None:
+        gold = next(column for column in GOLD if first.source.get(column) is not None)
+        if meaning := _GOLD_MEANS.get(gold):
+            own = columns.get(gold, gold)
+            place = own if isinstance(own, str) else "+".join(own)
+            _logger.info("the gold order is that of the column '%s': %s", place, meaning)
     return reader
 
 
@@ -188,7 +198,7 @@ def read_demonstrations(
     *,
     format: Literal["demonstrations", "judge_prompts"] = "demonstrations",
     on_bad_row: OnBadRow = "stop",
-    columns: Mapping[str, str] | None = None,
+    columns: Columns | None = None,
 ) -> DemonstrationReader:
     """Opens rows to imitate: a prompt (`chat_template` or `prompt`) and its `golden` or `completion`.
 
@@ -204,21 +214,16 @@ def read_demonstrations(
     return DemonstrationReader(path, find_files(Path(str(path))), format, on_bad_row, columns, convert)
 
 
-def _recognize(
-    path: Path | MemoryRows, files: list[Path], on_bad_row: str, columns: Mapping[str, str]
-) -> str:
+def _recognize(path: Path | MemoryRows, files: list[Path], on_bad_row: str, columns: Columns) -> str:
     problem = f"{path}: no row in it"
     for raw in raw_rows(files, columns=columns):
         if raw.value is None:
             problem = raw.message
-        elif name := recognize(raw.value.keys()):
+        elif name := recognize(raw.value):
             return name
         else:
             names = cut(", ".join(raw.value))
-            problem = (
-                f"{raw.place}: the columns ({names}) match no known format; known: {describe_formats()}; rename "
-                "yours with --columns prompt=QUESTION,chosen=GOOD,rejected=BAD"
-            )
+            problem = f"{raw.place}: {describe_unknown(raw.value)}"
             if {"prompt", "completion"} <= raw.value.keys():
                 problem = (
                     f"{raw.place}: the columns ({names}) are a demonstration; read it with longrm train sft"

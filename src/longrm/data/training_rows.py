@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import tokenizers
 
+from longrm.column_names import Columns
 from longrm.data.fields import why_no_gold
 from longrm.data.files import rows_digest
 from longrm.data.joining import Encoded, encode
@@ -97,7 +98,7 @@ def open_rows(
     kind: RowKind,
     *,
     format: str | None = None,
-    columns: Mapping[str, str] | None = None,
+    columns: Columns | None = None,
     on_bad_row: OnBadRow = "stop",
 ) -> ComparisonReader | DemonstrationReader:
     """Opens the rows of a file or folder for one kind of training; the arguments are those of `longrm.data.read`."""

@@ -426,13 +426,13 @@ def read_policy_prompts(path: Path) -> Iterator[PolicyPrompt]:
     """
     files = find_files(path)
     first = next(raw_rows(files), None)
-    columns = set(first.value) if first is not None and first.value is not None else set()
-    if columns & {"golden", "completion"} and not columns & {"chosen", "responses", "candidates"}:
+    row = first.value if first is not None and first.value is not None else {}
+    if row.keys() & {"golden", "completion"} and not row.keys() & {"chosen", "responses", "candidates"}:
         for row in read_demonstrations(path):
             one = row.demonstration
             group = group_of({}, one.prompt, (), None)
             yield PolicyPrompt(one.id, group, one.prompt, metadata=_kept(one.metadata))
-    elif recognize(columns):
+    elif recognize(row):
         for found in read(path):
             two = found.comparison
             yield PolicyPrompt(two.id, two.group, two.prompt, two.context, two.question, _kept(two.metadata))

@@ -3,10 +3,13 @@
 import json
 
 import pytest
+from click.testing import CliRunner
 
 from longrm import audit
+from longrm.cli.commands import cli
 from longrm.data import FORMATS, read
-from longrm.errors import DataError
+from longrm.errors import ConfigError, DataError
+from longrm.training.settings import DataSettings
 from longrm.types import text_of
 
 ASK, ANN, BOB = (
@@ -332,3 +335,46 @@ def test_unknown_columns_show_the_nearest_format_and_an_example_for_them(row, ne
     assert example in str(caught.value)
     with pytest.raises(DataError, match="--columns"):
         audit(put("rows.jsonl", row))
+
+
+def test_every_command_of_rows_takes_several_columns(put, tmp_path):
+    row = {"q": WHO, "a": GOOD, "b": BAD, "best": "b"}
+    path = str(
+        put("rows.jsonl", row, row | {"q": "Who?", "best": "a"}, row | {"q": "Who now?", "best": "tie"})
+    )
+    flag = ("--columns", "prompt=q,responses=a+b,winner=best")
+
+    def run(*arguments):
+        done = CliRunner().invoke(cli, [*arguments, *flag], catch_exceptions=False, standalone_mode=False)
+        return json.loads(done.stdout)
+
+    assert run("audit", path, "--json")["findings"]["ties"]["count"] == 1
+    judged = run(
+        "evaluate",
+        "--model",
+        "baseline:longest",
+        "--bench",
+        f"file:{path}",
+        "--json",
+        "--out",
+        str(tmp_path / "e"),
+    )
+    assert judged["metrics"]["overall"]["pair_accuracy"]["n"] == 2
+    prompts = run(
+        "synthesize", "judge-prompts", "--set", f"source=file:{path}", "--json", "--out", str(tmp_path / "j")
+    )
+    assert prompts["counts"]["steps"]["comparisons"]["dropped"]["tied"] == 1
+    columns = {"prompt": "q", "responses": ["a", "b"], "winner": "best"}
+    (file,) = DataSettings.resolve(None, {"path": path, "columns": columns}).files()
+    assert [row.comparison.ranks for row in read(path, columns=file.columns)] == [(2, 1), (1, 2), (1, 1)]
+    with pytest.raises(ConfigError, match="data.columns"):
+        DataSettings.resolve(None, {"sources": [{"path": path}], "columns": columns})
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"prompt": ["q", "p"]}, {"responses": ["a", "a"]}, {"responses": []}, {"responses": ["a"], "id": "a"}],
+)
+def test_columns_that_cannot_be_joined_are_errors(columns, put):
+    with pytest.raises(ConfigError, match=f"'{next(iter(columns))}'"):
+        read(put("rows.jsonl", {"q": WHO, "a": GOOD}), columns=columns)

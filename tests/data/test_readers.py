@@ -179,11 +179,12 @@ def test_the_example_of_the_page_reads_such_a_file(tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs/data.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    lines = [f"{row['prompt']},a,b,{n}" for n, row in enumerate(ROWS)]
-    Path("pairs.csv").write_text("\n".join(["question,good,bad,id", *lines]))
+    lines = [f"{row['prompt']},a,b,bad,{n}" for n, row in enumerate(ROWS)]
+    Path("pairs.csv").write_text("\n".join(["question,good,bad,best,id", *lines]))
     held = {}
     exec(compile(example, "data.md", "exec"), held)
     assert [message_text(row.comparison.prompt[0]) for row in held["rows"]] == [row["prompt"] for row in ROWS]
+    assert {row.comparison.ranks for row in held["rows"]} == {(2, 1)}
 
 
 # --- Rows that cannot be read: the error names file, row and field, or the row is counted as skipped ---

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from longrm.column_names import LISTS, Columns
 from longrm.config import Config, parse_assignments
 from longrm.errors import ConfigError, DataError
 from longrm.reading import STDIN_COPY, file_digest, short
@@ -142,11 +143,18 @@ def _pairs(_: click.Context, option: click.Parameter, text: str | None) -> dict[
     return found
 
 
+def _columns(context: click.Context, option: click.Parameter, text: str | None) -> Columns | None:
+    """The callback of `--columns`: `responses=a+b` is two columns."""
+    pairs = _pairs(context, option, text) or {}
+    several = {name: own.split("+") for name, own in pairs.items() if name in LISTS and "+" in own}
+    return {**pairs, **several} or None
+
+
 def columns_option(key: str = "columns") -> Decorator:
     """The option `--columns` for the setting `key`."""
-    help = "Rename columns of your data, as in chosen=good."
+    help = "Names of your columns, as in prompt=q,responses=a+b,winner=label."
     name = key.replace(".", "__")
-    return click.option("--columns", name, metavar="OURS=YOURS,...", callback=_pairs, help=help)
+    return click.option("--columns", name, metavar="OURS=YOURS,...", callback=_columns, help=help)
 
 
 _WEIGHTS_HELP = "Weights of the labels of a multi-label model, as in helpfulness=1,verbosity=-0.4."

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import click
 
 from longrm.cli.help import Command, Group
-from longrm.cli.options import RUN_OPTIONS, resolve
+from longrm.cli.options import RUN_OPTIONS, columns_option, options, resolve
 from longrm.cli.terminal import echo, print_json, print_lines, print_next, progress
 from longrm.errors import RunError
 
@@ -96,6 +96,12 @@ _RECIPES = {
     ),
 }
 
+# The recipes that read preferences, and the setting with the names of their columns.
+_COLUMNS = {
+    **dict.fromkeys(("rubrics", "rationales"), "preferences.columns"),
+    **dict.fromkeys(("judge-prompts", "embed"), "reading.columns"),
+}
+
 
 @click.group("synthesize", cls=Group)
 def command() -> None:
@@ -115,13 +121,18 @@ def _subcommand(name: str, recipe: RecipeText) -> click.Command:
     file = f"data/{name.replace('-', '_')}"
     example = f"\b\nlongrm recipes {file} > mine.toml\nlongrm synthesize {name} --config mine.toml --out runs/{name}"
 
+    columns = [columns_option(_COLUMNS[name])] if name in _COLUMNS else []
+
     @click.command(name, cls=Command, help=f"{recipe.summary}\n\n{example}\n\n{recipe.help}")
+    @options(*columns)
     @RUN_OPTIONS
-    def synthesize(out: Path, config_file: Path | None, assignments: tuple[str, ...], as_json: bool) -> None:
+    def synthesize(
+        out: Path, config_file: Path | None, assignments: tuple[str, ...], as_json: bool, **flags: Any
+    ) -> None:
         from longrm.synthesis.recipes import RECIPES
 
         module = RECIPES[name]
-        settings = resolve(module.RECIPE, config_file, assignments)
+        settings = resolve(module.RECIPE, config_file, assignments, flags)
         with progress() as report:
             manifest = module.synthesize(settings, out, progress=report)
         if as_json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from longrm.cli.help import Command, Group, shows_all
-from longrm.cli.options import CONFIG, JSON, PATH, SET, options, resolve, setting
+from longrm.cli.options import CONFIG, JSON, PATH, SET, columns_option, options, resolve, setting
 from longrm.cli.terminal import echo, print_json, print_next, progress
 from longrm.config import described, parse_assignments
 from longrm.errors import ConfigError, nearest
@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # torch, the benchmarks and the settings of a training are sl
 _FLAGS = (
     setting("--model", "model.path", "Folder or Hub id of the model to start from.", metavar="MODEL"),
     setting("--data", "data.path", "Training data in any format that longrm reads.", metavar="PATH"),
+    columns_option("data.columns"),
     setting("--lora", "model.lora.rank", "Train adapters of this rank, not all weights.", int, "RANK"),
     setting("--epochs", "optimizer.epochs", "Passes over the data (default 1).", int, "N"),
     setting("--steps", "optimizer.steps", "Optimizer steps instead of epochs.", int, "N"),

@@ -689,7 +689,7 @@ def _example(row: FileRow) -> str:
     scores = alike(numbers) or [name for name in lists if is_number(row[name][0])][:1]
     others = [name for name in (*rest, *numbers) if name not in responses]
     strength = guess("strength|margin|diff", numbers, "")
-    winner = guess("winner|label|prefer|better|choice|vote", others, "WINNER")
+    winner = guess("winner|best|better|prefer|label|choice|vote", others, "WINNER")
     gold = (
         f"scores={'+'.join(scores)}" if scores else f"strength={strength}" if strength else f"winner={winner}"
     )

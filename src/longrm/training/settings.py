@@ -164,6 +164,7 @@ class DataSettings(Config):
 
     Attributes:
         path: Training data in any format that `longrm.data` reads.
+        columns: Names of the columns in `path`, by longrm's names, such as `prompt = "question"`.
         sources: Several files instead, mixed by their weights, or one with columns of other names.
         world: Generate the data instead.
         on_bad_row: What to do about a row that cannot be read, or has no gold order.
@@ -177,6 +178,7 @@ class DataSettings(Config):
     """
 
     path: str | None = None
+    columns: ColumnNames | None = None
     sources: tuple[SourceFile, ...] = ()
     world: WorldDataSettings | None = None
     on_bad_row: Literal["stop", "skip"] = "stop"
@@ -193,6 +195,8 @@ class DataSettings(Config):
         for name, field in type(self).model_fields.items():
             if self.world is not None and name != "world" and getattr(self, name) != field.default:
                 raise ValueError(f"data.{name} is not valid with data.world")
+        if self.columns is not None and self.sources:
+            raise ValueError("data.columns is only valid with data.path; set columns in each of data.sources")
         paths = [source.path for source in self.sources]
         if len(paths) != len(set(paths)):
             raise ValueError("data.sources has the same path twice; set the weight of one")
@@ -200,7 +204,7 @@ class DataSettings(Config):
 
     def files(self) -> tuple[SourceFile, ...]:
         """The files to read; none for a world."""
-        return self.sources if self.path is None else (SourceFile(path=self.path),)
+        return self.sources if self.path is None else (SourceFile(path=self.path, columns=self.columns),)
 
 
 class CurriculumSettings(Config):

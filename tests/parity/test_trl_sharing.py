@@ -166,6 +166,20 @@ def test_three_steps(case: str, models: Any, rows: Any, stock_tokenizer: Any, tm
     assert computed < 0.8 * given
 
 
+def test_groups_that_stay_whole_share_most(
+    models: Any, rows: Any, stock_tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """By default TRL shuffles the completions of all micro-batches of a step."""
+    shares = []
+    for steps in (2, 1):
+        settings = {**GROUPS, "gradient_accumulation_steps": 2, "steps_per_generation": steps}
+        monkeypatch.setitem(CASES, "groups", (trl.GRPOTrainer, trl.GRPOConfig, LANGUAGE, settings))
+        _, model = trained("groups", models, rows, stock_tokenizer, tmp_path, share=True)
+        given, computed, _ = shared_tokens(model)
+        shares.append(computed / given)
+    assert shares[1] < 0.4 < 0.5 < shares[0], shares
+
+
 @pytest.mark.parametrize("case", ["reward", "grpo"])
 def test_wrong_states_would_be_seen(
     case: str, models: Any, rows: Any, stock_tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

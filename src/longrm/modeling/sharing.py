@@ -49,10 +49,8 @@ _ATTENTION = {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", 
 _REPLACED = ("input_ids", "attention_mask", "position_ids")
 _HARMLESS = {"use_cache", "cache_position"}
 
-_MIXING = (
-    nn.modules.conv._ConvNd,
-    nn.RNNBase,
-)  # they carry a state from token to token, next to attention or without
+# Modules that carry a state from token to token, next to attention or in its place.
+_MIXING = (nn.modules.conv._ConvNd, nn.RNNBase)
 
 
 class SharedTokens(NamedTuple):
@@ -89,12 +87,10 @@ class _Sharing:
 
 
 class _NoCache:
-    """Returned in place of a cache: reading from it, or passing it back, must not pass for the start of a text."""
+    """Returned in place of a cache, because a call with `past_key_values=None` would begin a new text."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise ModelError(_NO_CACHE)
+        raise AttributeError(_NO_CACHE)
 
 
 _NO_CACHE = "a call that shares prefixes returns no cache: pass use_cache=True to get one"
@@ -126,9 +122,7 @@ def share_prefixes(model: _Model, *, min_tokens: int = 64) -> _Model:
         if getattr(module, "is_causal", True) is False:
             raise ModelError(f"{where}: {name} is not causal: later tokens would change earlier ones")
         if isinstance(module, _MIXING):
-            raise ModelError(
-                f"{where}: {name} carries a state from token to token, which cannot branch at a prefix"
-            )
+            raise ModelError(f"{where}: the state of {name} cannot branch at a prefix")
     if not {*_REPLACED} <= signature(body.forward).parameters.keys():
         raise ModelError(f"{where}: its {type(body).__name__} takes no positions")
     if "forward" in vars(body):  # by accelerate, for a device_map of several devices
@@ -140,8 +134,8 @@ def share_prefixes(model: _Model, *, min_tokens: int = 64) -> _Model:
     before = config._attn_implementation
     # A language model's loss has labels; all other heads may choose the token that they read by its id.
     writes = owner is not body and owner.get_output_embeddings() is not None
-    setattr(body, _ATTRIBUTE, _Sharing(min_tokens, before, None if writes else config.pad_token_id))
     body.set_attn_implementation(_either_attention(before))
+    setattr(body, _ATTRIBUTE, _Sharing(min_tokens, before, None if writes else config.pad_token_id))
     # A class, because a deep copy of an instance's `forward` would call the original instance.
     if not hasattr(type(body), "_longrm_plain"):
         body.__class__ = _sharing_class(type(body))
@@ -155,9 +149,8 @@ def unshare(model: _Model) -> _Model:
         sharing = vars(body).pop(_ATTRIBUTE)
         if body.config._attn_implementation == _name(sharing.attention):
             body.set_attn_implementation(sharing.attention)
-        if "_longrm_plain" in vars(
-            type(body)
-        ):  # else FSDP2 made a subclass, whose forward is plain from now on
+        # FSDP2 made a subclass if it came later; its forward is plain from now on.
+        if "_longrm_plain" in vars(type(body)):
             body.__class__ = type(body)._longrm_plain
     return model
 
@@ -197,7 +190,7 @@ def _sharing_class(plain: type) -> type:
         return _forward(self, partial(plain.forward, self), given)  # type: ignore[attr-defined]
 
     forward.__wrapped__ = plain.forward  # type: ignore[attr-defined]  # transformers and trainers read the signature
-    read = _ATTENTION | ({*names}.difference(_REPLACED, _HARMLESS))
+    read = _ATTENTION | {*names}.difference(_REPLACED, _HARMLESS)
     added = {"forward": forward, "_longrm_plain": plain, "_longrm_read": read, "__module__": plain.__module__}
     return type(plain.__name__, (plain,), added)
 
@@ -277,7 +270,7 @@ class _Plan:
     position_ids: Int[Tensor, "1 S"]
     rows: Int[
         Tensor, "B L"
-    ]  # of every token of the batch, its place in the packed sequence; padding: the row's last
+    ]  # where each token of the batch is in the packed sequence; for padding, the row's last
 
 
 def _plan(config: Any, sharing: _Sharing, given: Mapping[str, Any]) -> "_Plan | str":
@@ -314,7 +307,7 @@ def _plan(config: Any, sharing: _Sharing, given: Mapping[str, Any]) -> "_Plan | 
     for row in moved:
         differs = moved != row
         common.append(torch.where(differs.any(1), differs.to(torch.uint8).argmax(1), length))
-    # The only transfer: B (B + 3) + 1 numbers.
+    # The only transfer: (B + 1) (B + 3) numbers.
     table = torch.cat([torch.stack(common), starts[:, None], sizes[:, None], begin[:, None]], 1)
     *lines, (ok, *_) = torch.cat([table, whole.long().expand(1, rows + 3)]).tolist()
     if not ok:

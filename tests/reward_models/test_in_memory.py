@@ -116,6 +116,21 @@ def test_peft_models(folders, folder, tmp_path):
     assert mine.score(*asked) == found
 
 
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
+def test_adapters_of_transformers_and_checkpointed_activations(folders):
+    model, tokenizer = _load(folders / "writer")
+    asked = "w1 w2 w3", ["w4 w5", "w6"]
+    plain = longrm.load(model, tokenizer, kind="likelihood").score(*asked)
+    model.add_adapter(LoraConfig(r=4, init_lora_weights=False, target_modules=["q_proj", "v_proj"]))
+    model.train()
+    model.gradient_checkpointing_enable()
+    mine, before = longrm.load(model, tokenizer, kind="likelihood"), _step(model)
+    assert mine.score(*asked) != plain
+    assert _equal(_step(model), before)
+    model.disable_adapters()
+    assert mine.score(*asked) == plain
+
+
 def test_an_own_head_of_two_layers(tmp_path):
     folder = make_scorer(tmp_path / "scorer", head="mlp")
     loaded = longrm.load(str(folder))

@@ -150,7 +150,7 @@ def test_a_missing_cluster_and_too_many_workers_are_refused(monkeypatch):
     with pytest.raises(ConfigError, match="--workers 3"):
         next(
             ray_engine.scored_by_ray(
-                "baseline:longest", three, None, None, batches, scored_file.score, ScoreRecord
+                "baseline:longest", three, None, None, batches, scored_file.score_batch, ScoreRecord
             )
         )
 
@@ -184,7 +184,7 @@ def test_rows_that_kill_their_workers_end_in_errors(monkeypatch, kills):
         if batch[0][0] == 16 and killed < kills:
             killed += 1
             raise Killed
-        return scored_file.score(batch, model)
+        return scored_file.score_batch(batch, model)
 
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda value: value))
     generated = generate(WorldPlan("records", 64), 40, words_tokenizer())

@@ -252,7 +252,8 @@ def load(
     """Loads a reward model by its name, or takes a transformers model that is in memory.
 
     A model in memory is used in place, with its weights of every call: nothing is copied, and between calls it has its
-    own attention and mode (training or evaluation), so that it can be trained in turn. Its name ends in "(in memory)".
+    own attention and mode (training or evaluation), so that it can be trained in turn. A run records a digest of the
+    weights at loading: load it again after training, and an old run does not continue with new weights.
 
     Args:
         model: A transformers model, also within PEFT's wrapper: a sequence classifier with one label, or a causal

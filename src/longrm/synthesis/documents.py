@@ -428,8 +428,8 @@ def read_policy_prompts(path: Path) -> Iterator[PolicyPrompt]:
     first = next(raw_rows(files), None)
     row = first.value if first is not None and first.value is not None else {}
     if row.keys() & {"golden", "completion"} and not row.keys() & {"chosen", "responses", "candidates"}:
-        for row in read_demonstrations(path):
-            one = row.demonstration
+        for demonstration in read_demonstrations(path):
+            one = demonstration.demonstration
             group = group_of({}, one.prompt, (), None)
             yield PolicyPrompt(one.id, group, one.prompt, metadata=_kept(one.metadata))
     elif recognize(row):

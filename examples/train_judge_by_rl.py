@@ -37,7 +37,7 @@ train(f"sft --config demo/generative_short {start} --out {short}")
 
 # 2. GRPO: of the 8 judgments of a prompt, those with more reward than the mean become likelier. The larger rotary
 #    base stretches the positions that the judge knows.
-options = f"--set model.path={JUDGE} --set curriculum.lengths=[{LENGTH}] --set optimizer.steps={STEPS}"
+options = f"--set model.path={JUDGE} --set curriculum.lengths=[{LENGTH}] --set optimizer.max_steps={STEPS}"
 train(f"grpo --config demo/generative_grpo {options} --set model.rope_theta=3000.0 --out {OUT / 'training'}")
 
 # 3. Before and after, on contexts that neither has seen.

@@ -137,7 +137,7 @@ def trained(out: Path, template: Path, length: int, steps: int, seed: int) -> Pa
         "model.path": str(start / "model"),
         "data.path": str(data),
         "data.per_step": 64,
-        "optimizer.steps": steps,
+        "optimizer.max_steps": steps,
         "optimizer.learning_rate": 3e-3,
         "seed": seed,
     }

@@ -66,10 +66,10 @@ RECIPE: dict[str, Any] = {
     "model": {"rope_theta": 100_000.0},
     "data": {"per_step": 12},
     "optimizer": {
-        "epochs": 2,
+        "num_train_epochs": 2,
         "learning_rate": 2e-3,
-        "schedule": "linear",
-        "warmup_ratio": 0.05,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 0.05,
         "weight_decay": 0.01,
     },
 }

@@ -85,9 +85,9 @@ def arms(out: Path, seed: int, steps: int) -> dict[str, Path]:
         model__path=str(base / "model"),
     )
     long = {"seed": seed, "data__world__seed": data + 8, "model__path": str(start / "model")}
-    grpo = trained(out / "grpo", "generative_grpo", **long, optimizer__steps=steps)
+    grpo = trained(out / "grpo", "generative_grpo", **long, optimizer__max_steps=steps)
     with rewarded_by(Shuffled):
-        shuffled = trained(out / "shuffled", "generative_grpo", **long, optimizer__steps=steps)
+        shuffled = trained(out / "shuffled", "generative_grpo", **long, optimizer__max_steps=steps)
     curriculum = read_toml(RECIPES / "generative_grpo.toml", ConfigError)["curriculum"]
     imitation = {
         **long,
@@ -95,9 +95,9 @@ def arms(out: Path, seed: int, steps: int) -> dict[str, Path]:
         "curriculum__lengths": curriculum["lengths"],
         "curriculum__ramp": curriculum["ramp"],
     }
-    tenth = trained(out / "sft-tenth", "generative_long", **imitation, optimizer__steps=10)
+    tenth = trained(out / "sft-tenth", "generative_long", **imitation, optimizer__max_steps=10)
     same = round(10 * computed(grpo) / computed(tenth))
-    sft = trained(out / "sft", "generative_long", **imitation, optimizer__steps=same)
+    sft = trained(out / "sft", "generative_long", **imitation, optimizer__max_steps=same)
     return {"start": start, "grpo": grpo, "sft": sft, "shuffled": shuffled}
 
 

@@ -18,11 +18,11 @@ from recording import circumstances
 
 from longrm.benchmarks import Probe, ProbeCell
 from longrm.cli.terminal import progress
-from longrm.cli.train import evaluator_of
 from longrm.errors import LongRMError
 from longrm.evaluation.evaluate import Evaluation, run_evaluation
 from longrm.reward_models import JudgeSettings, ModelSettings
 from longrm.runs.progress import Progress
+from longrm.training.evaluations import evaluator_of
 from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 
@@ -108,7 +108,7 @@ ARMS: Mapping[str, Arm] = {
             "{}",
             f"scalar_{kind}",
             f"scalar-{kind}",
-            settings={"optimizer.steps": 96, "optimizer.learning_rate": 1e-4},
+            settings={"optimizer.max_steps": 96, "optimizer.learning_rate": 1e-4},
             same_seed=True,
         )
         for kind in ("control", "long")
@@ -175,7 +175,7 @@ def trained(options: argparse.Namespace, name: str, recipe: str, report: Progres
     file = RECIPES / f"{recipe}.toml"
     changes: dict[str, Any] = {
         "model.path": str(begins),
-        "model.precision": precision(),
+        "model.bf16": precision() == "bfloat16",
         "seed": options.seed,
         **ARMS[name].settings,
     }

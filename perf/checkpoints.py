@@ -57,8 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "model": {"new": {"layers": options.layers, "hidden": options.hidden}},
             "data": {"world": {"name": "records", "tokens_per_step": 64, "responses_per_step": 4}},
             "curriculum": {"lengths": [64]},
-            "optimizer": {"steps": 6, "learning_rate": 1e-3},
-            "checkpoint": {"every": 2},
+            "optimizer": {"max_steps": 6, "learning_rate": 1e-3},
+            "checkpoint": {"save_steps": 2},
             "parallel": {"shard": True},
         }
     )

@@ -106,7 +106,7 @@ def shared(work: Workload, old: list[list[float]] | None) -> Arm:
         entropies=(),
         old_logprobs=tuple(map(tuple, old or ())),
     )
-    objective = GRPO(LossSettings(kind="grpo"))
+    objective = GRPO(LossSettings(loss_type="grpo"))
     objective.groups = {group.id: group}
     objective.rollouts = RolloutSettings(num_generations=len(tokens), max_tokens=max(map(len, tokens)))
     example = Example(group.id, Encoded(work.tree.prefix, tokens), (1,) * len(tokens), digest="")

@@ -39,10 +39,10 @@ from longrm.training.sources import open_source
 from longrm.training.train import train
 from longrm.types import text_of
 
-LOGO = LossSettings(kind="logo", rejected=2, beta=2.5, gamma=0.5, nll_coef=0.05)
+LOGO = LossSettings(loss_type="logo", rejected=2, beta=2.5, gamma=0.5, nll_coef=0.05)
 TRAINED: dict[str, tuple[str, dict[str, Any], Objective]] = {
-    "bradley_terry": ("bradley_terry", {}, BradleyTerry(LossSettings(kind="bradley_terry"))),
-    "sft": ("sft", {}, SFT(LossSettings(kind="sft"))),
+    "bradley_terry": ("bradley_terry", {}, BradleyTerry(LossSettings(loss_type="bradley_terry"))),
+    "sft": ("sft", {}, SFT(LossSettings(loss_type="sft"))),
     "logo": ("preference", {"loss": LOGO.to_dict()}, Preference(LOGO)),
 }
 """What `--objective` takes -> the recipe's objective, its own settings, and the objective."""
@@ -184,11 +184,11 @@ def make_recipe(options: argparse.Namespace, scratch: Path) -> TrainingSettings:
     model = {**SHAPE, "tokenizer": str(scratch / "tokenizer")}
     data = {
         "path": str(options.data),
-        "max_tokens": options.max_tokens,
+        "max_length": options.max_tokens,
         "too_long": "skip",
         "per_step": options.per_step,
     }
-    optimizer = {"epochs": 1, "learning_rate": 1e-4}
+    optimizer = {"num_train_epochs": 1, "learning_rate": 1e-4}
     settings = {"model": {"new": model}, "data": data, "optimizer": optimizer, **own}
     return TrainingSettings.model_validate({"objective": named} | settings)
 

@@ -20,7 +20,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from longrm.training.trainer import MAX_GRAD_NORM, make_optimizer
 from measuring import circumstances
 from plan_memory import make, recipe_of
 from torch._subclasses import FakeTensorMode
@@ -36,6 +35,7 @@ from longrm.training.objectives import OBJECTIVES
 from longrm.training.plan.plan import plan_training
 from longrm.training.settings import TrainingSettings
 from longrm.training.sources import open_source
+from longrm.training.train import make_optimizer
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent / "gpu"))
@@ -73,7 +73,7 @@ def fake_model(settings: TrainingSettings, kind: str) -> Any:
     with torch.device("meta"):
         model = auto.from_config(config, attn_implementation=SHARED_PREFIX, dtype=torch.float32)
         if lora := settings.model.lora:
-            adapt(model, base=path, rank=lora.rank, alpha=lora.alpha, seed=0)
+            adapt(model, base=path, rank=lora.r, alpha=lora.lora_alpha, seed=0)
     holder: Any = SimpleNamespace(model=model)
     with patch("longrm.training.initial_model.resolve_device", lambda name: "meta"):
         prepare_model(holder, settings)
@@ -89,13 +89,13 @@ def micro_batches(settings: TrainingSettings, steps: int) -> tuple[Any, list[Any
         settings.seed,
         kind=make_objective.reads,
         limit=LIMIT,
-        reserved=rollouts.max_tokens if rollouts else 0,
+        reserved=rollouts.max_completion_length if rollouts else 0,
         progress=no_progress,
     )
     objective: Any = make_objective(settings.loss)
     examples: Any = source
     if rollouts is not None:
-        count, most = rollouts.num_generations, rollouts.max_tokens
+        count, most = rollouts.num_generations, rollouts.max_completion_length
         objective.rollouts = rollouts
         judgments = [(5,) * most] * count
         drawn = [[one.with_judgments(judgments) for one in source.batch(at, None)] for at in range(steps)]
@@ -126,7 +126,7 @@ def fake_peak(settings: TrainingSettings, steps: int = 2) -> int:
         _fill(model)
         model.tie_weights()
         start = None
-        if settings.rollouts and settings.loss.options()["kl"] and not settings.model.lora:
+        if settings.rollouts and settings.loss.options()["beta"] and not settings.model.lora:
             start = [torch.empty_like(weight) for weight in model.parameters()]
         optimizer = make_optimizer(model, settings.optimizer)
         model.train()
@@ -135,7 +135,7 @@ def fake_peak(settings: TrainingSettings, steps: int = 2) -> int:
                 loss, _ = objective.loss(model, micro)
                 (loss * micro.weight).backward()
                 del loss
-            torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), settings.optimizer.max_grad_norm)
             optimizer.step()
             model.zero_grad()
         del start

@@ -37,7 +37,7 @@ TOLERANCE = 0.15
 _COLUMNS = (
     "objective layers hidden heads kv_heads intermediate vocabulary rows prompt response rejected settings"
 )
-_ADAPTERS_AND_CHECKPOINTING = "model.lora.rank=8 memory.gradient_checkpointing=true"
+_ADAPTERS_AND_CHECKPOINTING = "model.lora.r=8 memory.gradient_checkpointing=true"
 _CHECKPOINTING_AND_TILES = "memory.gradient_checkpointing=true memory.tiled_mlp=true"
 _FITTING: tuple[tuple[Any, ...], ...] = (
     ("bradley_terry", 4, 512, 8, 8, 1536, 1000, 1, 4096, 64, 1, ""),
@@ -49,7 +49,7 @@ _TEST: tuple[tuple[Any, ...], ...] = (
     ("bradley_terry", 6, 384, 6, 6, 1024, 2000, 1, 6000, 100, 3, ""),
     ("preference", 3, 640, 10, 2, 1792, 16000, 2, 2500, 200, 2, ""),
     ("bradley_terry", 6, 1024, 16, 4, 2816, 8000, 1, 2000, 50, 1, "memory.gradient_checkpointing=true"),
-    ("bradley_terry", 5, 512, 8, 8, 2048, 4000, 3, 1500, 64, 1, "model.lora.rank=16"),
+    ("bradley_terry", 5, 512, 8, 8, 2048, 4000, 3, 1500, 64, 1, "model.lora.r=16"),
     ("sft", 2, 896, 14, 14, 2304, 24000, 1, 3000, 900, 0, "memory.max_tokens_per_microbatch=2048"),
     ("preference", 6, 768, 12, 4, 2048, 48000, 2, 1200, 150, 7, _ADAPTERS_AND_CHECKPOINTING),
     ("bradley_terry", 4, 512, 8, 8, 2048, 1000, 1, 6000, 64, 1, "memory.gradient_checkpointing=true"),
@@ -57,21 +57,21 @@ _TEST: tuple[tuple[Any, ...], ...] = (
 )
 # GRPO: a step of rows of a prompt each, and of judgments with the most tokens. The divergence has a gradient, although
 # judgments of random weights all have the same reward.
-_GRPO = "loss.beta=0.1 rollouts.rewards={format=1.0}"
+_GRPO = "loss.beta=0.1 rollouts.reward_weights={format=1.0}"
 _SAMPLED: tuple[tuple[Any, ...], ...] = (
     ("grpo", 4, 512, 8, 2, 1536, 4000, 2, 3000, 48, 4, _GRPO),
     ("grpo", 4, 512, 8, 8, 1536, 4000, 2, 6000, 8, 4, f"{_GRPO} {_ADAPTERS_AND_CHECKPOINTING}"),
 )
 # Rows of a step, tokens of a prompt and of a response, K rejected responses, and settings.
-_SIMPO = "loss.kind=simpo"
+_SIMPO = "loss.loss_type=simpo"
 _REAL_COLUMNS = "objective rows prompt response rejected settings"
 _REAL: tuple[tuple[Any, ...], ...] = (
-    ("bradley_terry", 1, 250, 25, 1, "model.lora.rank=16"),
-    ("bradley_terry", 1, 500, 50, 1, "model.lora.rank=16"),
+    ("bradley_terry", 1, 250, 25, 1, "model.lora.r=16"),
+    ("bradley_terry", 1, 500, 50, 1, "model.lora.r=16"),
     ("preference", 1, 250, 25, 1, _SIMPO),
     ("preference", 1, 500, 50, 1, _SIMPO),
     ("preference", 1, 500, 50, 1, f"{_SIMPO} memory.gradient_checkpointing=true"),
-    ("preference", 1, 500, 50, 1, f"{_SIMPO} model.lora.rank=16"),
+    ("preference", 1, 500, 50, 1, f"{_SIMPO} model.lora.r=16"),
     ("preference", 4, 250, 25, 1, f"{_SIMPO} memory.max_tokens_per_microbatch=700"),
 )
 _WORDS = ("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school")
@@ -129,7 +129,7 @@ def make(case: dict[str, Any], folder: Path, model: Path | None = None) -> Path:
             "path": str(folder / "data.jsonl"),
             "per_step": case["rows"],
         },
-        "optimizer": {"steps": 2},
+        "optimizer": {"max_steps": 2},
         "plateau_steps": 0,
     }
     if case["objective"] == "grpo":

@@ -22,13 +22,13 @@ from longrm.modeling.shared_prefix import pack, scores
 from longrm.training.initial_model import initial_model
 from longrm.training.settings import TrainingSettings
 
-BF16, UPPER = {"precision": "bfloat16"}, {"frozen_layers": 15}
+BF16, UPPER = {"bf16": True}, {"frozen_layers": 15}
 VARIANTS: Mapping[str, dict[str, Any]] = {
-    "LoRA": {"lora": {"rank": 16}},
+    "LoRA": {"lora": {"r": 16}},
     "all weights": {},
-    "LoRA, bf16": {"lora": {"rank": 16}, **BF16},
+    "LoRA, bf16": {"lora": {"r": 16}, **BF16},
     "all weights, bf16": BF16,
-    "LoRA on the upper half, bf16": {"lora": {"rank": 16}, **UPPER, **BF16},
+    "LoRA on the upper half, bf16": {"lora": {"r": 16}, **UPPER, **BF16},
     "upper half, fp32": UPPER,
     "upper half, bf16": {**UPPER, **BF16},
     "upper half, bf16, compiled": {**UPPER, **BF16, "compile": True},

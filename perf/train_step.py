@@ -52,8 +52,8 @@ from longrm.training.settings import LossSettings
 
 BETA, GAMMA = 2.5, 0.5
 OBJECTIVES: dict[str, Objective] = {
-    "bradley_terry": BradleyTerry(LossSettings(kind="bradley_terry")),
-    "simpo": Preference(LossSettings(kind="simpo", beta=BETA, gamma=GAMMA, nll_coef=0.0)),
+    "bradley_terry": BradleyTerry(LossSettings(loss_type="bradley_terry")),
+    "simpo": Preference(LossSettings(loss_type="simpo", beta=BETA, gamma=GAMMA, nll_coef=0.0)),
 }
 AGREEMENT = 1e-4
 """Largest difference between two arms' losses, relative."""

@@ -163,11 +163,11 @@ def recipe(pairs: Path, tmp_path: Path, objective: str = "bradley_terry", **mode
     settings = {
         "model": {"path": "acme/base", **model},
         "data": {"path": str(pairs)},
-        "optimizer": {"steps": 2, "learning_rate": 1e-2},
-        "checkpoint": {"every": 1},
+        "optimizer": {"max_steps": 2, "learning_rate": 1e-2},
+        "checkpoint": {"save_steps": 1},
     }
     if objective == "preference":
-        settings["loss"] = {"kind": "dpo"}
+        settings["loss"] = {"loss_type": "dpo"}
     return TrainingSettings.model_validate({"objective": objective} | settings)
 
 
@@ -177,7 +177,7 @@ def test_a_training_continues_on_its_commit_only(
     objective: str, lora: bool, publish: Publish, pairs: Path, tmp_path: Path
 ):
     """Otherwise adapters would be on another base, and a DPO reference would be another model."""
-    settings = recipe(pairs, tmp_path, objective, **({"lora": {"rank": 2}} if lora else {}))
+    settings = recipe(pairs, tmp_path, objective, **({"lora": {"r": 2}} if lora else {}))
     with pytest.raises(Stop):
         train(settings, tmp_path / "run", progress=stopping("training"))
     assert read_manifest(tmp_path / "run")["model"]["commit"] == OLD
@@ -193,7 +193,7 @@ def test_a_training_continues_on_its_commit_only(
 
 @pytest.mark.usefixtures("bases")
 def test_an_adapter_keeps_the_commit_of_its_base(publish: Publish, pairs: Path, tmp_path: Path):
-    train(recipe(pairs, tmp_path, path="acme/base@main", lora={"rank": 2}), tmp_path / "run")
+    train(recipe(pairs, tmp_path, path="acme/base@main", lora={"r": 2}), tmp_path / "run")
     adapter = tmp_path / "run/model"
     config = json.loads((adapter / "adapter_config.json").read_text())
     assert (config["base_model_name_or_path"], config["revision"]) == ("acme/base", OLD)

@@ -15,7 +15,7 @@ from longrm.reading import read_toml
 from longrm.training.objectives import OBJECTIVES
 from longrm.training.plan.plan import plan_training
 from longrm.training.settings import TrainingSettings
-from longrm.training.train import BETAS, MAX_GRAD_NORM
+from longrm.training.train import BETAS
 from longrm.worlds.words_tokenizer import words_tokenizer
 
 FOLDER = Path(longrm.__file__).parent / "recipes"
@@ -92,7 +92,7 @@ def test_a_recipe_is_planned(name):
 def test_a_recipe_of_the_demo_is_planned(name, small):
     recipe = parsed(name, small)
     found = plan_training(recipe, "rtx4090")
-    assert found.workload.steps == recipe.optimizer.steps
+    assert found.workload.steps == recipe.optimizer.max_steps
     assert found.memory.total < found.offers.memory
     assert found.workload.largest.tokens > max(recipe.curriculum.lengths)
 
@@ -101,17 +101,23 @@ def test_a_recipe_of_the_demo_is_planned(name, small):
 def test_it_trains_as_the_paper_says(name):
     recipe = parsed(name)
     optimizer = recipe.optimizer
-    assert (optimizer.warmup_ratio, optimizer.min_learning_rate_ratio, BETAS) == (
+    assert (optimizer.warmup_steps, optimizer.lr_scheduler_kwargs["min_lr_rate"], BETAS) == (
         0.03,
         0.1,
         (0.9, 0.95),
     )
-    assert (MAX_GRAD_NORM, optimizer.epochs, recipe.data.per_step) == (1.0, 1, 32)
-    assert recipe.data.max_tokens == 131_072
-    assert recipe.model.precision == "bfloat16"
+    assert (optimizer.max_grad_norm, optimizer.num_train_epochs, recipe.data.per_step) == (1.0, 1, 32)
+    assert recipe.data.max_length == 131_072
+    assert recipe.model.bf16
     if recipe.objective == "preference":
         loss = recipe.loss
-        assert (loss.kind, loss.rejected, loss.beta, loss.gamma, loss.nll_coef) == ("logo", 2, 2.5, 0.5, 0.05)
+        assert (loss.loss_type, loss.rejected, loss.beta, loss.gamma, loss.nll_coef) == (
+            "logo",
+            2,
+            2.5,
+            0.5,
+            0.05,
+        )
     if name in FULL:
         assert optimizer.learning_rate == 2e-6
     assert (recipe.model.lora is not None) == (name not in FULL or recipe.objective == "bradley_terry")

@@ -65,7 +65,7 @@ def test_a_recipe_fits_what_it_names(name, device, devices):
     found = plan_training(recipe, device, devices=devices)
     assert found.memory.total < 0.9 * found.offers.memory
     assert found.switches == ()
-    assert recipe.data.max_tokens == 131_072
+    assert recipe.data.max_length == 131_072
     assert found.workload.largest.tokens > 130_000
 
 

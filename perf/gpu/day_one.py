@@ -285,7 +285,7 @@ def sharded(options: argparse.Namespace) -> Iterator[Line]:
         curriculum.lengths = [{length}]
         optimizer = {{ steps = 8, learning_rate = 1e-4 }}
         memory.gradient_checkpointing = true
-        checkpoint.every = 4
+        checkpoint.save_steps = 4
     """
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
     with tempfile.TemporaryDirectory() as folder:

@@ -202,11 +202,11 @@ def planned(model: str, work: Work, *, tiled: bool = False, offload: bool = Fals
     """What `longrm plan` predicts of a training with such steps."""
     kind, sizes = SHAPES[model]
 
-    adapters = {"lora": {"rank": RANK, "alpha": 2 * RANK}} if work.mode == "lora" else {}
+    adapters = {"lora": {"r": RANK, "lora_alpha": 2 * RANK}} if work.mode == "lora" else {}
     recipe = {
-        "model": {"path": "random", "precision": "bfloat16"} | adapters,
+        "model": {"path": "random", "bf16": True} | adapters,
         "data": {"path": "none", "per_step": 1},
-        "optimizer": {"steps": 1},
+        "optimizer": {"max_steps": 1},
         "memory": {"gradient_checkpointing": True, "tiled_mlp": tiled, "activation_offloading": offload},
         "plan": {
             "model": {ours: sizes[theirs] for ours, theirs in _NAMES.items()}

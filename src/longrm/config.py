@@ -10,8 +10,9 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self, get_args, get_origin
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -40,22 +41,34 @@ class Config(BaseModel):
 
     @classmethod
     def resolve(cls, file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Self:
-        """Merges defaults, an optional TOML file and overrides by dotted key; the last one wins."""
+        """Merges defaults, an optional TOML file and overrides; the last one wins, and a key of a group over the group.
+
+        An override has a dotted key, or the last part of one that only one setting has, such as "learning_rate".
+        """
         tree = read_toml(file, ConfigError) if file else {}
-        for dotted, value in (overrides or {}).items():
+        given = {cls.dotted(key): value for key, value in (overrides or {}).items()}
+        for dotted, value in sorted(given.items(), key=lambda item: item[0].count(".")):
             *parents, last = dotted.split(".")
             group = tree
             for parent in parents:
-                group = group.setdefault(parent, {})
-                if not isinstance(group, dict):
+                below = group.get(parent, {})
+                if not isinstance(below, Mapping):
                     raise ConfigError(
                         f"cannot set '{dotted}': '{parent}' is a value, not a group of settings"
                     )
+                group[parent] = dict(below)  # the caller's own stays as it is
+                group = group[parent]
             group[last] = value
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
             raise ConfigError(_message(cls, error, f" (in {file} or the flags)" if file else "")) from None
+
+    @classmethod
+    def dotted(cls, key: str) -> str:
+        """The dotted key of a setting by its last part; any other key as it is."""
+        found = [known for known in keys_of(cls, lists=False) if known.rpartition(".")[2] == key]
+        return found[0] if len(found) == 1 and key not in cls.model_fields else key
 
     @classmethod
     def defining(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,6 +111,28 @@ def groups_of(annotation: Any) -> Iterator[type[Config]]:
         yield from groups_of(argument)
 
 
+_RECIPES = Path(str(files("longrm") / "recipes"))
+
+
+def packaged_recipes() -> dict[str, Path]:
+    """The recipe files of the package by name, such as `paper/qwen3-8b/logo`."""
+    found = sorted(_RECIPES.rglob("*.toml"))
+    return {path.relative_to(_RECIPES).with_suffix("").as_posix(): path for path in found}
+
+
+def recipe_file(name: str | Path) -> Path:
+    """A settings file by its path, or by the name of a recipe of the package."""
+    if Path(name).exists():
+        return Path(name)
+    known = packaged_recipes()
+    recipe = known.get(str(name).removesuffix(".toml"))
+    if recipe is None:
+        near = get_close_matches(str(name), known, n=1)
+        advice = f"did you mean '{near[0]}'?" if near else "longrm recipes lists the recipes"
+        raise ConfigError(f"no file or recipe '{name}'; {advice}")
+    return recipe
+
+
 def to_toml(settings: Mapping[str, Any]) -> str:
     """Writes settings as TOML text."""
     return tomli_w.dumps(dict(settings))
@@ -109,7 +144,9 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not all(key.strip().split(".")):
-            raise ConfigError(f"--set needs KEY=VALUE, such as optimizer.steps=100; got {short(assignment)}")
+            raise ConfigError(
+                f"--set needs KEY=VALUE, such as optimizer.max_steps=100; got {short(assignment)}"
+            )
         try:
             value = tomllib.loads(f"value = {text}")
         except ValueError:
@@ -157,8 +194,13 @@ def _message(cls: type[Config], error: ValidationError, where: str) -> str:
         # The same name in another group is a better guess than a similar one in this group. Names are compared without
         # the group, which alone would make them similar.
         near = [f"{other}.{last}".lstrip(".") for other, _, name in known if name == last]
-        near += filter(None, [cls.other_names.get(last)])
-        near += [siblings[name] for name in get_close_matches(last, siblings, n=1)]
+        near += filter(None, [cls.other_names.get(path, cls.other_names.get(last, ""))])
+        similar = (
+            siblings
+            if group
+            else {name: f"{other}.{name}".lstrip(".") for other, _, name in known} | siblings
+        )
+        near += [similar[name] for name in get_close_matches(last, similar, n=1)]
         hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(siblings.values())}"
         if near and " " in near[0]:
             hint = near[0]
@@ -193,9 +235,11 @@ def described(group: type[Config], prefix: str = "") -> Iterator[tuple[str, str]
             yield prefix + name, entries[name] + default
 
 
-def keys_of(group: type[Config], prefix: str = "") -> Iterator[str]:
-    """The dotted keys of all settings in a group and the groups below it."""
+def keys_of(group: type[Config], prefix: str = "", *, lists: bool = True) -> Iterator[str]:
+    """The dotted keys of all settings in a group and the groups below it, by default also within lists of groups."""
     for name, field in group.model_fields.items():
         yield prefix + name
-        for below in groups_of(field.annotation):
-            yield from keys_of(below, f"{prefix}{name}.")
+        for below in (
+            groups_of(field.annotation) if lists or get_origin(field.annotation) is not tuple else ()
+        ):
+            yield from keys_of(below, f"{prefix}{name}.", lists=lists)

@@ -35,7 +35,7 @@ PAIR = Comparison(
 
 
 def test_losses_and_metrics():
-    for use in (lambda: LossSettings(kind=OTHER), lambda: metric_of(OTHER)):
+    for use in (lambda: LossSettings(loss_type=OTHER), lambda: metric_of(OTHER)):
         with pytest.raises(ValueError, match=OTHER):
             use()
 

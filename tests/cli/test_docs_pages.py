@@ -72,7 +72,7 @@ def test_index(folder):
     probe, report, train, score, serve = (line.strip() for line in lines)
     ran(f"{probe} --n 4".replace("8k,32k", "64,128"))
     ran(report)
-    ran(f"{train} --set optimizer.steps=2")
+    ran(f"{train} --set optimizer.max_steps=2")
     ran(score)
     ran(f"{serve} --help")
 
@@ -180,7 +180,7 @@ def test_worlds(folder):
         ran(smaller(line))
     (toml,) = blocks("worlds.md", "toml")
     Path("mine.toml").write_text(f'objective = "bradley_terry"\n{toml}')
-    given = {"model.path": "MODEL", "optimizer.steps": 1}
+    given = {"model.path": "MODEL", "optimizer.max_steps": 1}
     assert TrainingSettings.resolve(Path("mine.toml"), given).data.world.texts == ("ledger", "chat")
 
 
@@ -221,7 +221,9 @@ def test_judge_training(folder):
     (folder / "grpo.toml").write_text(toml)
     made, trained, judged = blocks("judge_training.md", "sh")[0].replace("\\\n", " ").splitlines()
     ran(made)
-    small = "optimizer.steps=1 data.per_step=4 rollouts.num_generations=2 rollouts.max_tokens=8"
+    small = (
+        "optimizer.max_steps=1 data.per_step=4 rollouts.num_generations=2 rollouts.max_completion_length=8"
+    )
     ran(" ".join([trained, *(f"--set {change}" for change in small.split())]))
     ran(judged.replace("runs/grpo/model", "baseline:longest"))  # the random judge writes no verdicts
     assert (folder / "runs/grpo/model").is_dir()
@@ -258,9 +260,9 @@ def test_troubleshooting():
 def test_training(folder):
     (toml,) = blocks("training.md", "toml")
     (folder / "rm.toml").write_text(toml)
-    assert TrainingSettings.resolve(folder / "rm.toml").evaluation.keep_best
+    assert TrainingSettings.resolve(folder / "rm.toml").evaluation.load_best_model_at_end
     (train,), (probe, push) = (block.splitlines() for block in blocks("training.md", "sh"))
-    ran(f"{train} --set optimizer.steps=2".replace("runs/short", "runs/rm"))
+    ran(f"{train} --set optimizer.max_steps=2".replace("runs/short", "runs/rm"))
     ran(f"{probe} --lengths 128 --n 8")
     assert "acme/judge" in ran(push)
 

@@ -80,7 +80,7 @@ def test_the_longest_prompt_is_within_the_models_window(tmp_path):
     done = longrm(str(new), "--device", "h100-80gb")
     assert "prompts of 4,000 tokens" in " ".join(done.stdout.split()), done.output
     free = json.loads(
-        longrm("mine.toml", "--device", "h100-80gb", "--json", "--set", "model.lora.rank=4").stdout
+        longrm("mine.toml", "--device", "h100-80gb", "--json", "--set", "model.lora.r=4").stdout
     )
     assert free["model_reads"] is None
 
@@ -89,7 +89,7 @@ def test_a_plan_of_rollouts():
     text = (
         RECIPE.replace('"preference"', '"grpo"')
         .replace(", responses = 3, response = 500", "")
-        .replace("[plan.model]", "[rollouts]\nnum_generations = 4\nmax_tokens = 256\n[plan.model]")
+        .replace("[plan.model]", "[rollouts]\nnum_generations = 4\nmax_completion_length = 256\n[plan.model]")
     )
     Path("judge.toml").write_text(text)
     plan = json.loads(longrm("judge.toml", "--device", "h100-80gb", "--json").stdout)

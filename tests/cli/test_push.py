@@ -18,7 +18,6 @@ from huggingface_hub.errors import HfHubHTTPError
 from longrm.cli.evaluate import command as evaluate_command
 from longrm.cli.push import command
 from longrm.cli.push import merge as merge_command
-from longrm.cli.train import evaluator_of
 from longrm.data import write
 from longrm.errors import LongRMError
 from longrm.evaluation.evaluate import Evaluation, run_evaluation
@@ -27,6 +26,7 @@ from longrm.modeling.loading import new_language_model
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.runs.progress import no_progress
+from longrm.training.evaluations import evaluator_of
 from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 from longrm.worlds import WorldPlan, generate, words_tokenizer
@@ -87,13 +87,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(place / "private-rows.jsonl", generate(WorldPlan("records", 64, seed=3), 8, words_tokenizer()))
     save(new_language_model(SHAPE, words_tokenizer(), seed=0), place / "my-base")
     (place / "my-base/README.md").write_text("---\nlicense: llama3.1\n---\n# Base\n")
-    data, optimizer = {"path": str(place / "private-rows.jsonl")}, {"steps": 2, "learning_rate": 1e-2}
-    for name, lora in (("full", {}), ("adapter", {"lora": {"rank": 2}})):
+    data, optimizer = {"path": str(place / "private-rows.jsonl")}, {"max_steps": 2, "learning_rate": 1e-2}
+    for name, lora in (("full", {}), ("adapter", {"lora": {"r": 2}})):
         settings = {
             "data": data,
             "optimizer": optimizer,
             "model": {"path": str(place / "my-base"), **lora},
-            "evaluation": {"every": 2, "settings": {"bench": "probe", "probe": {"cells": CELLS}}},
+            "evaluation": {"eval_steps": 2, "settings": {"bench": "probe", "probe": {"cells": CELLS}}},
         }
         recipe = TrainingSettings.model_validate({"objective": "bradley_terry"} | settings)
         train(recipe, place / name, evaluator=evaluator_of(recipe.evaluation, no_progress))

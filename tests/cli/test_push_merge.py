@@ -35,9 +35,9 @@ def trained(tmp_path_factory):
         place / "base",
     )
     settings = {
-        "model": {"path": str(place / "base"), "lora": {"rank": 2}},
+        "model": {"path": str(place / "base"), "lora": {"r": 2}},
         "data": {"path": str(place / "rows.jsonl")},
-        "optimizer": {"steps": 4, "learning_rate": 1e-2},
+        "optimizer": {"max_steps": 4, "learning_rate": 1e-2},
     }
     train(TrainingSettings.model_validate({"objective": "bradley_terry"} | settings), place / "run")
     return place / "run"

@@ -26,13 +26,13 @@ hidden = 16
 path = "{data}"
 per_step = 4
 [optimizer]
-steps = 4
+max_steps = 4
 learning_rate = 1e-3
 """
 EVALUATION = """
 [evaluation]
-every = 2
-keep_best = true
+eval_steps = 2
+load_best_model_at_end = true
 [evaluation.settings]
 bench = "probe"
 judging.resamples = 100
@@ -115,7 +115,7 @@ def test_a_model_and_data_are_enough(desk):
     assert done.exit_code == 0, done.exception
     assert "Saved the model to runs/bradley-terry/model" in done.stdout
     settings = TrainingSettings.resolve(Path("runs/bradley-terry/config.toml"))
-    assert (settings.model.path, settings.data.path, settings.optimizer.steps) == (
+    assert (settings.model.path, settings.data.path, settings.optimizer.max_steps) == (
         "MODEL",
         "pairs.jsonl",
         None,
@@ -127,16 +127,16 @@ def test_every_common_setting_has_a_flag(desk, monkeypatch):
     monkeypatch.setattr(
         "longrm.training.train.train", lambda settings, out, **_: asked.update(to=settings) or 1 / 0
     )
-    flags = "--lora 4 --steps 3 --learning-rate 1e-3 --per-step 2 --max-tokens 100 --too-long skip"
+    flags = "--lora 4 --max-steps 3 --learning-rate 1e-3 --per-step 2 --max-length 100 --too-long skip"
     command(*f"train sft --model M --data D {flags} --gradient-checkpointing --set seed=3".split())
     told = asked["to"].to_dict()
     assert told["model"] == {
         **told["model"],
         "path": "M",
-        "lora": {"rank": 4, "alpha": 32.0, "quantize": False},
+        "lora": {"r": 4, "lora_alpha": 32.0, "target_modules": "all-linear", "load_in_4bit": False},
     }
-    assert told["data"] == {**told["data"], "path": "D", "per_step": 2, "max_tokens": 100, "too_long": "skip"}
-    assert (told["optimizer"]["steps"], told["optimizer"]["learning_rate"]) == (3, 1e-3)
+    assert told["data"] == {**told["data"], "path": "D", "per_step": 2, "max_length": 100, "too_long": "skip"}
+    assert (told["optimizer"]["max_steps"], told["optimizer"]["learning_rate"]) == (3, 1e-3)
     assert told["memory"]["gradient_checkpointing"]
     assert told["seed"] == 3
     shown = command("train", "sft", "--help").stdout
@@ -148,10 +148,16 @@ def test_every_common_setting_has_a_flag(desk, monkeypatch):
 def test_the_recipes_for_own_pairs_train(desk):
     prompts = ("--set", "source=file:pairs.jsonl", "--set", "tokenizer=JUDGE", "--out", "runs/prompts")
     assert command("synthesize", "judge-prompts", *prompts).exit_code == 0
-    small = ("--steps", 1, "--per-step", 4, "--max-tokens", 2000)
+    small = ("--max-steps", 1, "--per-step", 4, "--max-length", 2000)
     for name, recipe, model, data, more in (
         ("bradley-terry", "scalar", "MODEL", "pairs.jsonl", ()),
-        ("grpo", "judge", "JUDGE", "runs/prompts", ("rollouts.max_tokens=4", "rollouts.num_generations=2")),
+        (
+            "grpo",
+            "judge",
+            "JUDGE",
+            "runs/prompts",
+            ("rollouts.max_completion_length=4", "rollouts.num_generations=2"),
+        ),
     ):
         config = ("--config", f"my_pairs/{recipe}", "--model", model, "--data", data, "--out", f"runs/{name}")
         sets = [word for one in more for word in ("--set", one)]
@@ -203,7 +209,7 @@ def test_wrong_recipes_are_refused_before_any_work(tmp_path, recipes):
     line = train("sft", "--set", "objective=bradley_terry")
     assert "longrm train bradley-terry" in line
     assert '--set has objective = "other"' in train("sft", "--set", "objective=other")
-    assert "'optimizer.steps'" in train("sft", "--set", "optimizer.step=1")
+    assert "'optimizer.max_steps'" in train("sft", "--set", "optimizer.step=1")
     assert "'wandb'" in train("sft", "--report-to", "wandbb")
     evaluation = ("--set", 'evaluation.settings={bench = "probe", judgin = 1}')
     assert "'judging'" in train("sft", *evaluation)

@@ -41,7 +41,7 @@ name = "records"
 [curriculum]
 lengths = [64, 128]
 [optimizer]
-steps = 4
+max_steps = 4
 """
 
 
@@ -53,7 +53,19 @@ def test_plans_and_invalid_settings_need_no_torch(tmp_path, pairs):
     cases = [
         (typo, 1),
         (["train", "sft", "--config", "bradley_terry.toml", "--out", "x"], 1),
-        (["train", "preference", "--config", "preference.toml", "--set", "loss.kind=simp", "--out", "x"], 1),
+        (
+            [
+                "train",
+                "preference",
+                "--config",
+                "preference.toml",
+                "--set",
+                "loss.loss_type=simp",
+                "--out",
+                "x",
+            ],
+            1,
+        ),
         (["plan", "sft.toml", "--set", "model.lorra.rank=1"], 1),
         (evaluate, 0),
         (["plan", str(RECIPES / "scale/8-a100.toml"), "--device", "a100-80gb", "--devices", "8"], 0),
@@ -66,7 +78,7 @@ def test_plans_and_invalid_settings_need_no_torch(tmp_path, pairs):
     assert done.returncode == 0, done.stderr
     errors = [line for line in done.stderr.splitlines() if "error:" in line]
     for line, named in zip(
-        errors, ("optimizer.steps", "longrm train bradley-terry", "'simpo'", "lora"), strict=True
+        errors, ("optimizer.max_steps", "longrm train bradley-terry", "'simpo'", "lora"), strict=True
     ):
         assert named in line
 

@@ -74,7 +74,7 @@ def desk(tmp_path, monkeypatch):
 def test_the_commands_that_measure_work(desk):
     def shorter(words):
         if words[0] == "train":
-            words = [*words, "--set", "optimizer.steps=2"]
+            words = [*words, "--set", "optimizer.max_steps=2"]
         return ["8" if words[at - 1] == "--n" else word for at, word in enumerate(words)]
 
     follow("measure.md", shorter)
@@ -93,7 +93,7 @@ def test_the_commands_that_train_work(desk):
             return None
         if words[0] == "train":
             trained += 1
-            words = [*words, "--set", "optimizer.steps=2"]
+            words = [*words, "--set", "optimizer.max_steps=2"]
         return ["8" if words[at - 1] == "--n" else word for at, word in enumerate(words)]
 
     follow("train.md", shorter)
@@ -110,7 +110,7 @@ def test_the_commands_that_train_a_judge_work(desk):
             shutil.rmtree("runs/judge-short/model")
             make_verdict_writer(desk / "runs/judge-short/model")
         if words[0] == "train" and "grpo.toml" not in words:
-            words = [*words, "--set", "optimizer.steps=2"]
+            words = [*words, "--set", "optimizer.max_steps=2"]
         return [small.get(word, word) for word in words]
 
     *_, (shown, printed) = follow("judge.md", smaller)
@@ -144,7 +144,7 @@ def test_the_commands_that_reward_work(desk):
     assert len(commands) == 4
     for line in commands:
         words = shlex.split(line.replace("2560", "320"))[1:]
-        run(*words, *(["--set", "optimizer.steps=2"] if words[0] == "train" else []))
+        run(*words, *(["--set", "optimizer.max_steps=2"] if words[0] == "train" else []))
     grpo, both = re.findall(r"```python\n(.*?)```", page, flags=re.S)
     shorter = grpo.replace("max_steps=40", "max_steps=5")
     assert shorter != grpo

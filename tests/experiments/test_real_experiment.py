@@ -21,14 +21,14 @@ RECIPE = """
 objective = "preference"
 data.world = {name = ["single-fact"], texts = ["mail"], tokens_per_step = 300, responses_per_step = 4}
 curriculum.lengths = [300]
-loss.kind = "simpo"
-optimizer.steps = 2
+loss.loss_type = "simpo"
+optimizer.max_steps = 2
 plateau_steps = 0
 """
 PREFERENCES = """
 objective = "bradley_terry"
 data.per_step = 2
-optimizer.steps = 1
+optimizer.max_steps = 1
 """
 
 

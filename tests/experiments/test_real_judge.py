@@ -57,9 +57,9 @@ def test_a_model_is_trained_in_two_stages_and_judged(script, model, tmp_path, ca
         "grpo": """
             data.world = {name = "single-fact", texts = ["mail"], responses_per_step = 2}
             curriculum.lengths = [400]
-            rollouts = {num_generations = 2, max_tokens = 4}""",
+            rollouts = {num_generations = 2, max_completion_length = 4}""",
     }.items():
-        recipe = f'objective = "{stage}"\nmodel.lora = {{rank = 2}}\noptimizer.steps = 2\nplateau_steps = 0\n{rest}'
+        recipe = f'objective = "{stage}"\nmodel.lora = {{r = 2}}\noptimizer.max_steps = 2\nplateau_steps = 0\n{rest}'
         (recipes / f"judge_{stage}.toml").write_text(recipe)
     monkeypatch.setattr(script, "RECIPES", recipes)
     monkeypatch.setattr(script, "SHORT", 400)

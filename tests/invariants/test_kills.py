@@ -165,10 +165,10 @@ responses_per_step = 8
 [curriculum]
 lengths = [64, 128]
 [optimizer]
-steps = 40
+max_steps = 40
 learning_rate = 1e-3
 [checkpoint]
-every = 4
+save_steps = 4
 """
 NEW = """
 [model.new]
@@ -178,8 +178,8 @@ hidden = 16
 ADAPTERS = """
 [model]
 path = "{base}"
-precision = "bfloat16"
-lora.rank = 2
+bf16 = true
+lora.r = 2
 [memory]
 max_tokens_per_microbatch = 256
 """
@@ -225,15 +225,15 @@ lengths = [32, 40]
 beta = 0.1
 [rollouts]
 num_generations = 4
-max_tokens = 8
+max_completion_length = 8
 num_iterations = 3
-rewards = {{ correct = 1.0, format = 0.1, consistent = 0.3, brief = 0.05 }}
+reward_weights = {{ correct = 1.0, format = 0.1, consistent = 0.3, brief = 0.05 }}
 soft_tokens = 8
 [optimizer]
-steps = 60
+max_steps = 60
 learning_rate = 1e-3
 [checkpoint]
-every = 4
+save_steps = 4
 """
 
 

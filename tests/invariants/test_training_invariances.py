@@ -63,28 +63,28 @@ def demonstrations() -> list[Example]:
 
 def reference_of(examples: list[Example]) -> dict[str, list[float]]:
     """Log-probabilities of the selected responses by an imagined reference; they depend on the response alone."""
-    chosen = map(Preference(LossSettings(kind="logo")).select, examples)
+    chosen = map(Preference(LossSettings(loss_type="logo")).select, examples)
     return {own.id: [-4.0 * len(one) - 0.01 * sum(one) for one in own.tokens.responses] for own in chosen}
 
 
 def preference(examples: list[Example], **options: Any) -> Preference:
-    return Preference(LossSettings(**{"kind": "logo"} | options), reference_of(examples))
+    return Preference(LossSettings(**{"loss_type": "logo"} | options), reference_of(examples))
 
 
 def ranking(_: list[Example], **options: Any) -> BradleyTerry:
-    return BradleyTerry(LossSettings(**{"kind": "bradley_terry"} | options))
+    return BradleyTerry(LossSettings(**{"loss_type": "bradley_terry"} | options))
 
 
 OBJECTIVES: dict[str, tuple[Callable[..., Objective], dict[str, Any]]] = {
-    "sft": (lambda _: SFT(LossSettings(kind="sft")), {}),
-    "logo": (preference, {"kind": "logo"}),
-    "simpo": (preference, {"kind": "simpo", "label_smoothing": 0.1}),
-    "dpo": (preference, {"kind": "dpo"}),
+    "sft": (lambda _: SFT(LossSettings(loss_type="sft")), {}),
+    "logo": (preference, {"loss_type": "logo"}),
+    "simpo": (preference, {"loss_type": "simpo", "label_smoothing": 0.1}),
+    "dpo": (preference, {"loss_type": "dpo"}),
     "bradley_terry": (ranking, {}),
-    "centered": (ranking, {"centering": 0.1}),
-    "hardest": (ranking, {"kind": "hardest"}),
-    "mean_rejected": (ranking, {"kind": "mean_rejected"}),
-    "plackett_luce": (ranking, {"kind": "plackett_luce"}),
+    "centered": (ranking, {"center_rewards_coefficient": 0.1}),
+    "hardest": (ranking, {"loss_type": "hardest"}),
+    "mean_rejected": (ranking, {"loss_type": "mean_rejected"}),
+    "plackett_luce": (ranking, {"loss_type": "plackett_luce"}),
 }
 COMPARING = [name for name in OBJECTIVES if name != "sft"]
 

@@ -30,7 +30,7 @@ def recipe(path, kind="bradley_terry", **changes):
     tree = {
         "model": {"new": NEW},
         "data": {"path": str(path), "per_step": 2, **changes.pop("data", {})},
-        "optimizer": {"steps": 2, "learning_rate": 1e-2},
+        "optimizer": {"max_steps": 2, "learning_rate": 1e-2},
         **changes,
     }
     return TrainingSettings.model_validate({"objective": kind} | tree)
@@ -45,8 +45,8 @@ def test_rows_that_are_too_long_stop_or_are_counted(tmp_path, put, kind):
     long = row(prompt=" ".join([TEXT] * 40))
     path = put("pairs.jsonl", row(id="short"), long | {"id": "long"}, row(id="other"))
     with pytest.raises(DataError, match=r"'long' has \d+ tokens.*too_long"):
-        train(recipe(path, kind, data={"max_tokens": 64}), tmp_path / "stopped")
-    summary = train(recipe(path, kind, data={"max_tokens": 64, "too_long": "skip"}), tmp_path / "run")
+        train(recipe(path, kind, data={"max_length": 64}), tmp_path / "stopped")
+    summary = train(recipe(path, kind, data={"max_length": 64, "too_long": "skip"}), tmp_path / "run")
     assert (summary["data"]["read"], summary["data"]["used"], summary["data"]["too_long"]) == (3, 2, 1)
 
 
@@ -104,7 +104,7 @@ def test_adapters_train_and_keep_the_head(tmp_path, put):
     start = tmp_path / "start"
     save(new_scorer(SHAPE, words_tokenizer(), seed=0), start)
     path = put("pairs.jsonl", row(), row(chosen="anchor .", rejected="window ."))
-    train(recipe(path, model={"path": str(start), "lora": {"rank": 2}}), tmp_path / "run")
+    train(recipe(path, model={"path": str(start), "lora": {"r": 2}}), tmp_path / "run")
     head = load_scorer(start).model.score.weight
     trained = load_scorer(tmp_path / "run/model").model.score.weight
     assert (trained - head).abs().max() > 1e-3

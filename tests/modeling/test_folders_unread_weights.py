@@ -107,7 +107,7 @@ def test_a_head_over_the_vocabulary_is_no_part_of_a_scorer(tokenizer: Tokenizer,
 
 def test_quantized_bases_are_neither_trained_nor_merged(tokenizer: Tokenizer, tmp_path: Path):
     folder = saved(tokenizer, tmp_path / "model", scores=False)
-    settings = {"model": {"path": str(folder), "lora": {"rank": 2}}, "data": {"path": "rows.jsonl"}}
+    settings = {"model": {"path": str(folder), "lora": {"r": 2}}, "data": {"path": "rows.jsonl"}}
     recipe = TrainingSettings.model_validate({"objective": "sft"} | settings)
     save(initial_model(recipe, "language_model"), tmp_path / "adapter")
     change_config(folder, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})

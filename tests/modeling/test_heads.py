@@ -120,13 +120,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     write(place / "rows.jsonl", generate(WorldPlan("records", 64, seed=3), 8, words_tokenizer()))
     save(new_language_model(SHAPE, words_tokenizer(), seed=0), place / "base")
     runs = {}
-    for name, model in {"full": {}, "bf16": {"precision": "bfloat16"}, "lora": {"lora": {"rank": 2}}}.items():
+    for name, model in {"full": {}, "bf16": {"bf16": True}, "lora": {"lora": {"r": 2}}}.items():
         settings = TrainingSettings.model_validate(
             {
                 "objective": "bradley_terry",
                 "model": {"path": str(place / "base"), "head": "mlp", **model},
                 "data": {"path": str(place / "rows.jsonl")},
-                "optimizer": {"steps": 4, "learning_rate": 1e-2},
+                "optimizer": {"max_steps": 4, "learning_rate": 1e-2},
             }
         )
         train(settings, place / name)

@@ -169,7 +169,7 @@ def recipe(start: Path, pairs: Path, tmp_path: Path, **model: Any) -> Any:
     settings = {
         "model": {"path": str(start), **model},
         "data": {"path": str(pairs)},
-        "optimizer": {"steps": 2, "learning_rate": 1e-3},
+        "optimizer": {"max_steps": 2, "learning_rate": 1e-3},
     }
     return TrainingSettings.model_validate({"objective": "bradley_terry"} | settings)
 
@@ -190,7 +190,7 @@ def test_a_training_goes_on_with_the_token_that_was_read_before(folder: Path, pa
 
 def test_an_adapter_is_read_where_peft_reads_it_on_its_base(family: str, pairs: Path, tmp_path: Path):
     base = trained_elsewhere(family, tmp_path / "base", AutoModelForCausalLM)
-    train(recipe(base, pairs, tmp_path, lora={"rank": 2}), tmp_path / "run")
+    train(recipe(base, pairs, tmp_path, lora={"r": 2}), tmp_path / "run")
     adapter = tmp_path / "run/model"
     classifier = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
     theirs = PeftModel.from_pretrained(classifier, adapter).eval()

@@ -52,7 +52,7 @@ def leaking(demonstrations: list[Example]) -> list[Example]:
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_sft_equals_the_loss_of_labels(demonstrations, kv_heads):
     stock, ours = twins("logprobs", kv_heads=kv_heads)
-    truth, objective = of_labels(stock, demonstrations), SFT(LossSettings(kind="sft"))
+    truth, objective = of_labels(stock, demonstrations), SFT(LossSettings(loss_type="sft"))
     parts = [engine(objective, ours, [own]) for own in demonstrations]
     without_prompt = [
         replace(

@@ -73,7 +73,7 @@ def positions_run_on(micro: MicroBatch) -> MicroBatch:
 MARGINS = [0.3, 1.5, 0.0]
 REWARD = {
     "plain": ({}, {}),
-    "centered": ({"centering": 0.3}, {"center_rewards_coefficient": 0.3}),
+    "centered": ({"center_rewards_coefficient": 0.3}, {"center_rewards_coefficient": 0.3}),
 }
 
 
@@ -96,13 +96,15 @@ def test_bradley_terry_equals_the_reward_trainer(
     truth = computed(trainer, stock, [batch])
     if margins:
         examples = [replace(own, margin=margin) for own, margin in zip(examples, margins, strict=True)]
-    objective = BradleyTerry(LossSettings(**{"kind": "bradley_terry"} | our_settings))
+    objective = BradleyTerry(LossSettings(**{"loss_type": "bradley_terry"} | our_settings))
     bare = [replace(own, margin=0.1) for own in examples]
     faults = {
         "positions run on": engine(objective, ours, examples, positions_run_on),
         "another margin": engine(objective, ours, bare),
         "another centering": engine(
-            BradleyTerry(LossSettings(kind="bradley_terry", centering=0.1)), ours, examples
+            BradleyTerry(LossSettings(loss_type="bradley_terry", center_rewards_coefficient=0.1)),
+            ours,
+            examples,
         ),
     }
     assert_equal_but_for_faults(engine(objective, ours, examples), truth, faults)
@@ -134,13 +136,13 @@ def test_simpo_equals_the_cpo_trainer(case, kind, table, examples, stock_tokeniz
         assert unpadded(ids, batch[f"{name}_attention_mask"]) == ids_of(examples, response)
         assert unpadded(ids, labels != -100) == [list(own.tokens.responses[response]) for own in examples]
     truth = computed(trainer, stock, collated(trainer, apart=True))
-    settings = LossSettings(kind=kind, **our_settings)
+    settings = LossSettings(loss_type=kind, **our_settings)
     found = engine(Preference(settings), ours, examples)
     together = deviation(found, computed(trainer, stock, [batch]))
     assert together > 100 * TOLERANCE if case == "nll" else together < TOLERANCE
 
     gamma = settings.model_copy(update={"gamma": 0.5 * 2.5})
-    sums = settings.model_copy(update={"kind": "dpo", "beta": 2.5})
+    sums = settings.model_copy(update={"loss_type": "dpo", "beta": 2.5})
     faults = {
         "positions run on": engine(Preference(settings), ours, examples, positions_run_on),
         "a gamma that beta scales": engine(Preference(gamma), ours, examples),
@@ -181,8 +183,8 @@ def test_dpo_equals_the_dpo_trainer(case, dpo_trainer, examples, tmp_path):
     assert unpadded(ids, batch["completion_mask"]) == responses
     truth = computed(trainer, stock, collated(trainer, apart=True))
     reference = reference_logprobs(our_reference, examples, tmp_path, budget=1000, progress=no_progress)
-    settings = LossSettings(kind="dpo", beta=0.3, **our_settings)
-    means = settings.model_copy(update={"kind": "simpo", "gamma": 0.0})
+    settings = LossSettings(loss_type="dpo", beta=0.3, **our_settings)
+    means = settings.model_copy(update={"loss_type": "simpo", "gamma": 0.0})
     no_reference = {own.id: [0.0, 0.0] for own in examples}
     faults = {
         "positions run on": engine(Preference(settings, reference), ours, examples, positions_run_on),

@@ -64,7 +64,7 @@ class Case:
     kv_heads: int = 4
 
     def settings(self, **memory: int) -> TrainingSettings:
-        loss = {"kind": self.loss, "beta": self.beta, "epsilon_high": self.epsilon_high}
+        loss = {"loss_type": self.loss, "beta": self.beta, "epsilon_high": self.epsilon_high}
         return TrainingSettings.model_validate(
             {
                 "objective": "grpo",
@@ -75,7 +75,7 @@ class Case:
                     "num_generations": GROUP,
                     "temperature": self.temperature,
                     "scale_rewards": self.scale,
-                    "max_tokens": MOST,
+                    "max_completion_length": MOST,
                     "num_iterations": 2,
                 },
                 "memory": memory,
@@ -268,7 +268,7 @@ def test_two_iterations_equal_the_grpo_trainer(name, ours, stock_tokenizer, tmp_
         faults = {
             "positions run on": computed(batches, step, model, positions_run_on),
             "swapped advantages": computed(with_groups(batches, swapped), step, model),
-            "another loss": computed(with_settings(batches, {"kind": other}), step, model),
+            "another loss": computed(with_settings(batches, {"loss_type": other}), step, model),
             "another temperature": computed(with_settings(batches, temperature=0.9), step, model),
         }
         if case.beta:
@@ -278,7 +278,9 @@ def test_two_iterations_equal_the_grpo_trainer(name, ours, stock_tokenizer, tmp_
             assert deviation(biased, truth) > 100 * TOLERANCE
             faults["another sign"] = computed(with_settings(batches, {"beta": -case.beta}), step, model)
         if case.loss == "dr_grpo":
-            faults["other most tokens"] = computed(with_settings(batches, max_tokens=MOST + 1), step, model)
+            faults["other most tokens"] = computed(
+                with_settings(batches, max_completion_length=MOST + 1), step, model
+            )
         if step:
             bare = with_groups(batches, lambda group: replace(group, old_logprobs=()))
             faults["no old log-probabilities"] = computed(bare, step, model)

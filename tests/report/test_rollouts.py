@@ -61,7 +61,7 @@ def write_grpo(folder: Path, synthetic: ModuleType, *, iterations: int = 1, text
         "rollouts": {
             "num_generations": 3,
             "num_iterations": iterations,
-            "rewards": {"correct": 1.0, "format": 0.1},
+            "reward_weights": {"correct": 1.0, "format": 0.1},
         },
     }
     with RunFolder(folder, "training", TrainingSettings.model_validate(settings)) as run:

@@ -223,9 +223,9 @@ def trained(tmp_path):
     settings = TrainingSettings.model_validate(
         {
             "objective": "bradley_terry",
-            "model": {"path": str(tmp_path / "base"), "lora": {"rank": 2}},
+            "model": {"path": str(tmp_path / "base"), "lora": {"r": 2}},
             "data": {"path": str(tmp_path / "rows.jsonl")},
-            "optimizer": {"steps": 2},
+            "optimizer": {"max_steps": 2},
         }
     )
     train(settings, tmp_path / "run")
@@ -260,7 +260,7 @@ def test_every_file_of_a_trained_model_but_its_card_is_recorded(tmp_path):
             "objective": "bradley_terry",
             "model": {"new": {"layers": 1, "hidden": 16}},
             "data": {"path": str(tmp_path / "rows.jsonl")},
-            "optimizer": {"steps": 1},
+            "optimizer": {"max_steps": 1},
         }
     )
     run = tmp_path / "run"

@@ -98,8 +98,8 @@ def recipe(comparisons, demonstrations, base):
             "objective": objective,
             "model": {"new": dict(TINY)},
             "data": {"path": str(path), "per_step": 4},
-            "optimizer": {"steps": 8, "learning_rate": 3e-3},
-            "checkpoint": {"every": 3},
+            "optimizer": {"max_steps": 8, "learning_rate": 3e-3},
+            "checkpoint": {"save_steps": 3},
         }
         changed = {name.replace("__", "."): value for name, value in changes.items()}
         if any(key.startswith("model.lora") for key in changed):

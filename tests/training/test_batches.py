@@ -40,7 +40,7 @@ def example(prompt, *responses, name="x"):
 
 
 def prepared(examples, *, budget, objective=None, limit=10_000):
-    objective = objective or BradleyTerry(LossSettings(kind="bradley_terry"))
+    objective = objective or BradleyTerry(LossSettings(loss_type="bradley_terry"))
     return Batches(Fixed(examples), objective, budget=budget, limit=limit, curriculum=None).prepare(0)
 
 
@@ -159,7 +159,9 @@ def test_neither_packing_nor_order_changes_the_gradient(kind):
     )
     assert len({len(row.tokens.responses[0]) for row in rows}) > 1, "answers of one and of several tokens"
     objective = (
-        SFT(LossSettings(kind="sft")) if imitates else BradleyTerry(LossSettings(kind="bradley_terry"))
+        SFT(LossSettings(loss_type="sft"))
+        if imitates
+        else BradleyTerry(LossSettings(loss_type="bradley_terry"))
     )
     model = (new_language_model if imitates else new_scorer)(SHAPE, words_tokenizer(), seed=0).model.train()
     whole = gradient(model, objective, prepared(rows, budget=10**6, objective=objective))
@@ -184,7 +186,7 @@ def test_a_loss_says_how_examples_weigh_in_a_step(unit, close, monkeypatch):
     """The other units are negative controls: with them the gradient depends on how a step is cut."""
     loss = Loss("preference", token_mean, "token mean", "a mean over all tokens", {}, mean_over=unit)
     monkeypatch.setitem(LOSSES, "token_mean", loss)
-    objective = Preference(LossSettings(kind="token_mean"))
+    objective = Preference(LossSettings(loss_type="token_mean"))
     rows = [
         example([5 + number] * 9, *([20 + number] * length for length in lengths), name=str(number))
         for number, lengths in enumerate([(1, 2), (9, 14), (3, 1, 5), (30, 2)])

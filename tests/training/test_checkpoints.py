@@ -23,17 +23,17 @@ from longrm.training.plan.plan import plan_training
 from longrm.training.settings import MemorySettings
 from longrm.training.train import check_plateau, learning_rates, make_optimizer, train
 
-LORA = {"rank": 2, "alpha": 4.0}
+LORA = {"r": 2, "lora_alpha": 4.0}
 RECIPES = {
     "accumulated": ("bradley_terry", {"memory__max_tokens_per_microbatch": 1}),
-    "bfloat16": ("sft", {"model__precision": "bfloat16"}),
+    "bfloat16": ("sft", {"model__bf16": True}),
     "lora": ("bradley_terry", {"model__lora": LORA}),
     "lora, bfloat16, accumulated": (
         "preference",
-        {"model__lora": LORA, "model__precision": "bfloat16", "memory__max_tokens_per_microbatch": 1},
+        {"model__lora": LORA, "model__bf16": True, "memory__max_tokens_per_microbatch": 1},
     ),
-    "frozen layers, bfloat16": ("sft", {"model__frozen_layers": 1, "model__precision": "bfloat16"}),
-    "dpo, checkpointing": ("preference", {"loss__kind": "dpo", "memory__gradient_checkpointing": True}),
+    "frozen layers, bfloat16": ("sft", {"model__frozen_layers": 1, "model__bf16": True}),
+    "dpo, checkpointing": ("preference", {"loss__loss_type": "dpo", "memory__gradient_checkpointing": True}),
 }
 
 
@@ -101,7 +101,7 @@ def test_sigterm_ends_a_training_after_the_checkpoint_of_its_step(tmp_path, reci
         if label == "training" and done == 5:
             signal.raise_signal(signal.SIGTERM)
 
-    settings = recipe("bradley_terry", checkpoint__every=100)
+    settings = recipe("bradley_terry", checkpoint__save_steps=100)
     whole = train(settings, tmp_path / "whole")
     before = signal.signal(signal.SIGTERM, end)
     try:
@@ -132,7 +132,7 @@ def test_checkpoints_by_the_clock_change_nothing_else(
 ):
     monkeypatch.setattr(running, "CHECKPOINT_SECONDS", 60.0)
     error, at = stop
-    settings = recipe("bradley_terry", checkpoint__every=100)
+    settings = recipe("bradley_terry", checkpoint__save_steps=100)
     whole = train(settings, tmp_path / "whole", clock=ticking(0.0))
     assert saved_steps(tmp_path / "whole") == [8], "the last step only"
     with pytest.raises(error):
@@ -189,7 +189,7 @@ def test_a_checkpoint_that_is_written_while_training_goes_on_is_the_same(
 
 
 def test_memory_and_checkpoints_may_change_when_a_run_resumes(stopped, recipe):
-    other = {"memory__max_tokens_per_microbatch": 100, "checkpoint__every": 2}
+    other = {"memory__max_tokens_per_microbatch": 100, "checkpoint__save_steps": 2}
     with pytest.raises(RunError, match=r"optimizer\.learning_rate"):
         train(recipe("bradley_terry", optimizer__learning_rate=0.1, **other), stopped)
     assert train(recipe("bradley_terry", **other), stopped)["steps"] == 8
@@ -256,7 +256,12 @@ def test_the_optimizer_is_that_of_transformers(recipe):
 
 
 def test_a_cosine_ends_at_the_minimal_learning_rate(recipe):
-    settings = recipe("sft", optimizer__min_learning_rate_ratio=0.1, optimizer__warmup_ratio=0.25).optimizer
+    settings = recipe(
+        "sft",
+        optimizer__lr_scheduler_type="cosine_with_min_lr",
+        optimizer__lr_scheduler_kwargs={"min_lr_rate": 0.1},
+        optimizer__warmup_steps=0.25,
+    ).optimizer
     rates = [*map(learning_rates(settings, 8), range(8))]
     cosine = [0.5 * (1 + math.cos(math.pi * done / 6)) for done in range(6)]
     assert rates == pytest.approx([1.5e-3, 3e-3, *(3e-3 * (0.1 + 0.9 * share) for share in cosine)])
@@ -264,7 +269,7 @@ def test_a_cosine_ends_at_the_minimal_learning_rate(recipe):
 
 @pytest.mark.parametrize("rate", [1e6, 1e30])
 def test_divergence_stops_with_advice(tmp_path, recipe, rate):
-    changes = {"optimizer__learning_rate": rate, "optimizer__warmup_ratio": 0.0}
+    changes = {"optimizer__learning_rate": rate, "optimizer__warmup_steps": 0.0}
     with pytest.raises(TrainingError, match=r"step \d is (nan|inf), from 'records-64-.*learning_rate"):
         train(recipe("bradley_terry", **changes), tmp_path / "run")
 
@@ -321,7 +326,7 @@ def test_no_process_continues_before_a_checkpoint_is_there(tmp_path, recipe, mon
         DistributedContext, "wait", lambda context: seen.append(("wait", *saved_steps(tmp_path / "run")))
     )
     train(
-        recipe("bradley_terry", optimizer__steps=4, checkpoint__every=2),
+        recipe("bradley_terry", optimizer__max_steps=4, checkpoint__save_steps=2),
         tmp_path / "run",
         progress=lambda label, done, total, note="": seen.append((label, done)),
     )
@@ -350,28 +355,28 @@ def test_a_log_that_a_kill_cut_within_its_last_line_ends_equal(tmp_path, finishe
     assert results_of(tmp_path / "run") == results_of(finished[0])
 
 
-CONSTANT = {"optimizer__schedule": "constant_with_warmup"}
+CONSTANT = {"optimizer__lr_scheduler_type": "constant_with_warmup"}
 
 
 def test_a_finished_training_with_a_constant_rate_continues_with_more_steps(tmp_path, recipe, results_of):
-    once = train(recipe("bradley_terry", optimizer__steps=8, **CONSTANT), tmp_path / "once")
-    assert train(recipe("bradley_terry", optimizer__steps=6, **CONSTANT), tmp_path / "run")["steps"] == 6
-    assert train(recipe("bradley_terry", optimizer__steps=8, **CONSTANT), tmp_path / "run") == once
+    once = train(recipe("bradley_terry", optimizer__max_steps=8, **CONSTANT), tmp_path / "once")
+    assert train(recipe("bradley_terry", optimizer__max_steps=6, **CONSTANT), tmp_path / "run")["steps"] == 6
+    assert train(recipe("bradley_terry", optimizer__max_steps=8, **CONSTANT), tmp_path / "run") == once
     assert results_of(tmp_path / "run") == results_of(tmp_path / "once")
     (extended,) = read_manifest(tmp_path / "run")["extended"]
-    assert (extended["step"], extended["settings"]["optimizer"]["steps"]) == (6, 6)
+    assert (extended["step"], extended["settings"]["optimizer"]["max_steps"]) == (6, 6)
     assert (tmp_path / "run/config.toml").read_text() == (tmp_path / "once/config.toml").read_text()
-    with pytest.raises(RunError, match="optimizer.steps: 8 -> 6"):
-        train(recipe("bradley_terry", optimizer__steps=6, **CONSTANT), tmp_path / "run")
+    with pytest.raises(RunError, match="optimizer.max_steps: 8 -> 6"):
+        train(recipe("bradley_terry", optimizer__max_steps=6, **CONSTANT), tmp_path / "run")
 
 
 def test_a_schedule_that_has_ended_is_continued_by_another_one_only(tmp_path, recipe, steps_of, results_of):
     run = tmp_path / "run"
-    train(recipe("bradley_terry", optimizer__steps=6), run)
+    train(recipe("bradley_terry", optimizer__max_steps=6), run)
     before = results_of(run)
     for change, named in (
-        ({}, 'optimizer.schedule = "cosine" has ended after 6 steps'),
-        ({**CONSTANT, "optimizer__warmup_ratio": 0.8}, r"optimizer\.warmup_ratio = 0\.8 covers 7 of 8 steps"),
+        ({}, 'optimizer.lr_scheduler_type = "cosine" has ended with max_steps = 6'),
+        ({**CONSTANT, "optimizer__warmup_steps": 0.8}, r"optimizer\.warmup_steps covers 7 of 8 steps"),
         ({**CONSTANT, "seed": 2}, "seed: 0 -> 2"),
         ({**CONSTANT, "optimizer__weight_decay": 0.1}, "optimizer.weight_decay"),
     ):
@@ -384,12 +389,18 @@ def test_a_schedule_that_has_ended_is_continued_by_another_one_only(tmp_path, re
 
 
 def test_more_epochs_continue_a_training_and_a_curriculum_does_not_start_again(tmp_path, recipe):
-    epochs = {"optimizer__steps": None, **CONSTANT}
-    assert train(recipe("bradley_terry", optimizer__epochs=1, **epochs), tmp_path / "file")["steps"] == 3
-    assert train(recipe("bradley_terry", optimizer__epochs=2, **epochs), tmp_path / "file")["steps"] == 6
+    epochs = {"optimizer__max_steps": None, **CONSTANT}
+    assert (
+        train(recipe("bradley_terry", optimizer__num_train_epochs=1, **epochs), tmp_path / "file")["steps"]
+        == 3
+    )
+    assert (
+        train(recipe("bradley_terry", optimizer__num_train_epochs=2, **epochs), tmp_path / "file")["steps"]
+        == 6
+    )
     world = {"data": {"world": {"tokens_per_step": 64}}, "curriculum": {"lengths": [32, 64]}, **CONSTANT}
-    train(recipe("bradley_terry", optimizer__steps=2, **world), tmp_path / "world")
-    with pytest.raises(RunError, match=r"curriculum\.ramp = 0\.5 covers 4 of 8 steps, more than the 2"):
+    train(recipe("bradley_terry", optimizer__max_steps=2, **world), tmp_path / "world")
+    with pytest.raises(RunError, match=r"curriculum\.ramp covers 4 of 8 steps, more than the 2"):
         train(recipe("bradley_terry", **world), tmp_path / "world")
     world["curriculum"]["ramp"] = 0.25
     assert train(recipe("bradley_terry", **world), tmp_path / "world")["steps"] == 8

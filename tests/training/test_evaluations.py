@@ -6,7 +6,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from longrm.cli.train import evaluator_of
 from longrm.errors import ConfigError, DataError, TrainingError
 from longrm.evaluation.evaluate import Evaluation
 from longrm.evaluation.evaluate import run_evaluation as evaluate
@@ -15,6 +14,7 @@ from longrm.modeling.loading import LanguageModel
 from longrm.reward_models import packed
 from longrm.runs.progress import no_progress
 from longrm.training.checkpoints import saved_steps
+from longrm.training.evaluations import evaluator_of
 from longrm.training.settings import EvaluationSettings
 from longrm.training.train import train
 
@@ -39,12 +39,12 @@ class Judge:
         return {"metrics": {"overall": {"pair_accuracy": {"value": self.values[step]}}}}
 
 
-EVALUATION = {"every": 2, "keep_best": True, "settings": {"bench": "probe"}}
+EVALUATION = {"eval_steps": 2, "load_best_model_at_end": True, "settings": {"bench": "probe"}}
 VALUES = {2: 0.5, 4: 0.9, 6: None, 7: 0.9}
 
 
 def settings_of(recipe, **changes):
-    return recipe("bradley_terry", evaluation=EVALUATION, optimizer__steps=7, **changes)
+    return recipe("bradley_terry", evaluation=EVALUATION, optimizer__max_steps=7, **changes)
 
 
 def test_the_best_model_is_kept_and_said(tmp_path, recipe):
@@ -61,7 +61,9 @@ def test_the_best_model_is_kept_and_said(tmp_path, recipe):
 
 def test_the_last_model_is_kept_where_the_best_is_not_asked_for(tmp_path, recipe):
     judge = Judge(VALUES)
-    settings = recipe("bradley_terry", evaluation={**EVALUATION, "keep_best": False}, optimizer__steps=7)
+    settings = recipe(
+        "bradley_terry", evaluation={**EVALUATION, "load_best_model_at_end": False}, optimizer__max_steps=7
+    )
     summary = train(settings, tmp_path / "run", evaluator=judge)
     assert (summary["evaluations"]["best"], summary["model_step"]) == (4, 7)
     kept = load_file(tmp_path / "run/model/model.safetensors")
@@ -71,8 +73,10 @@ def test_the_last_model_is_kept_where_the_best_is_not_asked_for(tmp_path, recipe
 
 def test_evaluations_disturb_nothing(tmp_path, recipe, results_of):
     """Neither the steps nor the random state, though the evaluator draws."""
-    plain = recipe("bradley_terry", optimizer__steps=7)
-    judged = recipe("bradley_terry", optimizer__steps=7, evaluation={**EVALUATION, "keep_best": False})
+    plain = recipe("bradley_terry", optimizer__max_steps=7)
+    judged = recipe(
+        "bradley_terry", optimizer__max_steps=7, evaluation={**EVALUATION, "load_best_model_at_end": False}
+    )
     train(plain, tmp_path / "plain")
     train(judged, tmp_path / "judged", evaluator=Judge(VALUES))
     one, other = (
@@ -110,11 +114,6 @@ def test_evaluations_of_weights_that_are_lost_are_made_anew(tmp_path, recipe, st
     assert not (tmp_path / "run/evaluations/4").exists()
 
 
-def test_a_recipe_with_evaluations_needs_an_evaluator(tmp_path, recipe):
-    with pytest.raises(ConfigError, match="evaluator"):
-        train(settings_of(recipe), tmp_path / "run")
-
-
 def failing(error):
     def evaluator(trainee, folder):
         raise error
@@ -147,9 +146,9 @@ def test_memory_that_runs_out_over_some_comparisons_leaves_the_others(
 
     monkeypatch.setattr(packed, "scores", scores)
     probe = {"cells": [{"lengths": [64, 256], "groups": 4, "per_group": 1}]}
-    evaluation = {"every": 4, "settings": SETTINGS | {"probe": probe}}
+    evaluation = {"eval_steps": 4, "settings": SETTINGS | {"probe": probe}}
     evaluator = evaluator_of(EvaluationSettings.model_validate(evaluation), no_progress)
-    settings = recipe("bradley_terry", evaluation=evaluation, optimizer__steps=4)
+    settings = recipe("bradley_terry", evaluation=evaluation, optimizer__max_steps=4)
     if not room:
         with pytest.raises(DataError, match=r"evaluation after step 4: "):
             train(settings, tmp_path / "run", evaluator=evaluator)
@@ -186,7 +185,7 @@ def test_the_model_in_memory_is_judged_as_the_saved_one(tmp_path, recipe, object
     template = tmp_path / "judge.j2"  # in words that the model knows
     template.write_text("{{ conversation }} {{ response }}")
     settings = SETTINGS | {"judge": SETTINGS["judge"] | {"template": str(template)}}
-    evaluation = {"every": 4, "settings": settings}
+    evaluation = {"eval_steps": 4, "settings": settings}
     seen = []
     inner = evaluator_of(EvaluationSettings.model_validate(evaluation), no_progress)
 
@@ -220,6 +219,6 @@ def test_the_model_in_memory_is_judged_as_the_saved_one(tmp_path, recipe, object
 
 def test_a_metric_that_the_benchmark_lacks_is_refused_before_training():
     probe = {"cells": [{"lengths": [64], "groups": 2}]}
-    told = {"metric": "top1", "settings": {"bench": "probe", "probe": probe}}
-    with pytest.raises(ConfigError, match="evaluation.metric: 'top1'"):
+    told = {"metric_for_best_model": "top1", "settings": {"bench": "probe", "probe": probe}}
+    with pytest.raises(ConfigError, match="evaluation.metric_for_best_model: 'top1'"):
         evaluator_of(EvaluationSettings.model_validate(told), no_progress)

@@ -77,10 +77,10 @@ def test_positions_are_stretched_before_training(base: Path, tmp_path: Path):
     ("model", "trained", "frozen"),
     [
         ({}, {torch.float32}, set()),
-        ({"precision": "bfloat16"}, {torch.float32}, set()),
-        ({"lora": {"rank": 2}}, {torch.float32}, {torch.float32}),
-        ({"lora": {"rank": 2}, "precision": "bfloat16"}, {torch.float32}, {torch.bfloat16}),
-        ({"frozen_layers": 1, "precision": "bfloat16"}, {torch.float32}, {torch.bfloat16}),
+        ({"bf16": True}, {torch.float32}, set()),
+        ({"lora": {"r": 2}}, {torch.float32}, {torch.float32}),
+        ({"lora": {"r": 2}, "bf16": True}, {torch.float32}, {torch.bfloat16}),
+        ({"frozen_layers": 1, "bf16": True}, {torch.float32}, {torch.bfloat16}),
     ],
 )
 @pytest.mark.parametrize("kind", ["scorer", "language_model"])
@@ -98,9 +98,7 @@ def test_trained_weights_are_fp32_and_frozen_ones_what_they_are_used_in(
 def test_adapters_train_in_bf16_with_checkpointing_and_are_loaded_as_they_were(
     kind: str, base: Path, tmp_path: Path
 ):
-    recipe = settings(
-        {"gradient_checkpointing": True}, path=str(base), lora={"rank": 2}, precision="bfloat16"
-    )
+    recipe = settings({"gradient_checkpointing": True}, path=str(base), lora={"r": 2}, bf16=True)
     trainee = initial_model(recipe, kind)
     model = trainee.model.train()
     optimizer = torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], lr=0.1)
@@ -121,12 +119,12 @@ def test_adapters_train_in_bf16_with_checkpointing_and_are_loaded_as_they_were(
 
 
 def test_training_does_not_go_on_from_an_adapter_but_from_what_it_merges_to(base: Path, tmp_path: Path):
-    save(initial_model(settings(path=str(base), lora={"rank": 2}), "scorer"), tmp_path / "adapter")
+    save(initial_model(settings(path=str(base), lora={"r": 2}), "scorer"), tmp_path / "adapter")
     with pytest.raises(ModelError, match=r"adapter.*longrm merge"):
         initial_model(settings(path=str(tmp_path / "adapter")), "scorer")
 
 
-@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+@pytest.mark.parametrize("lora", [None, {"r": 2}])
 @pytest.mark.parametrize("kind", ["scorer", "language_model"])
 def test_the_gradients_above_frozen_layers_are_those_of_the_whole_model(
     kind: str, lora: dict | None, base: Path
@@ -152,7 +150,7 @@ def test_the_gradients_above_frozen_layers_are_those_of_the_whole_model(
         torch.testing.assert_close(gradient, whole[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+@pytest.mark.parametrize("lora", [None, {"r": 2}])
 def test_one_layer_at_least_is_trained(lora: dict | None, base: Path):
     with pytest.raises(ModelError, match="frozen_layers = 2"):
         initial_model(settings(path=str(base), frozen_layers=2, lora=lora), "scorer")
@@ -216,11 +214,11 @@ def test_a_model_stays_in_its_files_until_it_is_placed(tmp_path: Path):
 
 def test_adapters_on_a_base_in_four_bits_are_those_on_the_dequantized_base(tmp_path: Path):
     bitsandbytes = pytest.importorskip("bitsandbytes")
-    lora, base = {"rank": 2, "quantize": True}, tmp_path / "base"
+    lora, base = {"r": 2, "load_in_4bit": True}, tmp_path / "base"
     wide = replace(SHAPE, hidden=64, head_dim=16)  # a block of 4-bit weights has 64
     save(new_language_model(wide, words_tokenizer(), seed=0), base)
     model = initial_model(settings(path=str(base), lora=lora), "language_model").model
-    truth = initial_model(settings(path=str(base), lora={"rank": 2}), "language_model").model
+    truth = initial_model(settings(path=str(base), lora={"r": 2}), "language_model").model
     unrounded = torch.cat(response_logprobs(truth, PACKED))
     quantized = 0
     for name, module in model.named_modules():

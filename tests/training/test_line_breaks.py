@@ -68,7 +68,7 @@ def recipe(objective: str, start: Path, data: Path, **changes: object) -> object
     settings = {
         "model": {"path": str(start)},
         "data": {"path": str(data)},
-        "optimizer": {"steps": 1},
+        "optimizer": {"max_steps": 1},
         **changes,
     }
     return TrainingSettings.model_validate({"objective": objective} | settings)
@@ -113,7 +113,7 @@ def test_judgments_are_learned_from_their_first_token_on(
     assert first_loss(tmp_path / "sft") == pytest.approx(-total / count, rel=TOLERANCE)
 
     # The first response changes the prompt's last token; the second one holds it, and does not learn it.
-    settings = recipe("preference", start, pairs, loss={"kind": "dpo"})
+    settings = recipe("preference", start, pairs, loss={"loss_type": "dpo"})
     train(settings, tmp_path / "dpo")
     (record,) = Log(tmp_path / "dpo/reference.jsonl", ReferenceRecord)
     assert record.logprobs == pytest.approx([logprob(start, text)[0] for text in TEXTS[:2]], rel=TOLERANCE)

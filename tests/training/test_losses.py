@@ -205,5 +205,5 @@ def test_a_batch_is_the_weighted_mean_of_its_parts(kind):
 
 def test_options_are_those_of_the_loss():
     assert [name for name, loss in LOSSES.items() if loss.objective == "grpo"] == list(KINDS)
-    assert LossSettings(kind="grpo").options() == {"epsilon": 0.2, "epsilon_high": None, "beta": 0.0}
-    assert LossSettings(kind="dapo", epsilon_high=0.28, beta=0.1).options()["epsilon_high"] == 0.28
+    assert LossSettings(loss_type="grpo").options() == {"epsilon": 0.2, "epsilon_high": None, "beta": 0.0}
+    assert LossSettings(loss_type="dapo", epsilon_high=0.28, beta=0.1).options()["epsilon_high"] == 0.28

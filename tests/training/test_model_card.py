@@ -181,8 +181,12 @@ def test_results_stand_by_length_with_what_was_not_answered(scorer: Path):
 
 
 def test_the_card_of_reinforcement_names_the_rewards(scorer: Path):
-    sampled = {"num_generations": 6, "max_tokens": 2048, "rewards": {"correct": 1.0, "brief": 0.25}}
-    judged = recipe("grpo", rollouts=sampled | {"soft_tokens": 9}, loss={"kind": "dapo", "beta": 0.04})
+    sampled = {
+        "num_generations": 6,
+        "max_completion_length": 2048,
+        "reward_weights": {"correct": 1.0, "brief": 0.25},
+    }
+    judged = recipe("grpo", rollouts=sampled | {"soft_tokens": 9}, loss={"loss_type": "dapo", "beta": 0.04})
     text = card(scorer, judged, SUMMARY)
     for part in ("DAPO", "1 × correct + 0.25 × brief", "6 judgments", "2,048 tokens", "weight 0.04"):
         assert part in text
@@ -219,7 +223,7 @@ def test_the_code_on_the_card_of_an_adapter_runs(
     objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     save(new_language_model(SHAPE, words_tokenizer(), seed=0), tmp_path / "base")
-    own = recipe(objective, model={"path": str(tmp_path / "base"), "lora": {"rank": 2}})
+    own = recipe(objective, model={"path": str(tmp_path / "base"), "lora": {"r": 2}})
     save(
         initial_model(own, "scorer" if objective == "bradley_terry" else "language_model"), tmp_path / "model"
     )

@@ -37,8 +37,8 @@ def settings(**changes):
         "model": {"new": TINY},
         "data": {"world": WORLD},
         "curriculum": {"lengths": [160, 200], "ramp": 0.5},
-        "optimizer": {"steps": 8, "learning_rate": 3e-3},
-        "checkpoint": {"every": 3},
+        "optimizer": {"max_steps": 8, "learning_rate": 3e-3},
+        "checkpoint": {"save_steps": 3},
     }
     changed = {name.replace("__", "."): value for name, value in changes.items()}
     return TrainingSettings.resolve(None, tree | changed)
@@ -64,7 +64,7 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, on_a_world, stop, res
 
 
 def test_another_seed_trains_another_model(tmp_path, on_a_world):
-    train(settings(seed=1, optimizer__steps=1), tmp_path / "run")
+    train(settings(seed=1, optimizer__max_steps=1), tmp_path / "run")
     assert not torch.equal(weights_of(tmp_path / "run"), weights_of(on_a_world[0]))
 
 
@@ -90,8 +90,8 @@ def pairs(tmp_path):
 
 
 def from_file(path, **changes):
-    plain = {"data": {"path": str(path), "per_step": 2}, "curriculum": None, "optimizer__steps": None}
-    return settings(**plain | {"optimizer__epochs": 1} | changes)
+    plain = {"data": {"path": str(path), "per_step": 2}, "curriculum": None, "optimizer__max_steps": None}
+    return settings(**plain | {"optimizer__num_train_epochs": 1} | changes)
 
 
 def changed(path, number, **values):
@@ -103,7 +103,7 @@ def changed(path, number, **values):
 
 
 def test_an_epoch_over_a_file_reads_every_row_once(tmp_path, pairs):
-    train(from_file(pairs, optimizer__epochs=2), tmp_path / "run")
+    train(from_file(pairs, optimizer__num_train_epochs=2), tmp_path / "run")
     steps = [record.digests for record in Log(tmp_path / "run/contexts.jsonl", ContextRecord)]
     assert len(steps) == 6
     first, second = ([digest for digests in half for digest in digests] for half in (steps[:3], steps[3:]))
@@ -138,7 +138,7 @@ def test_margins_do_not_cause_a_plateau(tmp_path, pairs):
 def test_a_completion_is_learned_and_written_by_plain_transformers(
     tmp_path, recipe, demonstrations, steps_of
 ):
-    settings = recipe("sft", optimizer={"steps": 90, "learning_rate": 1e-2})
+    settings = recipe("sft", optimizer={"max_steps": 90, "learning_rate": 1e-2})
     summary = train(settings, tmp_path / "run")
     first = steps_of(tmp_path / "run")[0].loss
     assert summary["objective"] == "sft"
@@ -156,7 +156,7 @@ def test_completions_with_a_label_that_says_bad_are_not_learned(tmp_path, recipe
     for name, kept in (("kto", labeled), ("true", [row for row in labeled if row["label"]]), ("all", rows)):
         path = tmp_path / f"{name}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in kept))
-        changes = {"optimizer": {"steps": 2}, "data": {"path": str(path), "per_step": 4}}
+        changes = {"optimizer": {"max_steps": 2}, "data": {"path": str(path), "per_step": 4}}
         summary = train(recipe("sft", model={"path": str(base)}, **changes), tmp_path / name)
         weights.append(load_file(tmp_path / name / "model/model.safetensors"))
         assert (summary["data"]["used"], summary["data"]["labeled_bad"]) == {
@@ -189,7 +189,7 @@ def test_the_first_loss_is_the_token_weighted_mean_of_plain_transformers(
     expected = nll(base, demonstrations)
     for name, budget in [("whole", 100_000), ("parts", 150), ("rows", 1)]:
         changes = {
-            "optimizer": {"steps": 1},
+            "optimizer": {"max_steps": 1},
             "data__per_step": 12,
             "memory__max_tokens_per_microbatch": budget,
         }
@@ -235,7 +235,7 @@ def example(ranks, **told) -> Example:
 
 @pytest.mark.parametrize("kind", ["bradley_terry", "hardest", "mean_rejected", "plackett_luce"])
 def test_the_kind_names_the_loss(kind, loss):
-    assert loss(LossSettings(kind=kind)) == getattr(losses, kind)(SCORES, RANKS)[0].item()
+    assert loss(LossSettings(loss_type=kind)) == getattr(losses, kind)(SCORES, RANKS)[0].item()
 
 
 @pytest.mark.parametrize("kind", ["bradley_terry", "hardest", "mean_rejected"])
@@ -243,14 +243,14 @@ def test_label_smoothing_holds_where_a_row_has_no_probability(kind, loss):
     def of(sure):
         return getattr(losses, kind)(SCORES, RANKS, probabilities=[sure] * 2)[0].item()
 
-    settings = LossSettings(kind=kind, label_smoothing=0.2)
+    settings = LossSettings(loss_type=kind, label_smoothing=0.2)
     assert loss(settings) == of(0.8)
     assert loss(settings, probability=0.6) == of(0.6)
     assert len({of(0.8), of(0.6), of(1.0)}) == 3
 
 
 def test_margins_and_centering_reach_the_loss(loss):
-    found = loss(LossSettings(kind="bradley_terry", centering=0.3), margin=0.5)
+    found = loss(LossSettings(loss_type="bradley_terry", center_rewards_coefficient=0.3), margin=0.5)
     truth = losses.bradley_terry(SCORES, RANKS, margins=[0.5] * 2)[0]
     assert found == (truth + 0.3 * losses.centering(SCORES, RANKS)).item()
 
@@ -258,15 +258,22 @@ def test_margins_and_centering_reach_the_loss(loss):
 @pytest.mark.parametrize("told", [{"margin": 1.0}, {"probability": 0.9}])
 def test_a_row_that_the_whole_ranking_cannot_read_is_refused_by_name(told):
     with pytest.raises(DataError, match="'7' has a margin or a probability"):
-        BradleyTerry(LossSettings(kind="plackett_luce")).select(example((1, 2), **told))
-    assert BradleyTerry(LossSettings(kind="bradley_terry")).select(example((1, 2), **told)).ranks == (1, 2)
+        BradleyTerry(LossSettings(loss_type="plackett_luce")).select(example((1, 2), **told))
+    assert BradleyTerry(LossSettings(loss_type="bradley_terry")).select(example((1, 2), **told)).ranks == (
+        1,
+        2,
+    )
 
 
 def test_a_coin_is_known_only_where_equal_scores_cost_log_two():
-    assert BradleyTerry(LossSettings(kind="bradley_terry")).chance == pytest.approx(math.log(2.0))
-    for told in ({"kind": "plackett_luce"}, {"centering": 0.1}, {"label_smoothing": 0.1}):
-        assert BradleyTerry(LossSettings(**{"kind": "bradley_terry"} | told)).chance is None
-    assert BradleyTerry(LossSettings(kind="bradley_terry"), graded=True).chance is None
+    assert BradleyTerry(LossSettings(loss_type="bradley_terry")).chance == pytest.approx(math.log(2.0))
+    for told in (
+        {"loss_type": "plackett_luce"},
+        {"center_rewards_coefficient": 0.1},
+        {"label_smoothing": 0.1},
+    ):
+        assert BradleyTerry(LossSettings(**{"loss_type": "bradley_terry"} | told)).chance is None
+    assert BradleyTerry(LossSettings(loss_type="bradley_terry"), graded=True).chance is None
 
 
 # --- Preference optimization end to end; the losses themselves are tested in test_likelihood_losses.py ---
@@ -275,7 +282,10 @@ def test_a_coin_is_known_only_where_equal_scores_cost_log_two():
 @pytest.mark.parametrize("kind", ["logo", "simpo", "dpo"])
 def test_chosen_responses_come_to_be_preferred(tmp_path, recipe, kind, steps_of):
     settings = recipe(
-        "preference", loss={"kind": kind}, optimizer={"steps": 40, "learning_rate": 1e-2}, data__per_step=12
+        "preference",
+        loss={"loss_type": kind},
+        optimizer={"max_steps": 40, "learning_rate": 1e-2},
+        data__per_step=12,
     )
     summary = train(settings, tmp_path / "run")
     steps = steps_of(tmp_path / "run")
@@ -285,8 +295,8 @@ def test_chosen_responses_come_to_be_preferred(tmp_path, recipe, kind, steps_of)
 
 
 def test_the_number_of_rejected_responses_is_read_and_no_more(tmp_path, recipe, steps_of):
-    train(recipe("preference", optimizer__steps=1, loss={"rejected": 1}), tmp_path / "one")
-    train(recipe("preference", optimizer__steps=1), tmp_path / "all")
+    train(recipe("preference", optimizer__max_steps=1, loss={"rejected": 1}), tmp_path / "one")
+    train(recipe("preference", optimizer__max_steps=1), tmp_path / "all")
     one, both = (steps_of(tmp_path / name)[0] for name in ("one", "all"))
     assert one.tokens < both.tokens
     assert one.loss != both.loss
@@ -295,6 +305,6 @@ def test_the_number_of_rejected_responses_is_read_and_no_more(tmp_path, recipe, 
 def test_the_best_comes_first_and_worse_ones_keep_their_order():
     example = Example("e", Encoded([1], [[2], [3], [4], [5], [6]]), (2, 1, 3, 1, 2), "d")
     for rejected, kept in [(None, [[3], [2], [4], [6]]), (2, [[3], [2], [4]])]:
-        selected = Preference(LossSettings(kind="logo", rejected=rejected)).select(example)
+        selected = Preference(LossSettings(loss_type="logo", rejected=rejected)).select(example)
         assert list(selected.tokens.responses) == kept
         assert selected.ranks[0] == 1

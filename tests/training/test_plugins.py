@@ -24,7 +24,7 @@ def check_summary(out: Path, objective: str) -> None:
 def test_a_loss_is_trained_to_the_end_and_shown(
     tmp_path, example_plugin, recipe, base, steps_of, monkeypatch
 ):
-    settings = recipe("preference", model={"path": str(base)}, loss={"kind": "hinge"})
+    settings = recipe("preference", model={"path": str(base)}, loss={"loss_type": "hinge"})
     train(settings, tmp_path / "run")
     check_summary(tmp_path / "run", "preference")
     first, *_, last = steps_of(tmp_path / "run")
@@ -37,23 +37,23 @@ def test_a_loss_is_trained_to_the_end_and_shown(
     with_reference = plan_training(settings, "cpu").flops.total
     assert with_reference > plan_training(recipe("preference", model={"path": str(base)}), "cpu").flops.total
     monkeypatch.setitem(LOSSES, "simpo", LOSSES["hinge"])
-    simpo = recipe("preference", model={"path": str(base)}, loss={"kind": "simpo"})
+    simpo = recipe("preference", model={"path": str(base)}, loss={"loss_type": "simpo"})
     assert plan_training(simpo, "cpu").flops.total == with_reference
 
 
 def test_settings_know_the_loss(example_plugin, recipe):
     with pytest.raises(ValueError, match="did you mean 'hinge'"):
-        recipe("preference", loss={"kind": "hing"})
+        recipe("preference", loss={"loss_type": "hing"})
     with pytest.raises(ValueError, match=r"loss\.gamma"):
-        recipe("preference", loss={"kind": "hinge", "gamma": 1.0})
+        recipe("preference", loss={"loss_type": "hinge", "gamma": 1.0})
     with pytest.raises(ValueError, match=r"data\.path"):
-        recipe("preference", loss={"kind": "hinge"}, data={"world": {}}, curriculum={"lengths": [64]})
+        recipe("preference", loss={"loss_type": "hinge"}, data={"world": {}}, curriculum={"lengths": [64]})
 
 
 def test_an_objective_is_trained_to_the_end_and_shown(tmp_path, example_plugin, demonstrations, base):
     (tmp_path / "endings.toml").write_text(
         f'objective = "endings"\nmodel.path = "{base}"\ndata = {{path = "{demonstrations}", per_step = 4}}\n'
-        "optimizer.steps = 8\n"
+        "optimizer.max_steps = 8\n"
     )
     out = tmp_path / "run"
     shown = CliRunner().invoke(command, ["--help"]).output

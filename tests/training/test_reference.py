@@ -76,9 +76,9 @@ def test_what_was_interrupted_ends_in_the_same_bytes_and_computes_the_rest(tmp_p
 def test_a_fresh_adapter_changes_no_reference_and_a_training_no_more(tmp_path, recipe, base, stop):
     """The reference is that of the start, also for a run that continues after many steps."""
     stopped, at = stop
-    changes = {"loss": {"kind": "dpo"}, "plateau_steps": 0}
+    changes = {"loss": {"loss_type": "dpo"}, "plateau_steps": 0}
     full = recipe("preference", model={"path": str(base)}, **changes)
-    lora = recipe("preference", model__lora={"rank": 2}, **changes)
+    lora = recipe("preference", model__lora={"r": 2}, **changes)
     train(full, tmp_path / "full")
     with pytest.raises(stopped):
         train(lora, tmp_path / "lora", progress=at(5))
@@ -96,8 +96,8 @@ def test_a_fresh_adapter_changes_no_reference_and_a_training_no_more(tmp_path, r
 def test_the_first_loss_is_that_of_equal_models(tmp_path, recipe, steps_of):
     """log 2 before the first update, for policy and reference are one; less after it."""
     changes = {
-        "loss": {"kind": "dpo"},
-        "optimizer__warmup_ratio": 0.0,
+        "loss": {"loss_type": "dpo"},
+        "optimizer__warmup_steps": 0.0,
         "optimizer__learning_rate": 1e-2,
     }
     train(recipe("preference", **changes), tmp_path / "run")

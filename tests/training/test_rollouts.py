@@ -78,12 +78,12 @@ def settings(writer, prompts):
             "model.path": str(writer),
             "rollouts": {
                 "num_generations": GROUP,
-                "max_tokens": MOST,
-                "rewards": WEIGHTS,
+                "max_completion_length": MOST,
+                "reward_weights": WEIGHTS,
                 "soft_tokens": MOST,
             },
-            "optimizer": {"steps": STEPS, "learning_rate": 3e-3, "warmup_ratio": 0.0},
-            "checkpoint.every": 2,
+            "optimizer": {"max_steps": STEPS, "learning_rate": 3e-3, "warmup_steps": 0.0},
+            "checkpoint.save_steps": 2,
         }
         if source == "world":
             tree |= {
@@ -272,7 +272,7 @@ def sampled(folder, state, seed, step, records, rows):
 def test_judgments_are_sampled_with_the_weights_after_the_step_before(
     finished, settings, writer, rows, stored_weights
 ):
-    run = finished("file", checkpoint__every=1)
+    run = finished("file", checkpoint__save_steps=1)
     assert saved_steps(run) == [3, 4]
     groups, seed = by_step(run), settings("file").seed
     found = {step: [record.tokens for record in groups[step]] for step in (1, 4)}
@@ -300,7 +300,7 @@ def flat(values):
 
 
 KL = {"loss__beta": 0.2, "rollouts__temperature": 0.7, "rollouts__num_iterations": 2}
-LORA = {"model__lora": {"rank": 2, "alpha": 4.0}}
+LORA = {"model__lora": {"r": 2, "lora_alpha": 4.0}}
 
 
 @pytest.mark.parametrize("changes", [{}, LORA], ids=["full", "lora"])
@@ -341,12 +341,16 @@ def test_adapters_alone_are_trained_and_the_base_is_left_as_it_was(finished, sto
 
 def test_rewards_rise(finished, steps_of):
     """Judgments that end at once are rewarded: the easiest thing to learn."""
-    changes = {"rollouts__rewards": {"brief": 1.0}, "optimizer__steps": 12, "rollouts__num_generations": 6}
+    changes = {
+        "rollouts__reward_weights": {"brief": 1.0},
+        "optimizer__max_steps": 12,
+        "rollouts__num_generations": 6,
+    }
     rewards = [step.losses["reward"] for step in steps_of(finished(optimizer__learning_rate=1e-2, **changes))]
     assert fmean(rewards[-3:]) > fmean(rewards[:3]) + 0.15
 
 
-SPARSE = {"rollouts__rewards": {"correct": 1.0}, "rollouts__max_tokens": 3}
+SPARSE = {"rollouts__reward_weights": {"correct": 1.0}, "rollouts__max_completion_length": 3}
 
 
 def test_groups_of_equal_rewards_change_nothing(finished, settings, steps_of, tmp_path, monkeypatch):
@@ -368,7 +372,7 @@ def test_groups_of_equal_rewards_change_nothing(finished, settings, steps_of, tm
 
 def test_a_step_of_equal_rewards_alone_moves_no_weight(finished, writer, steps_of):
     """No verdict has the right form within one token."""
-    run = finished(rollouts__rewards={"format": 1.0}, rollouts__max_tokens=1)
+    run = finished(rollouts__reward_weights={"format": 1.0}, rollouts__max_completion_length=1)
     assert [(step.grad_norm, step.losses["constant_groups"]) for step in steps_of(run)] == [
         (0.0, 1.0)
     ] * STEPS
@@ -377,8 +381,8 @@ def test_a_step_of_equal_rewards_alone_moves_no_weight(finished, writer, steps_o
 
 
 def test_several_micro_batches_equal_one(finished):
-    one = finished("file", loss__kind="dapo", **KL)
-    several = finished("file", loss__kind="dapo", memory__max_tokens_per_microbatch=70, **KL)
+    one = finished("file", loss__loss_type="dapo", **KL)
+    several = finished("file", loss__loss_type="dapo", memory__max_tokens_per_microbatch=70, **KL)
     assert [record.tokens for record in rollouts_of(one)] == [
         record.tokens for record in rollouts_of(several)
     ]
@@ -396,14 +400,14 @@ def test_checkpointed_layers_change_only_rounding(finished):
 
 
 def test_bfloat16_trains(finished, steps_of):
-    run = finished(model__precision="bfloat16", loss__beta=0.1)
+    run = finished(model__bf16=True, loss__beta=0.1)
     assert all(math.isfinite(step.grad_norm) and step.grad_norm > 0 for step in steps_of(run))
     assert abs(steps_of(run)[0].losses["kl"]) < 1e-3
 
 
 @pytest.mark.parametrize("changes", [{"rollouts__temperature": 1e-3}, {"rollouts__top_p": 1e-6}])
 def test_temperature_and_top_p_reach_the_sampling(finished, changes):
-    for record in rollouts_of(finished(optimizer__steps=1, **changes)):
+    for record in rollouts_of(finished(optimizer__max_steps=1, **changes)):
         assert len(set(record.tokens)) == 1
     assert all(len(set(record.tokens)) > 1 for record in rollouts_of(finished()))
 
@@ -413,7 +417,9 @@ def test_temperature_and_top_p_reach_the_sampling(finished, changes):
 
 @pytest.mark.parametrize("iterations", [1, 2])
 def test_an_epoch_reads_every_comparison_once_in_both_orders(finished, rows, steps_of, iterations):
-    run = finished("file", rollouts__num_iterations=iterations, optimizer__steps=None, optimizer__epochs=2)
+    run = finished(
+        "file", rollouts__num_iterations=iterations, optimizer__max_steps=None, optimizer__num_train_epochs=2
+    )
     assert len(steps_of(run)) == 2 * 3 * iterations
     groups = [[record.id for record in records] for records in by_step(run).values()]
     expected = sorted(f"{row['id']}#{row['order'][0]}-{row['order'][1]}" for row in rows)
@@ -429,7 +435,7 @@ def test_prompts_of_pairs_in_several_formats_train(settings, tmp_path):
     recipe = {"source": str(tmp_path / "pairs.jsonl"), "formats": ["pairwise", "listwise", "pointwise"]}
     judge_prompts.synthesize(judge_prompts.RECIPE.resolve(None, recipe), tmp_path / "prompts")
     data = {"path": str(tmp_path / "prompts"), "per_step": 6}
-    train(settings("file", data=data, optimizer__steps=2), tmp_path / "run")
+    train(settings("file", data=data, optimizer__max_steps=2), tmp_path / "run")
     ids = [record.id for record in rollouts_of(tmp_path / "run")]
     forms = Counter(name.rpartition("#")[2] for name in ids)
     assert forms == dict.fromkeys(
@@ -456,9 +462,12 @@ def test_equal_ids_in_two_files_are_two_comparisons(settings, rows, tmp_path):
         write(tmp_path / "b.jsonl", [row | {"id": moved[row["id"]]} for row in rows]),
     ]
     weights = {"correct": 1.0, "consistent": 0.3}
-    rollouts = {"rollouts__rewards": weights, "rollouts__max_tokens": 1}  # one token is often a verdict
+    rollouts = {
+        "rollouts__reward_weights": weights,
+        "rollouts__max_completion_length": 1,
+    }  # one token is often a verdict
     data = {"sources": [{"path": str(path)} for path in files], "per_step": 24}
-    train(settings("file", data=data, optimizer__steps=1, **rollouts), tmp_path / "run")
+    train(settings("file", data=data, optimizer__max_steps=1, **rollouts), tmp_path / "run")
     records = rollouts_of(tmp_path / "run")
     assert len({record.id for record in records}) == 24
     assert [record.rewards for record in records] == rewarded(records, weights)
@@ -483,7 +492,10 @@ def progress_that_stops(error, label, number):
 
 BEGUN = {
     "world": ("world", {}),
-    "iterations, kl": ("world", {"loss__beta": 0.1, "rollouts__num_iterations": 3, "optimizer__steps": 6}),
+    "iterations, kl": (
+        "world",
+        {"loss__beta": 0.1, "rollouts__num_iterations": 3, "optimizer__max_steps": 6},
+    ),
     "adapters, iterations, kl": ("file", KL | LORA),
 }
 
@@ -538,7 +550,7 @@ def test_a_run_between_iterations_uses_the_judgments_in_its_log(
     tmp_path, settings, finished, stop, contents_of
 ):
     """Its weights have changed since, so others would be sampled."""
-    changes = {"rollouts__num_iterations": 4, "checkpoint__every": 1}
+    changes = {"rollouts__num_iterations": 4, "checkpoint__save_steps": 1}
     recipe, whole, (error, at) = settings(**changes), finished(**changes), stop
     with pytest.raises(error):
         train(recipe, tmp_path / "run", progress=at(4))
@@ -565,7 +577,9 @@ def test_a_comparison_that_a_step_reads_twice_resumes_to_the_same_bytes(
     tmp_path, settings, prompts, stop, contents_of
 ):
     data = {"sources": [{"path": str(prompts), "weight": 2.0}], "per_step": 24}
-    recipe = settings("file", data=data, rollouts__num_iterations=2, optimizer__steps=2, checkpoint__every=1)
+    recipe = settings(
+        "file", data=data, rollouts__num_iterations=2, optimizer__max_steps=2, checkpoint__save_steps=1
+    )
     error, at = stop
     train(recipe, tmp_path / "whole")
     assert len(rollouts_of(tmp_path / "whole")) == 24
@@ -614,7 +628,7 @@ def test_a_bad_row_stops_before_any_work_and_is_named(settings, rows, tmp_path, 
 
 def test_bad_rows_can_be_skipped_and_are_counted(settings, rows, tmp_path):
     path = write(tmp_path / "rows.jsonl", [*rows[:4], without(rows[4], "gold"), rows[5]])
-    recipe = settings("file", data={"path": str(path), "on_bad_row": "skip"}, optimizer__steps=1)
+    recipe = settings("file", data={"path": str(path), "on_bad_row": "skip"}, optimizer__max_steps=1)
     summary = train(recipe, tmp_path / "run")
     assert (summary["data"]["read"], summary["data"]["used"], summary["data"]["bad"]) == (6, 5, 1)
 
@@ -645,7 +659,7 @@ def test_a_prompt_and_its_judgment_must_fit_into_the_window(
         if fits:
             train(recipe, tmp_path / "fits")
             continue
-        with pytest.raises(DataError, match="max_tokens"):
+        with pytest.raises(DataError, match="max_completion_length"):
             train(recipe, tmp_path / "run")
         if data == "file":
             assert not (tmp_path / "run/rollouts.jsonl").exists()

@@ -150,7 +150,7 @@ def test_examples_hold_what_the_rows_say(pairs, opened):
 
 @pytest.mark.parametrize(
     ("limits", "says"),
-    [({"limit": 200}, "the context window"), ({"max_tokens": 200}, "data.max_tokens")],
+    [({"limit": 200}, "the context window"), ({"max_length": 200}, "data.max_length")],
 )
 def test_a_row_that_is_too_long_stops_or_is_left_out_and_never_cut(limits, says, pairs, opened, caplog):
     whole = {example.id: example for example in opened(path=str(pairs)).examples()}

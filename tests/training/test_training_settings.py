@@ -17,7 +17,7 @@ from longrm.training.settings import (
 
 FILE = {"objective": "bradley_terry", "model.path": "x", "data.path": "rows.jsonl"}
 PREFERENCE = FILE | {"objective": "preference"}
-GENERATED = {"data.world": {}, "curriculum.lengths": [64], "optimizer.steps": 1}
+GENERATED = {"data.world": {}, "curriculum.lengths": [64], "optimizer.max_steps": 1}
 WORLD = GENERATED | {"objective": "preference", "model.new": {}}
 GRPO = GENERATED | {"objective": "grpo", "model.path": "x"}
 
@@ -40,10 +40,15 @@ REFUSED = [
     (FILE | {"curriculum.lengths": [64]}, "curriculum"),
     (WORLD | {"curriculum": None}, "curriculum.lengths"),
     (WORLD | {"curriculum.lengths": [48, 24]}, "curriculum.lengths"),
-    (WORLD | {"optimizer.steps": None}, "optimizer.steps"),
+    (WORLD | {"optimizer.max_steps": None}, "optimizer.max_steps"),
     (FILE | {"optimizer.stepz": 1}, "optimizer.stepz"),
-    (FILE | {"optimizer.steps": 1, "optimizer.epochs": 1}, "optimizer.epochs"),
-    (FILE | {"optimizer.min_learning_rate_ratio": 0.1, "optimizer.schedule": "linear"}, "schedule"),
+    (FILE | {"optimizer.max_steps": 1, "optimizer.num_train_epochs": 1}, "optimizer.num_train_epochs"),
+    (
+        FILE | {"lr_scheduler_kwargs": {"min_lr_rate": 0.1}, "lr_scheduler_type": "linear"},
+        "lr_scheduler_type",
+    ),
+    (FILE | {"lr_scheduler_type": "cosine_with_min_lr"}, "min_lr_rate"),
+    (FILE | {"lr_scheduler_kwargs": {"min_lr": 0.1}}, "lr_scheduler_kwargs"),
     (
         FILE | {"memory.activation_offloading": True, "memory.gradient_checkpointing": False},
         "memory.gradient_checkpointing",
@@ -51,19 +56,19 @@ REFUSED = [
     (FILE | {"parallel.offload": True}, "parallel.shard"),
     (FILE | {"parallel.reshard_after_forward": False}, "parallel.shard"),
     (FILE | {"parallel.zero": 2}, "parallel.zero"),
-    (FILE | {"evaluation": {"metric": "pair_acuracy", "settings": {}}}, "pair_accuracy"),
+    (FILE | {"evaluation": {"metric_for_best_model": "pair_acuracy", "settings": {}}}, "pair_accuracy"),
     (FILE | {"plan.model": {"layers": 1}}, "plan.model"),
     (FILE | {"plan.rows": [{"rows": 1, "prompt": 1, "response": 1, "x": 1}]}, "plan.rows.0.x"),
-    (FILE | {"loss.kind": "bradley"}, "bradley_terry"),
-    (FILE | {"loss.kind": "dpo"}, "loss.kind"),
-    (WORLD | {"loss.kind": "dpo"}, "loss.kind"),
-    (FILE | {"loss.kind": "plackett_luce", "loss.label_smoothing": 0.1}, "loss.label_smoothing"),
+    (FILE | {"loss.loss_type": "bradley"}, "bradley_terry"),
+    (FILE | {"loss.loss_type": "dpo"}, "loss.loss_type"),
+    (WORLD | {"loss.loss_type": "dpo"}, "loss.loss_type"),
+    (FILE | {"loss.loss_type": "plackett_luce", "loss.label_smoothing": 0.1}, "loss.label_smoothing"),
     (FILE | {"loss.beta": 1.0}, "loss.beta"),
     (FILE | {"loss.epsilon": 0.1}, "loss.epsilon"),
-    (PREFERENCE | {"loss.kind": "dpo", "loss.gamma": 1.0}, "loss.gamma"),
-    (PREFERENCE | {"loss.kind": "dpo", "loss.beta": 0.0}, "loss.beta"),
-    (PREFERENCE | {"loss.centering": 1.0}, "loss.centering"),
-    (GRPO | {"loss.kind": "dpo"}, "loss.kind"),
+    (PREFERENCE | {"loss.loss_type": "dpo", "loss.gamma": 1.0}, "loss.gamma"),
+    (PREFERENCE | {"loss.loss_type": "dpo", "loss.beta": 0.0}, "loss.beta"),
+    (PREFERENCE | {"loss.center_rewards_coefficient": 1.0}, "loss.center_rewards_coefficient"),
+    (GRPO | {"loss.loss_type": "dpo"}, "loss.loss_type"),
     (GRPO | {"loss.gamma": 0.1}, "loss.gamma"),
     (GRPO | {"objective": "sft", "rollouts": {}}, "rollouts"),
     (GRPO | {"parallel.shard": True}, "parallel.shard"),
@@ -74,11 +79,11 @@ REFUSED = [
     (GRPO | {"rollouts.top_p": 0.0}, "rollouts.top_p"),
     (GRPO | {"rollouts.scale_rewards": "batch"}, "rollouts.scale_rewards"),
     (GRPO | {"rollouts.num_iteration": 2}, "num_iterations"),
-    (GRPO | {"rollouts.rewards": {"corect": 1.0}}, "correct"),
-    (GRPO | {"rollouts.rewards": {"correct": 0.0}}, "correct"),
-    (GRPO | {"rollouts.rewards": {"brief": 1.0}}, "soft_tokens"),
-    (GRPO | {"rollouts.rewards": {"brief": 1.0}, "rollouts.soft_tokens": 513}, "soft_tokens"),
-    (GRPO | {"rollouts.rewards": {"solved": 1.0}, "rollouts.metric": "exact"}, "exact_match"),
+    (GRPO | {"rollouts.reward_weights": {"corect": 1.0}}, "correct"),
+    (GRPO | {"rollouts.reward_weights": {"correct": 0.0}}, "correct"),
+    (GRPO | {"rollouts.reward_weights": {"brief": 1.0}}, "soft_tokens"),
+    (GRPO | {"rollouts.reward_weights": {"brief": 1.0}, "rollouts.soft_tokens": 513}, "soft_tokens"),
+    (GRPO | {"rollouts.reward_weights": {"solved": 1.0}, "rollouts.answer_metric": "exact"}, "exact_match"),
 ]
 
 
@@ -92,7 +97,7 @@ def test_settings_that_cannot_be_used_are_named(settings, key):
 def test_the_default_loss_of_an_objective_is_filled_in_and_saved():
     for objective, kind in (("sft", "sft"), ("preference", "logo"), ("bradley_terry", "bradley_terry")):
         settings = TrainingSettings.resolve(None, FILE | {"objective": objective})
-        assert settings.to_dict()["loss"] == {"kind": kind}
+        assert settings.to_dict()["loss"] == {"loss_type": kind}
         assert TrainingSettings.model_validate(settings.to_dict()) == settings
 
 
@@ -100,7 +105,7 @@ def test_every_loss_belongs_to_an_objective_and_its_options_are_settings():
     for name, loss in LOSSES.items():
         assert loss.objective in OBJECTIVES
         assert loss.options.keys() <= LossSettings.model_fields.keys()
-        assert LossSettings(kind=name).options() == loss.options
+        assert LossSettings(loss_type=name).options() == loss.options
 
 
 def test_the_default_learning_rate_depends_on_what_is_trained():
@@ -108,10 +113,13 @@ def test_the_default_learning_rate_depends_on_what_is_trained():
         return TrainingSettings.resolve(None, FILE | settings).optimizer.learning_rate
 
     assert rate() == 2e-6
-    assert rate(**{"model.lora": {"rank": 4}}) == rate(**{"model.lora.rank": 4, "optimizer.steps": 1}) == 1e-4
+    assert rate(**{"model.lora": {"r": 4}}) == rate(**{"model.lora.r": 4, "optimizer.max_steps": 1}) == 1e-4
     assert rate(**{"model.path": None, "model.new": {}}) == 1e-3
     assert rate(**{"model.lora": {}, "optimizer.learning_rate": 3e-5}) == 3e-5
-    given = {"model": ModelSettings(path="x", lora=LoraSettings()), "optimizer": OptimizerSettings(steps=1)}
+    given = {
+        "model": ModelSettings(path="x", lora=LoraSettings()),
+        "optimizer": OptimizerSettings(max_steps=1),
+    }
     settings = TrainingSettings.model_validate(given | {"objective": "sft", "data": {"path": "x"}})
-    assert (settings.optimizer.learning_rate, settings.optimizer.steps) == (1e-4, 1)
+    assert (settings.optimizer.learning_rate, settings.optimizer.max_steps) == (1e-4, 1)
     assert TrainingSettings.model_validate(settings.to_dict()) == settings

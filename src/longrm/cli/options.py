@@ -5,15 +5,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from longrm.column_names import LISTS, Columns
-from longrm.config import Config, parse_assignments
+from longrm.config import Config, packaged_recipes, parse_assignments, recipe_file
 from longrm.errors import ConfigError, DataError
 from longrm.reading import STDIN_COPY, file_digest, short
 from longrm.runs.workers import world_size
@@ -72,26 +70,13 @@ def resolve(
 
 # --- Recipes ---
 
-_RECIPES = Path(str(files("longrm") / "recipes"))
 
-
-def packaged_recipes() -> dict[str, Path]:
-    """The recipe files of the package by name, such as `paper/qwen3-8b/logo`."""
-    found = sorted(_RECIPES.rglob("*.toml"))
-    return {path.relative_to(_RECIPES).with_suffix("").as_posix(): path for path in found}
-
-
-def recipe_file(name: str) -> Path:
+def recipe_option(name: str) -> Path:
     """An option type: a settings file by its path, or by the name of a recipe of the package."""
-    if Path(name).exists():
-        return Path(name)
-    known = packaged_recipes()
-    recipe = known.get(name.removesuffix(".toml"))
-    if recipe is None:
-        near = get_close_matches(name, known, n=1)
-        advice = f"did you mean '{near[0]}'?" if near else "longrm recipes lists the recipes"
-        raise click.BadParameter(f"no file or recipe '{name}'; {advice}")
-    return recipe
+    try:
+        return recipe_file(name)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def recipe_name(path: Path) -> str:
@@ -122,7 +107,7 @@ def setting(flag: str, key: str, help: str, type: Any = None, metavar: str | Non
 _SET_HELP = "Change a setting (a TOML value); repeatable."
 SET = click.option("--set", "assignments", multiple=True, metavar="A.B=VALUE", help=_SET_HELP)
 _CONFIG_HELP = "TOML file, or a recipe of longrm recipes."
-CONFIG = click.option("--config", "config_file", type=recipe_file, metavar="FILE", help=_CONFIG_HELP)
+CONFIG = click.option("--config", "config_file", type=recipe_option, metavar="FILE", help=_CONFIG_HELP)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 _OUT_HELP = "Run folder; rerun to continue."
 OUT_FOLDER = click.option("--out", required=True, type=PATH, help=_OUT_HELP)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from longrm.cli.help import Command
-from longrm.cli.options import JSON, SET, recipe_file, recipe_name, resolve
+from longrm.cli.options import JSON, SET, recipe_name, recipe_option, resolve
 from longrm.cli.terminal import echo, print_facts, print_json, print_lines, print_next, progress
 from longrm.training.plan import DEVICES, GIB, format_bytes
 
@@ -19,7 +19,7 @@ _HOST_HELP = "CPU memory of each machine, to check whether offloaded data fits."
 
 
 @click.command("plan", cls=Command)
-@click.argument("recipe", metavar="RECIPE", type=recipe_file)
+@click.argument("recipe", metavar="RECIPE", type=recipe_option)
 @click.option(
     "--device",
     metavar="NAME",

@@ -6,8 +6,9 @@ from pathlib import Path
 import click
 
 from longrm.cli.help import Command
-from longrm.cli.options import packaged_recipes, recipe_file
+from longrm.cli.options import recipe_option
 from longrm.cli.terminal import echo, print_facts, print_next
+from longrm.config import packaged_recipes
 
 
 @click.command("recipes", cls=Command)
@@ -26,7 +27,7 @@ def command(name: str | None) -> None:
         print_facts([(known, _purpose(path)) for known, path in packaged_recipes().items()])
         print_next("recipes", "NAME")
         return
-    echo(recipe_file(name).read_text(encoding="utf-8").rstrip())
+    echo(recipe_option(name).read_text(encoding="utf-8").rstrip())
     if name.startswith("data/"):
         subcommand = name.removeprefix("data/").removesuffix(".toml").replace("_", "-")
         print_next("synthesize", subcommand, "--config", name, "--out", "RUN", err=True)

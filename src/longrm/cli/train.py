@@ -1,10 +1,8 @@
-"""`longrm train`, and the evaluations that it runs during the training."""
+"""`longrm train`."""
 
-import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,39 +12,29 @@ from longrm.cli.terminal import echo, print_json, print_next, progress
 from longrm.config import described, parse_assignments
 from longrm.errors import ConfigError, nearest
 from longrm.reading import read_toml
-from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import is_main_process
-
-if TYPE_CHECKING:  # torch, the benchmarks and the settings of a training are slow to import
-    from longrm.benchmarks import OwnTokenizer
-    from longrm.evaluation.evaluate import Evaluation
-    from longrm.modeling.loading import LanguageModel, Scorer
-    from longrm.reward_models import RewardModel
-    from longrm.training.evaluations import Evaluator
-    from longrm.training.settings import EvaluationSettings, TrainingSettings
 
 _FLAGS = (
     setting("--model", "model.path", "Folder or Hub id of the model to start from.", metavar="MODEL"),
     setting("--data", "data.path", "Training data in any format that longrm reads.", metavar="PATH"),
     columns_option("data.columns"),
-    setting("--lora", "model.lora.rank", "Train adapters of this rank, not all weights.", int, "RANK"),
-    setting("--epochs", "optimizer.epochs", "Passes over the data (default 1).", int, "N"),
-    setting("--steps", "optimizer.steps", "Optimizer steps instead of epochs.", int, "N"),
+    setting("--lora", "model.lora.r", "Train adapters of this rank, not all weights.", int, "RANK"),
+    setting("--num-train-epochs", "optimizer.num_train_epochs", "Passes over the data (default 1).", int, "N"),
+    setting("--max-steps", "optimizer.max_steps", "Optimizer steps instead of epochs.", int, "N"),
     setting("--learning-rate", "optimizer.learning_rate", "Peak rate (default 2e-6; 1e-4 with --lora).", float, "RATE"),
     setting("--per-step", "data.per_step", "Rows per optimizer step (default 32).", int, "N"),
-    setting("--max-tokens", "data.max_tokens", "Longest row (default: the model's window).", int, "N"),
+    setting("--max-length", "data.max_length", "Longest row (default: the model's window).", int, "N"),
     setting("--too-long", "data.too_long", "Stop at a longer row or skip it (default stop).", ["stop", "skip"]),
     setting("--gradient-checkpointing", "memory.gradient_checkpointing", "Less memory, more time.", bool),
 )  # fmt: skip
 """The ten settings that are used most."""
 _COMMON = {
-    "Settings": "--model --data --lora --epochs --steps --learning-rate --per-step --max-tokens --too-long "
-    "--gradient-checkpointing",
+    "Settings": "--model --data --lora --num-train-epochs --max-steps --learning-rate --per-step --max-length "
+    "--too-long --gradient-checkpointing",
     "Run": "--out --config --set --json",
 }
 _REPORT_HELP = "Experiment tracker, such as wandb; repeatable."
 SETTINGS_HEADING = "Settings for --set and --config"
-_logger = logging.getLogger(__name__)
 
 
 class _Objectives(Group):
@@ -131,11 +119,7 @@ def _command(objective: str) -> click.Command:
         from longrm.training.train import train
 
         with progress() as report:
-            evaluator = None
-            if settings.evaluation is not None:
-                shown = report if is_main_process() else no_progress
-                evaluator = evaluator_of(settings.evaluation, shown, own=lambda: _own_tokenizer(settings))
-            summary = train(settings, out, progress=report, evaluator=evaluator)
+            summary = train(settings, out, progress=report)
         if not is_main_process():
             return
         if as_json:
@@ -146,85 +130,6 @@ def _command(objective: str) -> click.Command:
         print_next("probe", out / "model", "--lengths", "256,1k,4k", "--out", "RUN", err=as_json)
 
     return train_objective
-
-
-def _own_tokenizer(settings: "TrainingSettings") -> "OwnTokenizer | None":
-    """The tokenizer of the model that training starts from."""
-    from longrm.benchmarks import OwnTokenizer
-    from longrm.clients.remote_settings import Remote
-    from longrm.evaluation.evaluate import own_tokenizer
-
-    if settings.model.new is not None:
-        return OwnTokenizer(settings.model.new.tokenizer, settings.model.new.tokenizer)
-    return own_tokenizer(settings.model.path, Remote())
-
-
-def evaluator_of(
-    settings: "EvaluationSettings",
-    progress: Progress,
-    *,
-    own: Callable[[], "OwnTokenizer | None"] = lambda: None,
-) -> "Evaluator":
-    """The evaluator of a recipe: a function that judges a benchmark with the model in memory.
-
-    Args:
-        settings: Benchmark, metric and interval.
-        progress: Called after every batch.
-        own: Returns the tokenizer of the model that training starts from; a probe measures lengths in its tokens.
-    """
-    from longrm import benchmarks
-    from longrm.evaluation.evaluate import Evaluation, run_evaluation
-    from longrm.evaluation.metrics import metric_of, reported
-    from longrm.runs.logs import JUDGMENTS
-    from longrm.types import Outcome
-
-    for key in ("model", "recorded"):
-        if key in settings.settings:
-            raise ConfigError(f"evaluation.settings.{key}: drop it; the model in training is evaluated")
-    try:
-        evaluation = Evaluation.resolve(None, settings.settings)
-    except ConfigError as error:
-        raise ConfigError(f"evaluation.settings: {error}") from None
-    bench = benchmarks.load(
-        evaluation.bench,
-        source=evaluation.source,
-        probe=evaluation.probe,
-        own=own,
-    )
-    if not metric_of(settings.metric).for_pairs and all(len(row.responses) == 2 for row in bench.comparisons):
-        known = ", ".join(metric.name for metric in reported(pairs_only=True))
-        raise ConfigError(
-            f"evaluation.metric: '{settings.metric}' needs three responses or more, and {bench.name} has pairs; it has "
-            f"{known}"
-        )
-
-    def evaluate(trained: "Scorer | LanguageModel", folder: Path) -> Mapping[str, Any]:
-        name = f"{folder.resolve().parent.parent.name} at step {folder.name}"
-        named = evaluation.model_copy(update={"model": name})
-        with _judge(trained, name, evaluation) as model:
-            summary = run_evaluation(named, folder, bench=bench, model=model, progress=progress)
-        if errors := summary.counts.outcomes[Outcome.ERROR]:
-            share = f"{errors} of {summary.counts.comparisons} comparisons"
-            _logger.warning("step %s: %s ended in errors; see %s", folder.name, share, folder / JUDGMENTS)
-        return summary.to_dict()
-
-    return evaluate
-
-
-@contextmanager
-def _judge(trained: "Scorer | LanguageModel", name: str, settings: "Evaluation") -> Iterator["RewardModel"]:
-    """The reward model that shares its weights with the model in training."""
-    from longrm.modeling.loading import Scorer, generation_mode
-    from longrm.modeling.local_generator import LocalTextGenerator
-    from longrm.reward_models.generative import GenerativeRewardModel
-    from longrm.reward_models.packed import DiscriminativeRewardModel
-
-    if isinstance(trained, Scorer):
-        yield DiscriminativeRewardModel(trained, name, settings.model_args)
-        return
-    with generation_mode(trained) as language_model:
-        writer = LocalTextGenerator(language_model, name)
-        yield GenerativeRewardModel(writer, settings.judge, settings.model_args, tokenizer=trained.tokenizer)
 
 
 def print_trained(summary: Mapping[str, Any], out: Path, *, lora: bool) -> None:

@@ -1,6 +1,7 @@
 """The metrics of an evaluation. `METRICS` is the only place that lists them.
 
-`summary.json`, the report, `results.csv`, the setting `evaluation.metric` and the table in docs/measures.md follow it.
+`summary.json`, the report, `results.csv`, the setting `evaluation.metric_for_best_model` and the table in
+docs/measures.md follow it.
 """
 
 import math

@@ -5,7 +5,7 @@ names. A scalar head is trained in full, and always saved and merged with them.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from longrm.errors import ModelError, first_line
+from longrm.errors import ConfigError, ModelError, first_line, nearest
 from longrm.modeling.folders import ADAPTER, ADAPTER_PREFIX, ADAPTER_WEIGHTS, HEAD_PREFIX
 from longrm.modeling.shared_prefix import TransformersModel
 
@@ -33,10 +33,11 @@ def adapt(
     rank: int,
     alpha: float,
     seed: int,
+    target_modules: str | Sequence[str] = "all-linear",
     revision: str | None = None,
     first_layer: int = 0,
 ) -> None:
-    """Freezes a model and adds adapters to all linear layers of its body, in place; a scalar head stays trainable.
+    """Freezes a model and adds adapters to linear layers of its body, in place; a scalar head stays trainable.
 
     Args:
         model: The model of a scorer or language model.
@@ -44,6 +45,7 @@ def adapt(
         rank: The rank of every update.
         alpha: Updates are scaled by alpha / rank.
         seed: The seed of the random half of the updates; the other half is zero, so that training starts from the base.
+        target_modules: The names of the linear layers, or "all-linear".
         revision: The commit of a base of the Hub.
         first_layer: The lowest layer that gets adapters, counted from 0.
     """
@@ -52,11 +54,16 @@ def adapt(
         for name, module in model.base_model.named_modules()
         if isinstance(module, nn.Linear)
     }
+    targets = linear if target_modules == "all-linear" else target_modules
+    if unknown := [name for name in targets if name not in linear]:
+        raise ConfigError(
+            f"model.lora.target_modules: no linear layer {unknown[0]!r}; {nearest(unknown[0], linear)}"
+        )
     head, folder = getattr(model, "score", None), Path(base).expanduser()
     config = LoraConfig(
         r=rank,
         lora_alpha=int(alpha) if alpha == int(alpha) else alpha,  # type: ignore[arg-type]  # any number will do
-        target_modules=sorted(linear),
+        target_modules=sorted(targets),
         task_type=TaskType.CAUSAL_LM if head is None else TaskType.SEQ_CLS,
         base_model_name_or_path=str(folder.resolve()) if folder.exists() else base,
         revision=revision,

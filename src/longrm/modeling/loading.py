@@ -387,7 +387,7 @@ def _options(
     """How transformers reads the weights."""
     if quantize is None:
         return {"dtype": dtype}
-    with importing("model.lora.quantize"):
+    with importing("model.lora.load_in_4bit"):
         import bitsandbytes  # noqa: F401  # transformers would raise an error without a way out
     from transformers import BitsAndBytesConfig
 

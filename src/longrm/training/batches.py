@@ -237,5 +237,5 @@ def out_of_memory(where: str, examples: Sequence[Example]) -> TrainingError:
     return TrainingError(
         f"out of memory {where}{which}. Try, in this order: a smaller memory.max_tokens_per_microbatch, "
         "memory.gradient_checkpointing, memory.tiled_mlp, memory.activation_offloading, "
-        'model.lora, model.precision = "bfloat16"; longrm plan computes what each saves'
+        "model.lora, model.bf16 = true; longrm plan computes what each saves"
     )

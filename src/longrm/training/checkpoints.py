@@ -31,7 +31,6 @@ from longrm.training.distributed import DistributedContext
 CHECKPOINTS = "checkpoints"
 LOGS = STEPS, TIMING, CONTEXTS
 
-_KEPT = 2  # checkpoints: the latest, and the one before it in case that cannot be read
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW
 _NO_GROUP = "torch.distributed is disabled"  # a warning of torch, for a process that trains alone
 _FAILURES = (OSError, RuntimeError, ValueError, KeyError, EOFError, UnpicklingError, CheckpointException)
@@ -60,9 +59,11 @@ class CheckpointWriter:
     have no room for a copy, are written at once.
     """
 
-    def __init__(self, main_folder: Path, folder: Path, context: DistributedContext) -> None:
+    def __init__(
+        self, main_folder: Path, folder: Path, context: DistributedContext, *, keep: int = 2
+    ) -> None:
         self._scratch, self._checkpoints = main_folder / ".checkpoint", main_folder / CHECKPOINTS
-        self._folder, self._context = folder, context
+        self._folder, self._context, self._keep = folder, context, keep
         # Of its own, as the training's exchanges go on at the same time.
         self._group = dist.new_group(backend="gloo") if dist.is_initialized() else None
         set_timeouts()
@@ -101,7 +102,7 @@ class CheckpointWriter:
         if self._context.is_main_process:
             self._checkpoints.mkdir(exist_ok=True)
             move_in(self._scratch, self._checkpoints / str(step))
-            for old in saved_steps(self._checkpoints.parent)[:-_KEPT]:
+            for old in saved_steps(self._checkpoints.parent)[: -self._keep]:
                 discard(self._checkpoints / str(old))
 
     def finish(self) -> None:

@@ -1,23 +1,38 @@
 """Evaluation during training: a callable evaluates the model in memory, and the best model is kept."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from longrm.errors import LongRMError, TrainingError
+from longrm import benchmarks
+from longrm.benchmarks import OwnTokenizer
+from longrm.clients.remote_settings import Remote
+from longrm.errors import ConfigError, LongRMError, TrainingError
+from longrm.evaluation.evaluate import Evaluation, own_tokenizer, run_evaluation
+from longrm.evaluation.metrics import metric_of, reported
 from longrm.modeling.device_memory import is_out_of_memory
-from longrm.modeling.loading import LanguageModel, Scorer
+from longrm.modeling.loading import LanguageModel, Scorer, generation_mode
+from longrm.modeling.local_generator import LocalTextGenerator
 from longrm.modeling.saving import save
 from longrm.modeling.sharding import compute, gather_weights
+from longrm.reward_models import RewardModel
+from longrm.reward_models.generative import GenerativeRewardModel
+from longrm.reward_models.packed import DiscriminativeRewardModel
 from longrm.runs.folder import write_file
-from longrm.runs.logs import Log, to_line
+from longrm.runs.logs import JUDGMENTS, Log, to_line
+from longrm.runs.progress import Progress
 from longrm.runs.records import EvaluationRecord
 from longrm.runs.scratch import discard
 from longrm.training.distributed import ALONE, DistributedContext
-from longrm.training.settings import EvaluationSettings
+from longrm.training.settings import EvaluationSettings, ModelSettings
+from longrm.types import Outcome
+
+_logger = logging.getLogger(__name__)
 
 RECORDS, BEST, EVALUATIONS = "evaluations.jsonl", "best", "evaluations"
 
@@ -56,7 +71,7 @@ class Evaluations:
 
     def due(self, step: int) -> bool:
         """Whether the model is to be evaluated after this step, and has not been."""
-        planned = step > 0 and (step % self.settings.every == 0 or step == self.last)
+        planned = step > 0 and (step % self.settings.eval_steps == 0 or step == self.last)
         return planned and all(record.step != step for record in self.records)
 
     def evaluate(self, step: int) -> EvaluationRecord:
@@ -76,7 +91,7 @@ class Evaluations:
                 f"out of memory in the evaluation after step {step}; lower evaluation.settings.model_args.max_length, "
                 "or remove [evaluation] and use longrm evaluate after training"
             ) from None
-        overall, metric = summary["metrics"]["overall"], self.settings.metric
+        overall, metric = summary["metrics"]["overall"], self.settings.metric_for_best_model
         # Rounding may differ between processes, and all must agree on which model is the best.
         record = EvaluationRecord(step, metric, self.context.broadcast(overall[metric]["value"]))
         self.records.append(record)
@@ -98,10 +113,68 @@ class Evaluations:
 
     @property
     def kept(self) -> int | None:
-        """The step of the model that is saved to `best`; None without `keep_best`."""
-        return self.best if self.settings.keep_best else None
+        """The step of the model that is saved to `best`; None without `load_best_model_at_end`."""
+        return self.best if self.settings.load_best_model_at_end else None
 
     def as_dict(self) -> dict[str, Any]:
         """The evaluations in the summary of a training."""
         values = {str(record.step): record.value for record in self.records}
-        return {"metric": self.settings.metric, "values": values, "best": self.best}
+        return {"metric": self.settings.metric_for_best_model, "values": values, "best": self.best}
+
+
+def evaluator_of(
+    settings: EvaluationSettings, progress: Progress, start: ModelSettings | None = None
+) -> Evaluator:
+    """The evaluator of a recipe: a function that judges a benchmark with the model in memory.
+
+    `start` is the model that training starts from: a probe measures lengths in its tokens.
+    """
+
+    def own() -> OwnTokenizer | None:
+        if start is not None and start.new is not None:
+            return OwnTokenizer(start.new.tokenizer, start.new.tokenizer)
+        return own_tokenizer(start.path if start is not None else None, Remote())
+
+    for key in ("model", "recorded"):
+        if key in settings.settings:
+            raise ConfigError(f"evaluation.settings.{key}: drop it; the model in training is evaluated")
+    try:
+        evaluation = Evaluation.resolve(None, settings.settings)
+    except ConfigError as error:
+        raise ConfigError(f"evaluation.settings: {error}") from None
+    bench = benchmarks.load(
+        evaluation.bench,
+        source=evaluation.source,
+        probe=evaluation.probe,
+        own=own,
+    )
+    wanted = settings.metric_for_best_model
+    if not metric_of(wanted).for_pairs and all(len(row.responses) == 2 for row in bench.comparisons):
+        known = ", ".join(metric.name for metric in reported(pairs_only=True))
+        raise ConfigError(
+            f"evaluation.metric_for_best_model: '{wanted}' needs three responses or more, and {bench.name} has pairs; "
+            f"it has {known}"
+        )
+
+    def evaluate(trained: Scorer | LanguageModel, folder: Path) -> Mapping[str, Any]:
+        name = f"{folder.resolve().parent.parent.name} at step {folder.name}"
+        named = evaluation.model_copy(update={"model": name})
+        with _judge(trained, name, evaluation) as model:
+            summary = run_evaluation(named, folder, bench=bench, model=model, progress=progress)
+        if errors := summary.counts.outcomes[Outcome.ERROR]:
+            share = f"{errors} of {summary.counts.comparisons} comparisons"
+            _logger.warning("step %s: %s ended in errors; see %s", folder.name, share, folder / JUDGMENTS)
+        return summary.to_dict()
+
+    return evaluate
+
+
+@contextmanager
+def _judge(trained: Scorer | LanguageModel, name: str, settings: Evaluation) -> Iterator[RewardModel]:
+    """The reward model that shares its weights with the model in training."""
+    if isinstance(trained, Scorer):
+        yield DiscriminativeRewardModel(trained, name, settings.model_args)
+        return
+    with generation_mode(trained) as language_model:
+        writer = LocalTextGenerator(language_model, name)
+        yield GenerativeRewardModel(writer, settings.judge, settings.model_args, tokenizer=trained.tokenizer)

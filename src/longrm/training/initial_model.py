@@ -76,8 +76,9 @@ def load_initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | 
                 model.model,
                 base=start.path if on_hub is None else on_hub[0],
                 revision=model.origin.get("commit"),
-                rank=start.lora.rank,
-                alpha=start.lora.alpha,
+                rank=start.lora.r,
+                alpha=start.lora.lora_alpha,
+                target_modules=start.lora.target_modules,
                 seed=settings.seed,
                 first_layer=start.frozen_layers,
             )
@@ -98,10 +99,10 @@ def prepare_model(model: Scorer | LanguageModel, settings: TrainingSettings) -> 
         compile_layers(model.model)
     # Until here the weights are in their files, which safetensors has mapped into memory. They go to the device one by
     # one, or layer by layer, so that CPU memory never has the whole model.
-    place = partial(set_precision, model.model, start.precision, device=device)
+    place = partial(set_precision, model.model, "bfloat16" if start.bf16 else "float32", device=device)
     with weights_fit(start.path or "model.new", device):
         if parallel.shard:
-            rounded = start.precision == "bfloat16"
+            rounded = start.bf16
             reshard = parallel.reshard_after_forward
             shard(model.model, device, place, rounded=rounded, reshard=reshard, offload=parallel.offload)
         else:
@@ -121,8 +122,8 @@ def _load(path: str, start: ModelSettings, kind: ModelKind, seed: int) -> Scorer
     check_trainable(read_config(folders.base, path), path)
     # In the precision of the files nothing is copied; `set_precision` converts weight by weight.
     options: dict[str, Any] = {"dtype": stored_dtype(folders.base), "device": "cpu"}
-    if start.lora and start.lora.quantize:  # on the device
-        quantize = torch.bfloat16 if start.precision == "bfloat16" else torch.float32
+    if start.lora and start.lora.load_in_4bit:  # on the device
+        quantize = torch.bfloat16 if start.bf16 else torch.float32
         options |= {"device": str(resolve_device("auto")), "quantize": quantize}
     if kind == "scorer":
         if kind_of(path) == "generative":

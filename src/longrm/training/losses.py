@@ -1,4 +1,4 @@
-"""The losses of training, and `LOSSES`, the names that `loss.kind` gives them.
+"""The losses of training, and `LOSSES`, the names that `loss.loss_type` gives them.
 
 A loss is a pure function of tensors. It returns its value and the metrics to log with it, both means over the unit that
 `Loss.mean_over` names. The loss of a step is therefore the mean over its micro-batches, each weighted by its number of
@@ -429,10 +429,10 @@ class Loss:
     reads_pairs: bool = True  # it compares pairs, so that the margins and probabilities of rows apply
 
 
-# `rejected`, `centering` and the ranking losses' `label_smoothing` are applied by the objective; the loss function
-# receives the other options.
+# `rejected`, `center_rewards_coefficient` and the ranking losses' `label_smoothing` are applied by the objective; the
+# loss function receives the other options.
 _MARGIN = {"beta": 2.5, "gamma": 0.5, "nll_coef": 0.05, "label_smoothing": 0.0, "rejected": None}
-_RANKING = {"label_smoothing": 0.0, "centering": 0.0}
+_RANKING = {"label_smoothing": 0.0, "center_rewards_coefficient": 0.0}
 _POLICY = {"epsilon": 0.2, "epsilon_high": None, "beta": 0.0}  # epsilon_high is epsilon unless it is set
 
 LOSSES: dict[str, Loss] = {
@@ -523,7 +523,7 @@ LOSSES: dict[str, Loss] = {
         plackett_luce,
         "Plackett-Luce",
         "the likelihood of the whole ranking (Plackett 1975; Luce 1959)",
-        {"centering": 0.0},
+        {"center_rewards_coefficient": 0.0},
         mean_over="comparisons",
         reads_pairs=False,
     ),

@@ -168,7 +168,7 @@ def card_text(folder: Path, context: CardContext, *, place: str = ".") -> str:
         counts=_COUNTS,
         evaluations=[_evaluation_context(one) for one in context.evaluations],
         # An adapter is loaded onto a base whose weights are as they were when it was evaluated.
-        rounded=settings.model.precision == "bfloat16" and not adapter,
+        rounded=settings.model.bf16 and not adapter,
         toml=to_toml(published).strip(),
         versions=", ".join([f"Python {platform.python_version()}", *versions]),
         mlp=has_mlp_head(folder),

@@ -47,7 +47,7 @@ class Objective:
         self.options = settings.options()
         # Margins, the likelihood and centering change the loss of a model that knows nothing. With label smoothing even
         # a perfect model may come close to it.
-        terms = ("nll_coef", "label_smoothing", "centering")
+        terms = ("nll_coef", "label_smoothing", "center_rewards_coefficient")
         self.chance = None if graded or any(map(self.options.get, terms)) else settings.loss.chance
 
     def select(self, example: "Example") -> "Example":
@@ -104,7 +104,7 @@ class Preference(Objective):
 
     \b
     longrm train preference --model MODEL --data FILE --out runs/logo
-    longrm train preference --config mine.toml --set loss.kind=dpo --out runs/dpo
+    longrm train preference --config mine.toml --set loss.loss_type=dpo --out runs/dpo
 
     The model learns to prefer chosen responses over rejected ones, by their log-probabilities.
     """
@@ -151,8 +151,8 @@ class BradleyTerry(Objective):
             example.margin is not None or example.probability is not None
         ):
             raise DataError(
-                f"'{example.id}' has a margin or a probability, which loss.kind = \"{self.settings.kind}\" does not "
-                "read: choose a loss of pairs, or remove the column"
+                f"'{example.id}' has a margin or a probability, which loss.loss_type = "
+                f'"{self.settings.loss_type}" does not read: choose a loss of pairs, or remove the column'
             )
         return example
 
@@ -162,7 +162,8 @@ class BradleyTerry(Objective):
         from longrm.modeling.shared_prefix import scores
 
         options = dict(self.options)
-        smoothing, centering_weight = options.pop("label_smoothing", 0.0), options.pop("centering", 0.0)
+        smoothing = options.pop("label_smoothing", 0.0)
+        centering_weight = options.pop("center_rewards_coefficient", 0.0)
         if self.settings.loss.reads_pairs:
             options["margins"] = [example.margin or 0.0 for example in micro.examples]
             options["probabilities"] = [
@@ -213,7 +214,7 @@ class GRPO(Objective):
         return self.settings.loss.function(
             logprobs,
             [advantage for group in groups for advantage in group.advantages],
-            max_tokens=self.rollouts.max_tokens,
+            max_tokens=self.rollouts.max_completion_length,
             old=old or None,
             reference=reference or None,
             **self.options,

@@ -178,10 +178,11 @@ class RolloutSource:
         drawn = []
         for prompt in prompts:
             check_embedded(prompt.tokens.prompt, self.language_model.model)
-            if len(prompt.tokens.prompt) + rollouts.max_tokens > limit:
+            room = limit - rollouts.max_completion_length
+            if len(prompt.tokens.prompt) > room:
                 raise DataError(
                     f"'{prompt.id}' has {len(prompt.tokens.prompt)} tokens, and the context window of {limit} leaves "
-                    f"{limit - rollouts.max_tokens} with rollouts.max_tokens = {rollouts.max_tokens}"
+                    f"{room} with rollouts.max_completion_length = {limit - room}"
                 )
             seeds = [
                 seed_of("rollout", self.settings.seed, first, prompt.id, number)
@@ -194,7 +195,7 @@ class RolloutSource:
                         seeds,
                         temperature=rollouts.temperature,
                         top_p=rollouts.top_p,
-                        max_tokens=rollouts.max_tokens,
+                        max_tokens=rollouts.max_completion_length,
                     )
                 )
             except FloatingPointError as error:

@@ -1,5 +1,6 @@
 """The settings of `longrm train`. They load without torch, so a mistake in a recipe is reported at once."""
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -61,15 +62,20 @@ class NewModelSettings(Config):
 class LoraSettings(Config):
     """Low-rank adapters on the linear layers (Hu et al. 2021); of other weights only a scalar head is trained.
 
+    Named as in PEFT's `LoraConfig`, with TRL's defaults.
+
     Attributes:
-        rank: Rank of the update of every matrix.
-        alpha: The update is scaled by alpha / rank.
-        quantize: Keep the frozen matrices in 4 bits, which need a quarter of the memory (QLoRA, Dettmers et al. 2023).
+        r: Rank of the update of every matrix.
+        lora_alpha: The update is scaled by lora_alpha / r.
+        target_modules: Names of the linear layers that get adapters, such as ["q_proj", "v_proj"].
+        load_in_4bit: Keep the frozen matrices in 4 bits, which need a quarter of the memory (QLoRA, Dettmers et al.
+            2023).
     """
 
-    rank: int = Field(16, ge=1)
-    alpha: float = Field(32.0, gt=0.0)
-    quantize: bool = False
+    r: int = Field(16, ge=1)
+    lora_alpha: float = Field(32.0, gt=0.0)
+    target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    load_in_4bit: bool = False
 
 
 class ModelSettings(Config):
@@ -87,7 +93,8 @@ class ModelSettings(Config):
             neither a gradient nor memory for one.
         compile: Compile norms and feed-forward layers with `torch.compile`, which takes a minute at the start and needs
             a C++ compiler on a CPU.
-        precision: Precision of matrix products. Trained weights, heads and log-probabilities are always fp32.
+        bf16: Compute matrix products in bfloat16; slow on most CPUs. Trained weights, heads and log-probabilities are
+            always fp32.
     """
 
     path: str | None = None
@@ -97,7 +104,7 @@ class ModelSettings(Config):
     lora: LoraSettings | None = None
     frozen_layers: int = Field(0, ge=0)
     compile: Annotated[bool, OPERATIONAL] = False
-    precision: Literal["float32", "bfloat16"] = "float32"
+    bf16: bool = False
 
     @model_validator(mode="after")
     def _one_start(self) -> "ModelSettings":
@@ -168,8 +175,9 @@ class DataSettings(Config):
         sources: Several files instead, mixed by their weights, or one with columns of other names.
         world: Generate the data instead.
         on_bad_row: What to do about a row that cannot be read, or has no gold order.
-        too_long: What to do about a row whose prompt and longest response exceed `max_tokens`; none is truncated.
-        max_tokens: Longest row in tokens; the model's context window by default.
+        too_long: What to do about a row whose prompt and longest response exceed `max_length`; none is truncated.
+        max_length: Longest row in tokens; the model's context window by default, as long contexts are the purpose (TRL:
+            1,024).
         without_contrast: What to do about a row of judgments that all give the same score.
         per_step: Rows per optimizer step. The prompts of a comparison for a judge stay together: a step reads as many
             comparisons as fit.
@@ -183,7 +191,7 @@ class DataSettings(Config):
     world: WorldDataSettings | None = None
     on_bad_row: Literal["stop", "skip"] = "stop"
     too_long: Literal["stop", "skip"] = "stop"
-    max_tokens: int | None = Field(None, ge=2)
+    max_length: int | None = Field(None, ge=2)
     without_contrast: Literal["keep", "skip"] = "keep"
     per_step: int = Field(32, ge=1)
     group_by_length: int = Field(1, ge=1)
@@ -230,38 +238,42 @@ class CurriculumSettings(Config):
 class LossSettings(Config):
     """The loss and its options. An option of another loss is an error.
 
+    Defaults are those of LongRM, and of the papers of the other losses; TRL's are "sigmoid" for DPO, which is "dpo"
+    here, and "dapo" for GRPO.
+
     Attributes:
-        kind: Which loss; the default depends on the objective.
+        loss_type: Which loss; the default depends on the objective.
         label_smoothing: The share of labels that are assumed to be wrong, in rows without a probability.
         beta: Preference losses: scale of the log-probabilities, above 0. GRPO losses: weight of the divergence from the
             model that training starts from. Both are `beta` in TRL.
         gamma: Preference losses: margin by which the chosen response should lead.
         nll_coef: Preference losses: weight of the negative log-likelihood of the chosen response, per token.
         rejected: Preference losses: the number of rejected responses to read, the first ones; all by default.
-        centering: Ranking losses: weight of (2 x mean score)^2, which keeps scores near zero (Eisenstein et al. 2023).
+        center_rewards_coefficient: Ranking losses: weight of (2 x mean score)^2, which keeps scores near zero
+            (Eisenstein et al. 2023).
         epsilon: GRPO losses: how far below 1 the probability ratio of a token to its sampling is clipped.
         epsilon_high: GRPO losses: how far above 1; the same by default.
     """
 
     # None means the loss's own default in `LOSSES`.
-    kind: str
+    loss_type: str
     label_smoothing: float | None = Field(None, ge=0.0, lt=0.5)
     beta: float | None = Field(None, ge=0.0)
     gamma: float | None = Field(None, ge=0.0)
     nll_coef: float | None = Field(None, ge=0.0)
     rejected: int | None = Field(None, ge=1)
-    centering: float | None = Field(None, ge=0.0)
+    center_rewards_coefficient: float | None = Field(None, ge=0.0)
     epsilon: float | None = Field(None, gt=0.0)
     epsilon_high: float | None = Field(None, gt=0.0)
 
     @model_validator(mode="after")
     def _takes_its_options(self) -> "LossSettings":
-        if self.kind not in LOSSES:
-            raise ConfigError(f"unknown loss {self.kind!r}; {nearest(self.kind, LOSSES)}")
+        if self.loss_type not in LOSSES:
+            raise ConfigError(f"unknown loss {self.loss_type!r}; {nearest(self.loss_type, LOSSES)}")
         for name in type(self).model_fields:
-            if name != "kind" and getattr(self, name) is not None and name not in self.loss.options:
+            if name != "loss_type" and getattr(self, name) is not None and name not in self.loss.options:
                 takes = ", ".join(self.loss.options) or "no options"
-                raise ConfigError(f'loss.{name}: loss.kind = "{self.kind}" takes {takes}')
+                raise ConfigError(f'loss.{name}: loss.loss_type = "{self.loss_type}" takes {takes}')
         if self.beta == 0.0 and self.loss.objective != "grpo":
             raise ConfigError("loss.beta: must be greater than 0")
         return self
@@ -269,7 +281,7 @@ class LossSettings(Config):
     @property
     def loss(self) -> Loss:
         """The entry of `LOSSES`."""
-        return LOSSES[self.kind]
+        return LOSSES[self.loss_type]
 
     def options(self) -> dict[str, Any]:
         """The options of the loss, defaults filled in."""
@@ -284,23 +296,23 @@ class RolloutSettings(Config):
         num_generations: Judgments sampled for every prompt.
         temperature: Of the sampling.
         top_p: Only the most likely tokens that together have this probability are drawn.
-        max_tokens: The most tokens of a judgment.
+        max_completion_length: The most tokens of a judgment.
         num_iterations: Optimizer steps with the same judgments.
         scale_rewards: Whether advantages are divided by the standard deviation of their group's rewards.
-        rewards: Weight of every reward term, by its name in `longrm.verdict_reward`.
-        soft_tokens: For the term "brief": the last so many of `max_tokens` are penalized.
-        metric: For the term "solved": the answer metric, as for `judging.answer_metric`.
+        reward_weights: Weight of every reward term, by its name in `longrm.verdict_reward`.
+        soft_tokens: For the term "brief": the last so many of `max_completion_length` are penalized.
+        answer_metric: For the term "solved": the answer metric, as for `judging.answer_metric`.
     """
 
     num_generations: int = Field(8, ge=2)
     temperature: float = Field(1.0, gt=0.0)
     top_p: float = Field(1.0, gt=0.0, le=1.0)
-    max_tokens: int = Field(512, ge=1)
+    max_completion_length: int = Field(512, ge=1)
     num_iterations: int = Field(1, ge=1)
     scale_rewards: Literal["group", "none"] = "group"
-    rewards: Mapping[str, float] = {"correct": 1.0, "format": 0.1}
+    reward_weights: Mapping[str, float] = {"correct": 1.0, "format": 0.1}
     soft_tokens: int | None = Field(None, ge=1)
-    metric: str = "exact_match"
+    answer_metric: str = "exact_match"
 
     @model_validator(mode="after")
     def _has_a_reward(self) -> "RolloutSettings":
@@ -313,38 +325,54 @@ class RolloutSettings(Config):
         from longrm.reward_models.verdict_rewards import VerdictReward
 
         return VerdictReward(
-            self.rewards, max_tokens=self.max_tokens, soft_tokens=self.soft_tokens, metric=self.metric
+            self.reward_weights,
+            max_tokens=self.max_completion_length,
+            soft_tokens=self.soft_tokens,
+            metric=self.answer_metric,
         )
 
 
 class OptimizerSettings(Config):
-    """AdamW and its schedule. Its betas are 0.9 and 0.95, and gradients are clipped to a norm of 1, as in LongRM.
+    """AdamW and its schedule, named as in transformers' `TrainingArguments`. Its betas are 0.9 and 0.95, as in LongRM.
+
+    Defaults that differ from TRL's are LongRM's: the learning rate is lower than for adapters (TRL: 1e-4 with
+    RewardTrainer), the schedule has a warm-up and a cosine (TRL: linear, without a warm-up), and one epoch is read
+    instead of three.
 
     Attributes:
-        steps: Optimizer steps; for data in files, `epochs` may be set instead.
-        epochs: Passes over the data.
+        max_steps: Optimizer steps; for data in files, `num_train_epochs` may be set instead.
+        num_train_epochs: Passes over the data.
         learning_rate: Peak learning rate. The default is 1e-4 with `model.lora` and 1e-3 with `model.new`.
-        schedule: How the learning rate decays after warm-up.
-        min_learning_rate_ratio: The final learning rate of a cosine, as a share of the peak.
-        warmup_ratio: Share of the steps over which the learning rate rises, to the peak at the last of them.
+        lr_scheduler_type: How the learning rate decays after warm-up.
+        lr_scheduler_kwargs: For "cosine_with_min_lr": `min_lr_rate`, the final learning rate as a share of the peak.
+        warmup_steps: Steps over which the learning rate rises, to the peak at the last of them; below 1, a share of all
+            steps.
         weight_decay: Decoupled weight decay, not applied to norms and biases.
+        max_grad_norm: Gradients are scaled down to this norm if theirs is larger.
     """
 
-    steps: int | None = Field(None, ge=1)
-    epochs: int | None = Field(None, ge=1)
+    max_steps: int | None = Field(None, ge=1)
+    num_train_epochs: int | None = Field(None, ge=1)
     learning_rate: float = Field(2e-6, gt=0.0)
-    schedule: Literal["cosine", "linear", "constant_with_warmup"] = "cosine"
-    min_learning_rate_ratio: float = Field(0.0, ge=0.0, lt=1.0)
-    warmup_ratio: float = Field(0.03, ge=0.0, lt=1.0)
+    lr_scheduler_type: Literal["cosine", "cosine_with_min_lr", "linear", "constant_with_warmup"] = "cosine"
+    lr_scheduler_kwargs: Mapping[Literal["min_lr_rate"], Annotated[float, Field(gt=0.0, lt=1.0)]] = {}
+    warmup_steps: float = Field(0.03, ge=0.0)
     weight_decay: float = Field(0.0, ge=0.0)
+    max_grad_norm: float = Field(1.0, gt=0.0)
 
     @model_validator(mode="after")
     def _fits(self) -> "OptimizerSettings":
-        if self.steps is not None and self.epochs is not None:
-            raise ValueError("set optimizer.steps or optimizer.epochs, not both")
-        if self.min_learning_rate_ratio and self.schedule != "cosine":
-            raise ValueError("min_learning_rate_ratio is only valid with schedule = 'cosine'")
+        if self.max_steps is not None and self.num_train_epochs is not None:
+            raise ValueError("set optimizer.max_steps or optimizer.num_train_epochs, not both")
+        if bool(self.lr_scheduler_kwargs) != (self.lr_scheduler_type == "cosine_with_min_lr"):
+            raise ValueError(
+                "lr_scheduler_type = 'cosine_with_min_lr' and lr_scheduler_kwargs.min_lr_rate need each other"
+            )
         return self
+
+    def warmup(self, steps: int) -> int:
+        """Steps of the warm-up in a training of so many steps."""
+        return math.ceil(self.warmup_steps * steps if self.warmup_steps < 1 else self.warmup_steps)
 
 
 class MemorySettings(Config):
@@ -410,13 +438,18 @@ class ParallelSettings(Config):
 
 
 class CheckpointSettings(Config):
-    """When checkpoints are written. One is also written after 30 minutes without one; the latest two are kept.
+    """When checkpoints are written. One is also written after 30 minutes without one.
+
+    Steps of long contexts take minutes, so the default is lower than transformers' 500 steps. Of all checkpoints, which
+    transformers keeps, only the latest can be resumed from; the one before it is for the case that it cannot be read.
 
     Attributes:
-        every: Steps between checkpoints.
+        save_steps: Steps between checkpoints.
+        save_total_limit: How many are kept, the latest.
     """
 
-    every: int = Field(100, ge=1)
+    save_steps: int = Field(100, ge=1)
+    save_total_limit: int = Field(2, ge=1)
 
 
 def _known_metric(name: str) -> str:
@@ -430,15 +463,15 @@ class EvaluationSettings(Config):
     """Evaluation during training, and after the last step.
 
     Attributes:
-        every: Steps between evaluations.
-        metric: A metric that the evaluation reports, by its name in docs/measures.md.
-        keep_best: Save the model with the best value of the metric instead of the last one.
+        eval_steps: Steps between evaluations.
+        metric_for_best_model: A metric that the evaluation reports, by its name in docs/measures.md.
+        load_best_model_at_end: Save the model with the best value of the metric instead of the last one.
         settings: The settings of `longrm evaluate`, without the model.
     """
 
-    every: int = Field(100, ge=1)
-    metric: Annotated[str, AfterValidator(_known_metric)] = "pair_accuracy"
-    keep_best: bool = False
+    eval_steps: int = Field(100, ge=1)
+    metric_for_best_model: Annotated[str, AfterValidator(_known_metric)] = "pair_accuracy"
+    load_best_model_at_end: bool = False
     settings: dict[str, Any]
 
 
@@ -496,8 +529,8 @@ class TrainingSettings(Config):
         if values.get("objective") == "grpo":
             values = {"rollouts": {}, **values}
         loss, defaults = values.get("loss", {}), default_losses()
-        if isinstance(loss, Mapping) and "kind" not in loss and values.get("objective") in defaults:
-            return {**values, "loss": {**loss, "kind": defaults[values["objective"]]}}
+        if isinstance(loss, Mapping) and "loss_type" not in loss and values.get("objective") in defaults:
+            return {**values, "loss": {**loss, "loss_type": defaults[values["objective"]]}}
         return values
 
     @field_validator("objective")
@@ -512,16 +545,16 @@ class TrainingSettings(Config):
         if self.loss.loss.objective != self.objective:
             known = ", ".join(name for name, loss in LOSSES.items() if loss.objective == self.objective)
             raise ConfigError(
-                f'loss.kind = "{self.loss.kind}" is not a loss of "{self.objective}"; known: {known}'
+                f'loss.loss_type = "{self.loss.loss_type}" is not a loss of "{self.objective}"; known: {known}'
             )
         if self.data.world is not None:
             if self.curriculum is None:
                 raise ValueError("data.world needs curriculum.lengths, such as [128]")
-            if self.optimizer.steps is None:
-                raise ValueError("data.world needs optimizer.steps")
+            if self.optimizer.max_steps is None:
+                raise ValueError("data.world needs optimizer.max_steps")
             if self.loss.loss.needs_reference:
                 # Its reference log-probabilities are computed once for every row, and generated data has no end.
-                raise ValueError(f'loss.kind = "{self.loss.kind}" needs data.path, not data.world')
+                raise ValueError(f'loss.loss_type = "{self.loss.loss_type}" needs data.path, not data.world')
             forms = self.data.world.completions
             if self.objective != "sft" and "fact" in forms:
                 raise ValueError('completions = ["fact"] is only supported with objective = "sft"')
@@ -545,7 +578,9 @@ class TrainingSettings(Config):
         if self.rollouts is None and any(rows.response is None for rows in stated):
             raise ValueError("plan.rows needs response, the tokens of a response")
         if self.rollouts is not None and any(rows.response is not None for rows in stated):
-            raise ValueError('plan.rows: omit response; with objective = "grpo" it is rollouts.max_tokens')
+            raise ValueError(
+                'plan.rows: omit response; with objective = "grpo" it is rollouts.max_completion_length'
+            )
         return self
 
     def extends(self, begun: Mapping[str, Any]) -> bool:
@@ -555,9 +590,10 @@ class TrainingSettings(Config):
             """Unit and number of steps, the schedule, and the settings that must not change."""
             kept = self.defining(settings)
             optimizer, curriculum = kept.pop("optimizer", {}), kept.pop("curriculum", {})
-            unit = "steps" if "steps" in optimizer else "epochs"
-            kept |= {"weight_decay": optimizer.get("weight_decay"), **curriculum, "ramp": None}
-            return unit, optimizer.get(unit, 1), optimizer.get("schedule", ""), kept
+            unit = "max_steps" if "max_steps" in optimizer else "num_train_epochs"
+            kept |= {name: optimizer.get(name) for name in ("weight_decay", "max_grad_norm")}
+            kept |= {**curriculum, "ramp": None}
+            return unit, optimizer.get(unit, 1), optimizer.get("lr_scheduler_type", ""), kept
 
         (unit, number, before, fixed), (new_unit, more, schedule, new_fixed) = map(
             split, (begun, self.to_dict())
@@ -566,8 +602,8 @@ class TrainingSettings(Config):
             return False
         if schedule == before != "constant_with_warmup":
             raise RunError(
-                f'optimizer.schedule = "{schedule}" has ended after {number} {unit}; to continue to {more}, set '
-                'optimizer.schedule = "constant_with_warmup" or another one'
+                f'optimizer.lr_scheduler_type = "{schedule}" has ended with {unit} = {number}; to continue to {more}, '
+                'set it to "constant_with_warmup" or another one'
             )
         return True
 

@@ -262,13 +262,15 @@ def _rows_to_use(
             f"{path}: '{tied[0].id}' has no gold order: all its ranks are tied; "
             f'data.on_bad_row = "skip" omits such rows ({len(tied)})'
         )
-    longest = min(limit, data.max_tokens or limit) - reserved
+    longest = min(limit, data.max_length or limit) - reserved
     bad = {row.id for row in labeled_bad}
     too_long = [row for row in rows if row.tokens.longest > longest and row.id not in bad]
     if too_long and data.too_long == "stop":
-        bound = "the context window" if longest + reserved == limit else "data.max_tokens"
+        bound = "the context window" if longest + reserved == limit else "data.max_length"
         leaves = (
-            f"{longest + reserved} leaves with rollouts.max_tokens = {reserved}" if reserved else str(longest)
+            f"{longest + reserved} leaves with rollouts.max_completion_length = {reserved}"
+            if reserved
+            else str(longest)
         )
         raise DataError(
             f"{path}: '{too_long[0].id}' has {too_long[0].tokens.longest} tokens, more than {bound} of "

@@ -45,6 +45,7 @@ from longrm.runs.logs import STEPS, Log
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import ContextRecord, StepRecord, TimingRecord
 from longrm.runs.scratch import new_folder
+from longrm.runs.workers import is_main_process
 from longrm.training.batches import Batches, ExampleSource, Step, list_ids, out_of_memory
 from longrm.training.checkpoints import (
     CheckpointWriter,
@@ -54,7 +55,7 @@ from longrm.training.checkpoints import (
     training_logs,
 )
 from longrm.training.distributed import DistributedContext, join_processes, process_folder
-from longrm.training.evaluations import BEST, Evaluations, Evaluator
+from longrm.training.evaluations import BEST, Evaluations, Evaluator, evaluator_of
 from longrm.training.initial_model import load_initial_model, prepare_model
 from longrm.training.model_card import CardContext, evaluations_of, write_card
 from longrm.training.objectives import GRPO, OBJECTIVES, Objective
@@ -72,12 +73,15 @@ _logger = logging.getLogger(__name__)
 MODEL = "model"
 DATA = "data.json"
 _WINDOW = 20  # steps over which the summary averages loss and accuracy
-BETAS, MAX_GRAD_NORM = (0.9, 0.95), 1.0  # LongRM's, and those of most language models
+BETAS = (0.9, 0.95)  # LongRM's, and those of most language models
 CHECKPOINT_SECONDS = 30 * 60
 """A checkpoint is written after this time without one: steps of long contexts take minutes each."""
 
 Track = Callable[[int, dict[str, float]], None]
 """Logs metrics after a step."""
+
+Callback = Callable[[int, dict[str, float]], bool | None]
+"""Called with the metrics of every step, and with those of an evaluation after it; True ends the training there."""
 
 _PLATEAU = 0.98  # above this share of the loss at chance, nothing has been learned
 
@@ -88,6 +92,7 @@ def train(
     *,
     progress: Progress = no_progress,
     evaluator: Evaluator | None = None,
+    callbacks: Sequence[Callback] = (),
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:
     """Trains into the run folder `out`, resuming from its latest checkpoint; the model is saved to `out/model`.
@@ -95,12 +100,13 @@ def train(
     A run may continue with more steps if its learning rate has not ended with the old ones: with a constant schedule,
     or with another one than before.
 
-    `evaluator` evaluates the model in training at the interval in `settings.evaluation`. Returns the contents of
-    `summary.json`; a finished run is returned as it is.
+    `evaluator` evaluates the model in training at the interval in `settings.evaluation`, by default as it says.
+    Returns the contents of `summary.json`; a finished run is returned as it is.
     """
     _check_trackers(settings.report_to)
     if settings.evaluation is not None and evaluator is None:
-        raise ConfigError("the settings have [evaluation]: give train() an evaluator")
+        shown = progress if is_main_process() else no_progress
+        evaluator = evaluator_of(settings.evaluation, shown, settings.model)
     make_objective = OBJECTIVES[settings.objective]
     with join_processes(settings.parallel) as context, process_folder(context, out, settings) as folder:
         if (out / SUMMARY).exists() and not folder.extended:
@@ -138,7 +144,7 @@ def train(
             settings.seed,
             kind=make_objective.reads,
             limit=limit,
-            reserved=settings.rollouts.max_tokens if settings.rollouts is not None else 0,
+            reserved=settings.rollouts.max_completion_length if settings.rollouts is not None else 0,
             progress=progress,
         )
         settings = fit_memory(settings, source, device, context.count)
@@ -147,11 +153,11 @@ def train(
         prepare_model(model, settings)
         if context.sequence is not None:
             share_sequences(model.model, context.sequence)
-        steps = settings.optimizer.steps
+        steps = settings.optimizer.max_steps
         if steps is None:
             assert isinstance(source, FileSource), "settings require steps for generated data"
             iterations = settings.rollouts.num_iterations if settings.rollouts is not None else 1
-            steps = source.steps(settings.optimizer.epochs or 1) * iterations
+            steps = source.steps(settings.optimizer.num_train_epochs or 1) * iterations
         if folder.extended:
             done = max(context.broadcast(saved_steps(out)), default=0)
             _check_extension(settings, done, steps)
@@ -215,6 +221,7 @@ def train(
                 context=context,
                 steps=steps,
                 evaluations=evaluations,
+                callbacks=callbacks if context.is_main_process else (),
                 progress=progress,
                 clock=clock,
             )
@@ -270,6 +277,7 @@ def train_steps(
     context: DistributedContext,
     steps: int,
     evaluations: Evaluations | None,
+    callbacks: Sequence[Callback],
     progress: Progress,
     clock: Callable[[], float],
 ) -> None:
@@ -296,13 +304,19 @@ def train_steps(
         with (
             _tracking(settings, model, folder, steps) if settings.report_to else nullcontext() as track,
             training_logs(folder, checkpoint) as (step_log, timing_log, context_log),
-            CheckpointWriter(main_folder, folder, context) as writer,
+            CheckpointWriter(
+                main_folder, folder, context, keep=settings.checkpoint.save_total_limit
+            ) as writer,
         ):
             losses = [record.loss for record in step_log]
             check_plateau(losses, settings.plateau_steps, objective.chance)
             saved_at = clock()
-            if evaluations is not None and evaluations.due(done):  # a kill interrupted it
-                _evaluate(evaluations, done, track)
+            if (
+                evaluations is not None
+                and evaluations.due(done)  # a kill interrupted it
+                and context.any(_evaluate(evaluations, done, track, callbacks))
+            ):
+                steps = done
             while done < steps:
                 with hold_sigterm() as terminated:
                     # Forward and backward of every micro-batch. The gradient of a step is the weighted sum over its
@@ -328,7 +342,8 @@ def train_steps(
                     # Clip, then update the weights with the learning rate of this step.
                     if not is_sharded(model):  # else the backward pass has averaged them
                         context.average_gradients(model)
-                    norm: Any = nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
+                    largest = settings.optimizer.max_grad_norm
+                    norm: Any = nn.utils.clip_grad_norm_(model.parameters(), largest)
                     grad_norm = (norm.full_tensor() if is_sharded(model) else norm).item()
                     learning_rate = rate_of(done)
                     for group in optimizer.param_groups:
@@ -355,11 +370,16 @@ def train_steps(
                     context_log.append(ContextRecord(done, step.digests))
                     step_log.append(record)
                     speed = record.tokens / max(seconds, 1e-9)
+                    names = ("loss", "accuracy", "learning_rate", "grad_norm", "tokens")
+                    logged = {name: getattr(record, name) for name in names} | record.losses
+                    logged["tokens_per_second"] = speed
+                    logged = {name: value for name, value in logged.items() if value is not None}
                     if track:
-                        names = ("loss", "accuracy", "learning_rate", "grad_norm", "tokens")
-                        tracked = {name: getattr(record, name) for name in names} | record.losses
-                        tracked["tokens_per_second"] = speed
-                        track(done, {name: value for name, value in tracked.items() if value is not None})
+                        track(done, logged)
+                    if context.any(_stops(callbacks, done, logged)):
+                        steps = done
+                        if evaluations is not None:
+                            evaluations.last = done
                     # The loss of a policy gradient is near 0 whatever it learns.
                     shown = f"loss {record.loss:.3f}"
                     if "reward" in metrics:
@@ -374,7 +394,7 @@ def train_steps(
                     # evaluation, so that a run that is killed in an evaluation resumes with the evaluated weights.
                     if context.any(bool(terminated)):
                         terminated.add(signal.SIGTERM)
-                    due = done % settings.checkpoint.every == 0 or done == steps or bool(terminated)
+                    due = done % settings.checkpoint.save_steps == 0 or done == steps or bool(terminated)
                     evaluate = evaluations is not None and evaluations.due(done)
                     overdue = context.any(clock() - saved_at >= CHECKPOINT_SECONDS)
                     if due or evaluate or overdue:
@@ -383,7 +403,8 @@ def train_steps(
                     if evaluate or terminated:
                         writer.finish()
                 if evaluations is not None and evaluate:
-                    _evaluate(evaluations, done, track)
+                    if context.any(_evaluate(evaluations, done, track, callbacks)):
+                        steps = done
                     saved_at = clock()
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
@@ -431,14 +452,13 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim
 
 def learning_rates(settings: OptimizerSettings, steps: int) -> Callable[[int], float]:
     """The learning rate of every step, counted from 0: a linear warm-up, then the decay that the settings name."""
-    peak, ratio = settings.learning_rate, settings.min_learning_rate_ratio
-    warmup = math.ceil(settings.warmup_ratio * steps)
+    peak, warmup = settings.learning_rate, settings.warmup(steps)
     scheduler: Any = transformers.get_scheduler(
-        "cosine_with_min_lr" if ratio else settings.schedule,
+        settings.lr_scheduler_type,
         torch.optim.SGD([torch.zeros(1)]),  # only its function of the step is used
         num_warmup_steps=warmup,
         num_training_steps=steps,
-        scheduler_specific_kwargs={"min_lr_rate": ratio} if ratio else None,
+        scheduler_specific_kwargs=dict(settings.lr_scheduler_kwargs),
     )
     (decay,) = scheduler.lr_lambdas
     # The warm-up of transformers starts at a rate of 0, at which a step learns nothing.
@@ -489,16 +509,26 @@ def _tracking(settings: TrainingSettings, model: Any, folder: Path, steps: int) 
     handler.on_train_end(arguments, state, control)
 
 
-def _evaluate(evaluations: Evaluations, step: int, track: Track | None) -> None:
+def _evaluate(
+    evaluations: Evaluations, step: int, track: Track | None, callbacks: Sequence[Callback]
+) -> bool:
+    """Evaluates the model; whether a callback ends the training."""
     record = evaluations.evaluate(step)
-    if track and record.value is not None:
-        track(step, {f"eval_{record.metric}": record.value})
+    values = {} if record.value is None else {f"eval_{record.metric}": record.value}
+    if track and values:
+        track(step, values)
+    return _stops(callbacks, step, values)
+
+
+def _stops(callbacks: Sequence[Callback], step: int, metrics: dict[str, float]) -> bool:
+    """Calls every callback; whether one of them ends the training."""
+    return True in [callback(step, metrics) for callback in callbacks]
 
 
 def _not_finite(what: str, step: int, value: float, examples: Sequence[Example]) -> TrainingError:
     return TrainingError(
         f"the {what} of step {step} is {value}, from {list_ids(examples)}; try a lower optimizer.learning_rate or a "
-        "longer optimizer.warmup_ratio, or check the data for extreme rows"
+        "longer optimizer.warmup_steps, or check the data for extreme rows"
     )
 
 
@@ -523,14 +553,14 @@ def _check_trackers(names: Sequence[str]) -> None:
 
 def _check_extension(settings: TrainingSettings, done: int, steps: int) -> None:
     """Raises `RunError` if the learning rate or the context length would go back to an earlier one."""
-    rises = {"optimizer.warmup_ratio": settings.optimizer.warmup_ratio}
+    rises = {"optimizer.warmup_steps": settings.optimizer.warmup(steps)}
     if settings.curriculum is not None and len(settings.curriculum.lengths) > 1:
-        rises["curriculum.ramp"] = settings.curriculum.ramp
-    for key, share in rises.items():
-        if done and math.ceil(share * steps) > done:
+        rises["curriculum.ramp"] = math.ceil(settings.curriculum.ramp * steps)
+    for key, end in rises.items():
+        if done and end > done:
             raise RunError(
-                f"{key} = {share} covers {math.ceil(share * steps):,} of {steps:,} steps, more than the {done:,} that "
-                f"the run has done: set it to {done}/{steps} or less"
+                f"{key} covers {end:,} of {steps:,} steps, more than the {done:,} that the run has done: set it to "
+                f"{done}/{steps} or less"
             )
 
 

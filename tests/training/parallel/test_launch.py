@@ -70,7 +70,7 @@ def is_saved(out, launcher):
 @pytest.mark.distributed
 @pytest.mark.full
 def test_a_training_by_torchrun_whose_process_is_killed_continues(torchrun, recipe, tmp_path):
-    settings = recipe("bradley_terry", optimizer__steps=60, checkpoint={"every": 2})
+    settings = recipe("bradley_terry", optimizer__max_steps=60, checkpoint={"save_steps": 2})
     launcher = torchrun(2, settings, tmp_path / "run", "parallel.sequence_parallel_size=2")
     assert is_saved(tmp_path / "run", launcher)
     _, second = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
@@ -95,7 +95,7 @@ def test_a_training_by_torchrun_whose_process_is_killed_continues(torchrun, reci
 @pytest.mark.full
 @pytest.mark.parametrize("receiver", ["launcher", "one process"])
 def test_sigterm_leaves_a_checkpoint_of_the_last_step(torchrun, recipe, tmp_path, receiver):
-    settings = recipe("bradley_terry", optimizer__steps=500, checkpoint={"every": 1000})
+    settings = recipe("bradley_terry", optimizer__max_steps=500, checkpoint={"save_steps": 1000})
     launcher, log = torchrun(2, settings, tmp_path / "run"), tmp_path / "run/steps.jsonl"
     while launcher.poll() is None and not (log.exists() and log.stat().st_size):
         time.sleep(0.1)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from longrm.cli.train import evaluator_of
 from longrm.modeling.folders import ADAPTER_HEAD
 from longrm.runs.logs import Log
 from longrm.runs.progress import no_progress
 from longrm.runs.records import EvaluationRecord, JudgmentRecord, StepRecord
 from longrm.training.checkpoints import saved_steps
+from longrm.training.evaluations import evaluator_of
 from longrm.training.train import train
 
 TOLERANCE = (
@@ -32,10 +32,10 @@ LAYOUTS = {
     "sharded x sequence": (2, {"shard": True, "sequence_parallel_size": 2}),
     "sharded x data x sequence": (4, {"shard": True, "sequence_parallel_size": 2}),
 }
-LORA = {"rank": 2, "alpha": 4.0}
+LORA = {"r": 2, "lora_alpha": 4.0}
 EVALUATION = {
     "every": 5,
-    "keep_best": True,
+    "load_best_model_at_end": True,
     "settings": {
         "bench": "probe",
         "probe": {"cells": [{"lengths": [64], "groups": 4, "per_group": 2}]},
@@ -49,17 +49,17 @@ if importlib.util.find_spec("bitsandbytes") is not None:
 WAYS = {
     "sft": ("sft", {}),
     "logo": ("preference", {}),
-    "simpo": ("preference", {"loss__kind": "simpo", "loss__label_smoothing": 0.1}),
-    "dpo": ("preference", {"loss__kind": "dpo"}),
+    "simpo": ("preference", {"loss__loss_type": "simpo", "loss__label_smoothing": 0.1}),
+    "dpo": ("preference", {"loss__loss_type": "dpo"}),
     "bradley_terry": ("bradley_terry", {}),
-    "centered": ("bradley_terry", {"loss__centering": 0.1}),
-    "hardest": ("bradley_terry", {"loss__kind": "hardest"}),
-    "mean_rejected": ("bradley_terry", {"loss__kind": "mean_rejected"}),
-    "plackett_luce": ("bradley_terry", {"loss__kind": "plackett_luce"}),
+    "centered": ("bradley_terry", {"loss__center_rewards_coefficient": 0.1}),
+    "hardest": ("bradley_terry", {"loss__loss_type": "hardest"}),
+    "mean_rejected": ("bradley_terry", {"loss__loss_type": "mean_rejected"}),
+    "plackett_luce": ("bradley_terry", {"loss__loss_type": "plackett_luce"}),
     "mlp head": ("bradley_terry", {"model__head": "mlp"}),
     "lora": ("bradley_terry", {"model__lora": LORA}),
     "mlp head, lora": ("bradley_terry", {"model__head": "mlp", "model__lora": LORA}),
-    "lora, bfloat16": ("preference", {"model__lora": LORA, "model__precision": "bfloat16"}),
+    "lora, bfloat16": ("preference", {"model__lora": LORA, "model__bf16": True}),
     "recomputed": ("preference", {"memory__gradient_checkpointing": True, "memory__tiled_mlp": True}),
     **QUANTIZED,
     "evaluated": ("bradley_terry", {"evaluation": EVALUATION}),
@@ -71,7 +71,7 @@ CASES = [  # all of them need more time than a plain run has
     pytest.param("sharded", FEW, id="sharded, few"),
     *(pytest.param(name, ALL, id=name, marks=pytest.mark.full) for name in LAYOUTS),
 ]
-SAVING = {"every": 3}
+SAVING = {"save_steps": 3}
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(1800)]  # four processes on two busy processors
 
 
@@ -81,7 +81,7 @@ def settings(recipe):
 
     def make(way, **changes):
         objective, own = WAYS[way]
-        told = {"optimizer__steps": 10, "data__per_step": 5, "memory__max_tokens_per_microbatch": 300}
+        told = {"optimizer__max_steps": 10, "data__per_step": 5, "memory__max_tokens_per_microbatch": 300}
         return recipe(objective, **told, **own, **changes)
 
     return make

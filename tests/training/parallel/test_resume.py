@@ -18,7 +18,7 @@ LAYOUTS = {
 MODELS = {
     "linear head": {},
     "mlp head": {"model__head": "mlp"},
-    "mlp head, lora": {"model__head": "mlp", "model__lora": {"rank": 2, "alpha": 4.0}},
+    "mlp head, lora": {"model__head": "mlp", "model__lora": {"r": 2, "lora_alpha": 4.0}},
 }
 
 
@@ -32,7 +32,9 @@ def begun(recipe, tmp_path_factory, request):
     model = MODELS[request.param]
 
     def settings(**changes):
-        return recipe("bradley_terry", optimizer__steps=4, checkpoint={"every": 2}, **model, **changes)
+        return recipe(
+            "bradley_terry", optimizer__max_steps=4, checkpoint={"save_steps": 2}, **model, **changes
+        )
 
     train(settings(), folder / "whole")
     shutil.copytree(folder / "whole", folder / "cut")

@@ -18,11 +18,14 @@ TOLERANCE = 1e-5  # of weights, relative; of losses, norms of gradients and metr
 WAYS = {
     "grpo": {"loss.beta": 0.1},
     "dapo, iterations": {
-        "loss.kind": "dapo",
+        "loss.loss_type": "dapo",
         "rollouts.num_iterations": 2,
         "memory.max_tokens_per_microbatch": 100,
     },
-    "most groups constant": {"rollouts.rewards": {"correct": 1.0}, "rollouts.max_tokens": 2},
+    "most groups constant": {
+        "rollouts.reward_weights": {"correct": 1.0},
+        "rollouts.max_completion_length": 2,
+    },
 }
 
 
@@ -38,9 +41,14 @@ def settings(tmp_path_factory):
             # Three comparisons in both orders: six prompts, which two processes share evenly and four do not.
             "data.world": {"tokens_per_step": 96, "responses_per_step": 6},
             "curriculum.lengths": [32],
-            "rollouts": {"num_generations": 3, "max_tokens": 5, "rewards": rewards, "soft_tokens": 5},
-            "optimizer": {"steps": 6, "learning_rate": 3e-3, "warmup_ratio": 0.0},
-            "checkpoint.every": 2,
+            "rollouts": {
+                "num_generations": 3,
+                "max_completion_length": 5,
+                "reward_weights": rewards,
+                "soft_tokens": 5,
+            },
+            "optimizer": {"max_steps": 6, "learning_rate": 3e-3, "warmup_steps": 0.0},
+            "checkpoint.save_steps": 2,
         }
         return TrainingSettings.resolve(None, tree | WAYS[way] | changes)
 

@@ -20,11 +20,11 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from longrm.cli.train import evaluator_of
 from longrm.modeling import attention
 from longrm.runs.progress import no_progress
 from longrm.training import batches
 from longrm.training.distributed import DistributedContext
+from longrm.training.evaluations import evaluator_of
 from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 

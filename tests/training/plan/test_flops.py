@@ -92,9 +92,7 @@ def test_windows_of_some_layers_have_their_own_pairs(bases, recipe):
 def test_a_training_step_without_its_attention(
     bases, recipe, monkeypatch, frozen, rank, checkpointing, tiled
 ):
-    model = {"path": str(bases["llama"]), "frozen_layers": frozen} | (
-        {"lora": {"rank": rank}} if rank else {}
-    )
+    model = {"path": str(bases["llama"]), "frozen_layers": frozen} | ({"lora": {"r": rank}} if rank else {})
     memory = {"gradient_checkpointing": checkpointing, "tiled_mlp": tiled}
     settings = recipe("sft", model=model, memory=memory)
     monkeypatch.setattr(shapes, "SHORTEST", 8)
@@ -148,7 +146,7 @@ PROMPT, JUDGMENTS, MOST = 90, 4, 40
 def judging(bases, recipe, **changes):
     """A GRPO recipe, the sizes of its model, and a workload of one step with two prompts that share most tokens."""
     rows = [{"rows": 1, "prompt": PROMPT}]
-    sampled = {"num_generations": JUDGMENTS, "max_tokens": MOST}
+    sampled = {"num_generations": JUDGMENTS, "max_completion_length": MOST}
     settings = recipe(
         "grpo", **{"model__path": str(bases["llama"]), "plan__rows": rows, "rollouts": sampled, **changes}
     )
@@ -183,7 +181,9 @@ def test_sampling_computes_what_is_planned(bases, recipe):
     assert sum(len(sample.tokens) for sample in samples) == cost.tokens
     # The last token of a judgment is not read again, and is counted.
     assert counter.get_total_flops() == pytest.approx(cost.flops.total, rel=0.02)
-    longer, _ = judging(bases, recipe, rollouts={"num_generations": JUDGMENTS, "max_tokens": MOST + 5})
+    longer, _ = judging(
+        bases, recipe, rollouts={"num_generations": JUDGMENTS, "max_completion_length": MOST + 5}
+    )
     shape = TreeShape(PROMPT, (MOST + 5,) * JUDGMENTS)
     wrong = rollout_cost(longer, sizes, replace(READING, trees={shape: 1}), Device(1, None, None))
     assert wrong.flops.total > 1.06 * cost.flops.total
@@ -205,7 +205,7 @@ def test_log_probabilities_of_the_sampling_and_of_the_start_are_forward_passes(b
     settings, sizes = judging(bases, recipe)
     once = rollout_cost(settings, sizes, reading((PROMPT, [0])), device).flops.total
     forward = forward_flops(sizes, reading((PROMPT, [0]))).total
-    sampled = {"num_generations": JUDGMENTS, "max_tokens": MOST, "num_iterations": 2}
+    sampled = {"num_generations": JUDGMENTS, "max_completion_length": MOST, "num_iterations": 2}
     for kl, passes in ((0.0, 1), (0.1, 2)):
         changed, _ = judging(bases, recipe, rollouts=sampled, loss__beta=kl)
         cost = rollout_cost(changed, sizes, twice, device)
@@ -218,13 +218,13 @@ def test_log_probabilities_of_the_sampling_and_of_the_start_are_forward_passes(b
         ("float32", None, 0, 4, 4, 4),
         ("bfloat16", None, 0, 8, 4, 2),
         ("bfloat16", None, 2, (8 + 2 + 2) / 3, 4, 2),
-        ("bfloat16", {"rank": 4}, 0, 2, 10, 2),
+        ("bfloat16", {"r": 4}, 0, 2, 10, 2),
     ],
 )
 def test_writing_takes_the_time_of_its_reads_or_of_its_operations(
     bases, recipe, precision, lora, frozen, per_weight, per_head, element
 ):
-    changes = {"model__precision": precision, "model__frozen_layers": frozen} | (
+    changes = {"model__bf16": precision == "bfloat16", "model__frozen_layers": frozen} | (
         {"model__lora": lora} if lora else {}
     )
     settings, sizes = judging(bases, recipe, **changes)

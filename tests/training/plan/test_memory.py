@@ -52,7 +52,7 @@ def test_key_heads_that_several_devices_need_are_kept_by_each(bases, recipe):
 def test_what_is_sharded_over_two_machines_of_eight(
     bases, recipe, parallel, share, layers, on_cpu, checkpoint
 ):
-    model = {"path": str(bases["llama"]), "precision": "bfloat16"}
+    model = {"path": str(bases["llama"]), "bf16": True}
     settings = recipe(model=model, parallel=parallel)
     sizes = sizes_of(settings, "scorer")
     planned = peak_memory(settings, sizes, READING, "cuda", 16)
@@ -83,9 +83,9 @@ def test_pinned_weights_and_gradients_are_rounded_up(bases, recipe):
 
 
 def test_a_base_in_four_bits_is_planned(bases, recipe):
-    adapted = {"path": str(bases["llama"]), "precision": "bfloat16"}
+    adapted = {"path": str(bases["llama"]), "bf16": True}
     plain, quantized = (
-        recipe(model=adapted | {"lora": {"quantize": quantize}}) for quantize in (False, True)
+        recipe(model=adapted | {"lora": {"load_in_4bit": quantize}}) for quantize in (False, True)
     )
     sizes = sizes_of(plain, "scorer")
     matrices = sum(width * output for width, output in sizes.matrices.values())
@@ -105,7 +105,7 @@ def test_a_base_in_four_bits_is_planned(bases, recipe):
     )
     assert peak_memory(quantized, llama, READING, "cuda").weights == pytest.approx(40e9, rel=0.05)
     # Every device quantizes all of it before it is sharded.
-    sharded = recipe(model=adapted | {"lora": {"quantize": True}}, parallel={"shard": True})
+    sharded = recipe(model=adapted | {"lora": {"load_in_4bit": True}}, parallel={"shard": True})
     peak = peak_memory(sharded, llama, READING, "cuda", 8)
     assert (peak.when, peak.total) == ("loading the weights", pytest.approx(40e9, rel=0.05))
 
@@ -133,7 +133,7 @@ def test_advice_for_several_devices_fits(bases, recipe):
     changed = recipe(
         model__path=str(bases["llama"]),
         memory__gradient_checkpointing=True,
-        model__precision="bfloat16" if "model.precision=bfloat16" in names else "float32",
+        model__bf16="model.bf16=true" in names,
         parallel=parse_assignments(f"{key}={value}" for key, value in group.items()),
     )
     assert peak_memory(changed, sizes, READING, "cuda", 6).total <= small.memory

@@ -67,7 +67,7 @@ def planned(settings, sizes):
 
 @pytest.mark.parametrize("saving", [{}, {"gradient_checkpointing": True}, {"tiled_mlp": True}, "all"])
 @pytest.mark.parametrize(
-    ("precision", "lora"), [("float32", None), ("bfloat16", None), ("bfloat16", {"rank": 8})]
+    ("precision", "lora"), [("float32", None), ("bfloat16", None), ("bfloat16", {"r": 8})]
 )
 @pytest.mark.parametrize(
     ("architecture", "kind", "frozen"),
@@ -77,7 +77,7 @@ def test_the_peak_is_what_torch_allocates(
     bases, recipe, monkeypatch, architecture, kind, frozen, precision, lora, saving
 ):
     monkeypatch.setattr(shapes, "SHORTEST", 96)
-    model = {"path": str(bases[architecture]), "precision": precision, "frozen_layers": frozen}
+    model = {"path": str(bases[architecture]), "bf16": precision == "bfloat16", "frozen_layers": frozen}
     if saving == "all":
         saving = {"gradient_checkpointing": True, "tiled_mlp": True, "keep_attention": True}
     objective = "bradley_terry" if kind == "scorer" else "sft"
@@ -99,9 +99,9 @@ def test_every_switch_takes_less(bases, recipe):
         {},
         {"memory__gradient_checkpointing": True},
         {"memory__tiled_mlp": True},
-        {"model__precision": "bfloat16"},
+        {"model__bf16": True},
         {"memory__activation_offloading": True},
-        {"model__lora": {"rank": 4}},
+        {"model__lora": {"r": 4}},
     ]
     sizes = sizes_of(recipe(model__path=str(bases["llama"])), "scorer")
     peaks = [
@@ -124,7 +124,7 @@ def sampled_at_most(settings, prompt):
     def sample(first):
         ids = [first, *(5 + index % 7 for index in range(1, prompt))]
         seeds = range(rollouts.num_generations)
-        sampler.sample(ids, seeds, temperature=1.0, top_p=1.0, max_tokens=rollouts.max_tokens)
+        sampler.sample(ids, seeds, temperature=1.0, top_p=1.0, max_tokens=rollouts.max_completion_length)
 
     sample(3)
     sampler.forget()
@@ -143,7 +143,7 @@ def judging(path, recipe, prompt, count, most, **changes):
         "grpo",
         model__path=str(path),
         plan__rows=[{"rows": 1, "prompt": prompt}],
-        rollouts={"num_generations": count, "max_tokens": most},
+        rollouts={"num_generations": count, "max_completion_length": most},
         **changes,
     )
     shape = TreeShape(prompt, (most,) * count)
@@ -159,7 +159,7 @@ def judging(path, recipe, prompt, count, most, **changes):
     ("prompt", "count", "most", "when"), [(1200, 4, 4, "reading"), (40, 32, 24, "writing")]
 )
 def test_sampling_holds_the_keys_of_the_prompt_once(bases, recipe, precision, prompt, count, most, when):
-    judged = judging(bases["llama"], recipe, prompt, count, most, model__precision=precision)
+    judged = judging(bases["llama"], recipe, prompt, count, most, model__bf16=precision == "bfloat16")
     sampling = [moment for moment in moments_of(*judged, "cpu") if moment.keys]
     peak = max(sampling, key=lambda moment: moment.total)
     assert peak.when.startswith(when)
@@ -172,7 +172,7 @@ def test_sampling_holds_the_keys_of_the_prompt_once(bases, recipe, precision, pr
 
 
 def test_the_divergence_holds_the_weights_at_the_start(bases, recipe):
-    for lora, copies in ((None, 2), ({"rank": 4}, 1)):
+    for lora, copies in ((None, 2), ({"r": 4}, 1)):
         changes = {"model__lora": lora} if lora else {}
         plain, with_kl = (
             judging(bases["llama"], recipe, 200, 4, 4, **changes, **more)

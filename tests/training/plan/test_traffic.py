@@ -22,9 +22,9 @@ def planned(bases, recipe):
             {"rows": 320, "prompt": row.prefix, "responses": 2, "response": row.branches[0]} for row in rows
         ]
         settings = recipe(
-            model={"path": str(bases["llama"]), "precision": "bfloat16"},
+            model={"path": str(bases["llama"]), "bf16": True},
             data={"path": "nowhere.jsonl", "per_step": 8, **changes.pop("data", {})},
-            optimizer={"epochs": 1},
+            optimizer={"num_train_epochs": 1},
             plan={"rows": stated},
             **changes,
         )
@@ -58,7 +58,7 @@ def test_groups_that_wait_take_longer(planned):
 
 
 def test_copies_and_exchanges_are_counted(bases, recipe):
-    model = {"path": str(bases["llama"]), "precision": "bfloat16", "lora": {"rank": 2}}
+    model = {"path": str(bases["llama"]), "bf16": True, "lora": {"r": 2}}
 
     def seconds(devices=1, **changes):
         settings = recipe(model=model, **changes)

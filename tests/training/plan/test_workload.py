@@ -37,7 +37,7 @@ def test_sources_count_as_often_as_they_are_read(tmp_path, weights):
         | {
             "model": {"new": TINY},
             "data": {"sources": files, "per_step": 2},
-            "optimizer": {"epochs": 1},
+            "optimizer": {"num_train_epochs": 1},
         }
     )
     planned = workload_of(recipe, 4096, no_progress)
@@ -68,7 +68,7 @@ def grpo(data, **changes):
         "model": {"new": {**TINY, "tokenizer": "judge_words"}},
         "data": data,
         "loss": {"beta": 0.1},  # groups with equal rewards are computed, too
-        "rollouts": {"num_generations": 4, "max_tokens": 5},
+        "rollouts": {"num_generations": 4, "max_completion_length": 5},
     }
     return TrainingSettings.resolve(None, tree | changes)
 
@@ -77,7 +77,7 @@ def grpo(data, **changes):
 def test_rollouts_are_those_of_the_training(judge_prompts, tmp_path, iterations):
     recipe = grpo(
         {"path": str(judge_prompts), "per_step": 4},
-        **{"optimizer.epochs": 1, "rollouts.num_iterations": iterations},
+        **{"optimizer.num_train_epochs": 1, "rollouts.num_iterations": iterations},
     )
     planned, done = workload_of(recipe, 4096, no_progress), train(recipe, tmp_path / "run")
     records = list(Log(tmp_path / "run" / "rollouts.jsonl", RolloutRecord))
@@ -97,9 +97,9 @@ def test_rollouts_of_a_world(tmp_path):
         {"world": {"completions": ["pairwise"], "tokens_per_step": 256, "responses_per_step": 4}},
         **{
             "curriculum.lengths": [64, 128],
-            "optimizer.steps": 8,
+            "optimizer.max_steps": 8,
             "rollouts.num_iterations": 2,
-            "rollouts.max_tokens": 8,
+            "rollouts.max_completion_length": 8,
         },
     )
     planned, done = workload_of(recipe, 4096, no_progress), train(recipe, tmp_path / "run")
@@ -177,13 +177,13 @@ def test_experts_are_refused(recipe, tmp_path):
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("kind", ["scorer", "language_model"])
-@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+@pytest.mark.parametrize("lora", [None, {"r": 4}])
 @pytest.mark.parametrize("frozen", [0, 1, 2])
 def test_trained_parameters_and_bytes_are_those_of_the_model(bases, recipe, frozen, lora, kind, tied):
     model = {
         "path": str(bases["tied" if tied else "qwen2"]),
         "frozen_layers": frozen,
-        "precision": "bfloat16",
+        "bf16": True,
     }
     settings = recipe(model=model | ({"lora": lora} if lora else {}))
     sizes = sizes_of(settings, kind)

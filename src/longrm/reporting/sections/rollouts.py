@@ -59,7 +59,7 @@ def _measures(run: Training) -> list[_Measure]:
     """What the steps of a run have logged, with the weights of the reward's terms."""
     terms = [
         _Measure("accuracy" if name == "correct" else name, f"{name} × {weight:g}", decimal)
-        for name, weight in run.run.settings["rollouts"]["rewards"].items()
+        for name, weight in run.run.settings["rollouts"]["reward_weights"].items()
     ]
     return [
         measure
@@ -90,7 +90,8 @@ def _table(run: Training, *, named: bool) -> Table:
         rows.append(Row(measure.title, cells, _style(run, measure)))
     heads = ["–".join(dict.fromkeys(count(step.step) for step in (part[0], part[-1]))) for part in parts]
     settings = run.run.settings["rollouts"]
-    sampled = f"{settings['num_generations']} judgments of each prompt, at most {count(settings['max_tokens'])} tokens"
+    most = count(settings["max_completion_length"])
+    sampled = f"{settings['num_generations']} judgments of each prompt, at most {most} tokens"
     caption = f"{run.label}: means over steps; {sampled}" if named else f"Means over steps; {sampled}"
     return Table(caption, ["steps", *heads], rows)
 

@@ -1,6 +1,7 @@
 """What a training will need before it starts: tokens, steps, FLOPs, memory. This file has the plain types of a plan."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -89,9 +90,13 @@ class ModelSizes:
         body = self.layers * self.layer_parameters + self.hidden
         return self.vocabulary * self.hidden + body + self.head_parameters
 
-    def adapter_parameters(self, rank: int) -> int:
+    def adapter_parameters(self, rank: int, target_modules: str | Sequence[str] = "all-linear") -> int:
         """Parameters of the LoRA adapters of one layer, one for every matrix."""
-        return sum(rank * (width + output) for width, output in self.matrices.values())
+        return sum(
+            rank * (width + output)
+            for name, (width, output) in self.matrices.items()
+            if target_modules == "all-linear" or name in target_modules
+        )
 
 
 @dataclass(frozen=True, slots=True)

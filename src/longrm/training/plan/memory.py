@@ -100,10 +100,10 @@ def moments_of(
     several = workload.several and (groups == 1 or settings.data.per_step > groups)
 
     # Weights: trained ones are fp32; adapters come in addition to the weights of the model.
-    b = 2 if model.precision == "bfloat16" else _FP32
+    b = 2 if model.bf16 else _FP32
     adapters = part.layers * part.adapter_parameters
     weights = float(b * (sizes.parameters + adapters - part.parameters) + _FP32 * part.parameters)
-    quantized = sizes.matrix_parameters if model.lora is not None and model.lora.quantize else 0
+    quantized = sizes.matrix_parameters if model.lora is not None and model.lora.load_in_4bit else 0
     weights -= (b - _NF4) * quantized * sizes.layers
     optimizer = 2.0 * _FP32 * part.parameters
     # Gradients and logits of a head: the embedding may be one.
@@ -203,7 +203,7 @@ def _logits_memory(settings: TrainingSettings, part: TrainedPart, workload: Work
     chunk = _FP32 * at_once * sizes.vocabulary
     gradient = head * (1 + (at_once < targets)) * part.head
     # A frozen bf16 head has an fp32 copy in every chunk.
-    copy = head * (not part.head and settings.model.precision == "bfloat16")
+    copy = head * (not part.head and settings.model.bf16)
     return max(3 * chunk, chunk + gradient) + copy + _FP32 * targets * sizes.hidden
 
 
@@ -216,8 +216,8 @@ def _sampling_moments(
     idle: PeakMemory,
 ) -> list[PeakMemory]:
     """While the longest prompt is read, and while its judgments are written; `idle` is what a step begins with."""
-    sizes, count, most = part.sizes, rollouts.num_generations, rollouts.max_tokens
-    b = 2 if settings.model.precision == "bfloat16" else _FP32
+    sizes, count, most = part.sizes, rollouts.num_generations, rollouts.max_completion_length
+    b = 2 if settings.model.bf16 else _FP32
     longest = max(tree.prefix + max(tree.branches) - most for tree in workload.largest.trees)
     idle = replace(idle, keys=2.0 * b * sizes.layers * sizes.keys * (longest + count * most))
     head = 0 if part.head or b == _FP32 else _FP32 * sizes.vocabulary * sizes.hidden
@@ -250,7 +250,7 @@ def _layer_memory(
     settings: TrainingSettings, part: TrainedPart, workload: Workload, device: str
 ) -> _LayerMemory:
     sizes, full = part.sizes, not part.rank
-    b = 2 if settings.model.precision == "bfloat16" else _FP32
+    b = 2 if settings.model.bf16 else _FP32
     # Frozen bf16 embeddings start a bf16 residual stream; trained ones, in fp32, an fp32 stream.
     stream = _FP32 if part.embeddings else b
     tokens = -(-workload.largest.tokens // settings.parallel.sequence_parallel_size)

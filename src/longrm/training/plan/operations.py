@@ -38,7 +38,7 @@ class Flops:
 
 @dataclass(frozen=True, slots=True)
 class RolloutCost:
-    """What GRPO computes in addition to its updates, if all judgments have `rollouts.max_tokens` tokens."""
+    """What GRPO computes in addition to its updates, if all judgments have `rollouts.max_completion_length` tokens."""
 
     judgments: float
     tokens: float  # of all judgments
@@ -110,14 +110,14 @@ def utilization_of(settings: TrainingSettings, device: str) -> Mapping[str, floa
     The first kernel is the one of every installation.
     """
     known: dict[str, dict[str, float]] = {}
-    if settings.model.precision == "bfloat16":
+    if settings.model.bf16:
         known = tomllib.loads(Path(__file__).with_name("utilization.toml").read_text())
     return known.get(device, {"any kernel": UTILIZATION})
 
 
 def rate_of(settings: TrainingSettings, device: Device, utilization: float) -> float | None:
     """Operations per second that a training is assumed to reach; None if the device's peak is unknown."""
-    peak = device.bfloat16 if settings.model.precision == "bfloat16" else device.float32
+    peak = device.bfloat16 if settings.model.bf16 else device.float32
     return None if peak is None else peak * utilization
 
 
@@ -138,9 +138,9 @@ def rollout_cost(
     """
     rollouts, part = settings.rollouts, trained_part(settings.model, sizes)
     assert rollouts is not None, "only GRPO has rollouts"
-    count, most = rollouts.num_generations, rollouts.max_tokens
+    count, most = rollouts.num_generations, rollouts.max_completion_length
     head = sizes.hidden * sizes.vocabulary
-    element = 2 if settings.model.precision == "bfloat16" else 4
+    element = 2 if settings.model.bf16 else 4
     # Trained weights are fp32: with bf16 products, every step writes and reads a copy. A frozen head is bf16, and every
     # step writes and reads an fp32 copy.
     copied = 8 if element == 2 and not part.rank else element

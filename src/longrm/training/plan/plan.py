@@ -313,8 +313,8 @@ def suggest(setup: Setup) -> list[Switch]:
             changed = replace(changed, workload=alone)
         less = changed.peak().total
         if less <= _WORTHWHILE * total:  # so a value that is in use, or a better one, is not replaced
-            key = "lora.rank" if name == "lora" else name
-            shown = value.rank if name == "lora" else str(value).lower()
+            key = "lora.r" if name == "lora" else name
+            shown = value.r if name == "lora" else str(value).lower()
             switches.append(Switch(f"{group}.{key}={shown}", price, less))
             setup, total = changed, less
     return switches
@@ -359,7 +359,7 @@ def _savings(setup: Setup) -> list[tuple[str, str, Any, str]]:
         ]
     if setup.device.type != "cpu":
         savings += [
-            ("model", "precision", "bfloat16", "rounding in matrix products"),
+            ("model", "bf16", True, "rounding in matrix products"),
             ("memory", "activation_offloading", True, "traffic to CPU memory"),
             ("parallel", "offload", True, "traffic to CPU memory, where weights are updated"),
         ]

@@ -69,7 +69,7 @@ def traffic_seconds(
     if device.to_host is None or device.to_neighbor is None or device.to_machines is None:
         return 0.0, 0.0
     sizes, parallel = trained.sizes, settings.parallel
-    element = 2 if settings.model.precision == "bfloat16" else 4
+    element = 2 if settings.model.bf16 else 4
     tokens = workload.tokens / devices  # of one device
     added = during = 0.0
     if settings.memory.activation_offloading:

@@ -109,6 +109,7 @@ class TrainedPart:
     sizes: ModelSizes
     rank: int = 0  # of the adapters; 0 trains the weights themselves
     frozen_layers: int = 0  # the lowest ones; if there are any, the embeddings are frozen, too
+    target_modules: str | tuple[str, ...] = "all-linear"  # which matrices have adapters
 
     @property
     def layers(self) -> int:
@@ -134,7 +135,7 @@ class TrainedPart:
     @property
     def adapter_parameters(self) -> int:
         """Parameters of the adapters of a trained layer."""
-        return self.sizes.adapter_parameters(self.rank)
+        return self.sizes.adapter_parameters(self.rank, self.target_modules)
 
     @property
     def parameters(self) -> int:
@@ -147,7 +148,9 @@ class TrainedPart:
 def trained_part(model: ModelSettings, sizes: ModelSizes) -> TrainedPart:
     """What a recipe trains of a model; raises `ModelError` if it freezes every layer."""
     check_frozen_layers(model.frozen_layers, sizes.layers)
-    return TrainedPart(sizes, model.lora.rank if model.lora else 0, model.frozen_layers)
+    if model.lora is None:
+        return TrainedPart(sizes, 0, model.frozen_layers)
+    return TrainedPart(sizes, model.lora.r, model.frozen_layers, model.lora.target_modules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +198,7 @@ def workload_of(
     """What a recipe reads, from its data if it is `opened`; `[plan.rows]` replaces data that is not on this machine.
 
     Rows of files are planned as if none shared a prompt with another, except for the judge prompts of a comparison.
-    Every judgment that GRPO samples is assumed to have `rollouts.max_tokens` tokens.
+    Every judgment that GRPO samples is assumed to have `rollouts.max_completion_length` tokens.
     """
     stated = settings.plan.rows if settings.plan else ()
     model = settings.model
@@ -220,12 +223,12 @@ def workload_of(
     weighted: dict[TreeShape, float] = {}  # how often an epoch reads them
     counts: Mapping[str, int] = {}
     rollouts, rows, weighted_rows = settings.rollouts, 0, 0.0
-    epochs = settings.optimizer.epochs or 1
+    epochs = settings.optimizer.num_train_epochs or 1
     if tokenizer is None and opened is None:
         most = 1 + (settings.loss.rejected or _UNLIMITED) if settings.objective != "sft" else 1
         for one in stated:
             if rollouts is not None:
-                branches = (rollouts.max_tokens,) * rollouts.num_generations
+                branches = (rollouts.max_completion_length,) * rollouts.num_generations
             else:
                 assert one.response is not None, "settings require it"
                 branches = (one.response,) * min(one.responses, most)
@@ -243,7 +246,7 @@ def workload_of(
                 settings.seed,
                 kind=objective.reads,
                 limit=limit or _UNLIMITED,
-                reserved=0 if rollouts is None else rollouts.max_tokens,
+                reserved=0 if rollouts is None else rollouts.max_completion_length,
                 progress=progress,
             )
         assert isinstance(source, FileSource), "generated data is planned above"
@@ -260,7 +263,7 @@ def workload_of(
         origin = "the data, row by row"
     iterations = 1 if rollouts is None else rollouts.num_iterations
     epoch_steps *= iterations
-    steps = settings.optimizer.steps or round(epochs * epoch_steps)
+    steps = settings.optimizer.max_steps or round(epochs * epoch_steps)
     passes = steps / epoch_steps
     per_step = -(-per_step * trees.total() // rows)  # trees, which may have several judge prompts
     # The most that one micro-batch can have: the longest row, and the longest of those that fit next to it. `longest`
@@ -304,7 +307,7 @@ def _shapes(
 
 
 def _with_judgments(example: Example, rollouts: RolloutSettings) -> Example:
-    return example.with_judgments([(0,) * rollouts.max_tokens] * rollouts.num_generations)
+    return example.with_judgments([(0,) * rollouts.max_completion_length] * rollouts.num_generations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +323,7 @@ class _AssumedRollouts:
 
 def _generated(settings: TrainingSettings, tokenizer: Tokenizer, limit: int) -> Workload:
     """Draws one step of every length, and assumes that all steps of a length are like it."""
-    world, steps = settings.data.world, settings.optimizer.steps
+    world, steps = settings.data.world, settings.optimizer.max_steps
     assert world is not None
     assert settings.curriculum is not None
     assert steps is not None

@@ -5,8 +5,6 @@ python examples/grpo_long_rm.py
 TRL calls the reward with all completions of a step. longrm reads the prompt of each group once, however long it is.
 """
 
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
@@ -14,6 +12,8 @@ from datasets import load_dataset
 from trl import GRPOConfig, GRPOTrainer
 
 import longrm
+from longrm.data import write
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 POLICY = "runs/examples/policy/model"  # yours: a folder or Hub id of a language model
 REWARD_MODEL = "runs/examples/short/model"  # yours, as in judge_my_rm.py
@@ -23,15 +23,12 @@ STEPS = 24
 OUT = Path("runs/examples/grpo_long_rm")
 
 # 1. Prompts (rows with a column `prompt`), a tiny reward model, and a tiny policy that often answers with a wrong word.
-OUT.mkdir(parents=True, exist_ok=True)
 prompts = OUT / "prompts.jsonl"
-policy = "demo/generative_base --set data.world.seed=0 --set data.world.completions=[] --set curriculum.lengths=[64]"
-for command in (
-    f"world records --length {LENGTH} --n {PROMPTS} --out {prompts}",
-    "train bradley-terry --config demo/short --out runs/examples/short",
-    f"train sft --config {policy} --set optimizer.steps=160 --out runs/examples/policy",
-):
-    subprocess.run([sys.executable, "-m", "longrm", *command.split()], check=True)
+OUT.mkdir(parents=True, exist_ok=True)
+write(prompts, generate(WorldPlan("records", LENGTH), PROMPTS, words_tokenizer()))
+longrm.train("bradley-terry", recipe="demo/short", out="runs/examples/short")
+world = {"data.world.seed": 0, "data.world.completions": [], "lengths": [64]}
+longrm.train("sft", recipe="demo/generative_base", max_steps=160, out="runs/examples/policy", **world)
 
 # 2. Is the reward model reliable on these prompts? The policy learns its errors, too.
 run = longrm.evaluate(REWARD_MODEL, f"file:{prompts}", OUT / "reliability")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from longrm.reward_models import RewardModel, load, reward_function
     from longrm.reward_models.verdict_rewards import verdict_reward
     from longrm.scoring.scored_file import score
+    from longrm.training.api import train
 
 __all__ = [
     "RewardModel",
@@ -36,6 +37,7 @@ __all__ = [
     "score",
     "share_prefixes",
     "shared_tokens",
+    "train",
     "unshare",
     "verdict_reward",
 ]
@@ -55,6 +57,7 @@ _NAMES = {
     "score": "longrm.scoring.scored_file",
     "share_prefixes": "longrm.modeling.sharing",
     "shared_tokens": "longrm.modeling.sharing",
+    "train": "longrm.training.api",
     "unshare": "longrm.modeling.sharing",
     "verdict_reward": "longrm.reward_models.verdict_rewards",
 }

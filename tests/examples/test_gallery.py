@@ -36,7 +36,7 @@ def story(tmp_path, monkeypatch, capfd):
     def command(words, check):
         arguments = words[words.index("longrm") + 1 :]
         if arguments[0] == "train":
-            arguments += ["--set", "optimizer.steps=2"]
+            arguments += ["--set", "optimizer.max_steps=2"]
         cli.main(arguments, standalone_mode=False)
 
     def run(name, **constants):
@@ -49,8 +49,13 @@ def story(tmp_path, monkeypatch, capfd):
         exec(compile(source, name, "exec"), {"__file__": str(FOLDER / f"{name}.py")})
         return capfd.readouterr().out
 
+    def train(*words, **settings):
+        return train_fully(*words, **settings | {"max_steps": 2})
+
+    train_fully = longrm.train
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(subprocess, "run", command)
+    monkeypatch.setattr(longrm, "train", train, raising=False)
     return run
 
 

@@ -13,10 +13,10 @@ from longrm import reading
 from longrm.errors import RunError
 from longrm.evaluation.summary_schema import EvaluationSummary, RunSummary, load_summary
 from longrm.evaluation.table import JudgmentTable
-from longrm.runs.folder import CONFIG, SUMMARY, read_manifest
+from longrm.runs.folder import CONFIG, SUMMARY, read_manifest, trained_model
 from longrm.runs.judgments import Judgments
-from longrm.runs.logs import EXAMPLES, Log
-from longrm.runs.records import ExampleRecord
+from longrm.runs.logs import EXAMPLES, STEPS, Log
+from longrm.runs.records import ExampleRecord, StepRecord
 from longrm.runs.scratch import TemporaryFolder
 
 if TYPE_CHECKING:  # pandas takes half a second to import
@@ -115,6 +115,19 @@ class Run:
     def to_pandas(self) -> "pd.DataFrame":
         """The same as `items`, under the name that data libraries use."""
         return self.items
+
+    @property
+    def model(self) -> str:
+        """The folder of a training's model, for `longrm.load`, `evaluate` and `train`."""
+        return str(trained_model(self.path))
+
+    @cached_property
+    def steps(self) -> "pd.DataFrame":
+        """One row per optimizer step of a training: loss, accuracy, learning rate and what else it logs."""
+        import pandas as pd
+
+        records = [asdict(record) for record in Log(self.path / STEPS, StepRecord)]
+        return pd.DataFrame([record | record.pop("losses") for record in records])
 
     def command(self, out: str | Path | None = None) -> str:
         """The shell command that repeats this run into `out`; by default into its own folder, which continues it."""

@@ -24,6 +24,7 @@ from longrm.runs.workers import WorkerGroup
 
 SCHEMA_VERSION = 1
 CONFIG, MANIFEST, SUMMARY = "config.toml", "manifest.json", "summary.json"
+INITIAL_MODEL = "initial_model"  # a training's copy of a model in memory, written before the run begins
 FILES = "files.json"  # sizes and digests of the files of a finished run, to detect later damage
 LOCK = ".lock"
 CACHE = "completions.sqlite"  # the answers of remote models, keyed by their requests
@@ -149,7 +150,11 @@ class RunFolder:
                 return any(map(is_result, entry.iterdir()))
             return entry.lstat().st_size > 0 and not entry.name.startswith(CACHE)
 
-        entries = [entry for entry in self.path.iterdir() if entry.name not in (LOCK, CONFIG, MANIFEST)]
+        entries = [
+            entry
+            for entry in self.path.iterdir()
+            if entry.name not in (LOCK, CONFIG, MANIFEST, INITIAL_MODEL)
+        ]
         return sorted(entry.name for entry in entries if is_result(entry))
 
     def record(self, **facts: Mapping[str, Any]) -> None:

@@ -56,6 +56,7 @@ check: install
 	$(BIN)/lint-imports
 	$(BIN)/python docs/cli_page.py --check
 	$(BIN)/python docs/measures_page.py --check
+	$(BIN)/python docs/trl_page.py --check
 
 format: install
 	$(BIN)/ruff format .
@@ -64,6 +65,7 @@ format: install
 docs: install
 	$(BIN)/python docs/cli_page.py
 	$(BIN)/python docs/measures_page.py
+	$(BIN)/python docs/trl_page.py
 
 # The pages of docs/ as a site in site/, with every link checked.
 docs-site: install

@@ -2,11 +2,12 @@
 
 import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
+from longrm.column_names import Columns
 from longrm.config import recipe_file
 from longrm.data.memory import Data, named
 from longrm.errors import ConfigError, RunError
@@ -31,7 +32,7 @@ def train(
     out: str | Path,
     tokenizer: "PreTrainedTokenizerBase | None" = None,
     eval_data: "Data | None" = None,
-    columns: Mapping[str, str] | None = None,
+    columns: Columns | None = None,
     recipe: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
     **settings: object,
@@ -73,18 +74,15 @@ def train(
         parts = [named(part) for part in data]
     else:
         parts = [] if data is None else [named(data)]
-    kept = [
-        *parts,
-        *([] if eval_data is None else [named(eval_data)]),
-    ]  # rows in memory exist as long as this list
+    judged = None if eval_data is None else named(eval_data)
     if isinstance(data, str) and data in WORLDS and not Path(data).exists():
         given["data.world.name"] = data
-    elif len(parts) == 1 and columns is None:
-        given["data.path"] = str(parts[0])
+    elif len(parts) == 1:
+        given |= {"data.path": str(parts[0])} | ({"data.columns": columns} if columns else {})
     elif parts:
         given["data.sources"] = [{"path": str(part), "columns": columns} for part in parts]
-    if eval_data is not None:
-        given["evaluation.settings.bench"] = str(kept[-1])
+    if judged is not None:
+        given["evaluation.settings.bench"] = str(judged)
     given["objective"] = objective.replace("-", "_")
     train_into(
         TrainingSettings.resolve(None if recipe is None else recipe_file(recipe), given),

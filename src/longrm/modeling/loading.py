@@ -48,6 +48,7 @@ from longrm.modeling.folders import (
     weight_files,
 )
 from longrm.modeling.heads import MLPHead, draw_head, last_layer
+from longrm.modeling.products import choose_products
 from longrm.modeling.shapes import HeadForm, ModelShape
 from longrm.modeling.shared_prefix import TransformersModel, scaled_logits
 from longrm.reading import reading
@@ -156,7 +157,9 @@ def load_scorer(
             raise ModelError(f"{where}: the shape of {name} differs from its config")
         weight.data.copy_(tensor)
     with weights_fit(where, device):
-        return Scorer(model.to(device), tokenizer, parts.origin)
+        model.to(device)
+    choose_products(model)
+    return Scorer(model, tokenizer, parts.origin)
 
 
 def load_language_model(
@@ -193,7 +196,9 @@ def load_language_model(
     if packed:
         model.set_attn_implementation(SHARED_PREFIX)
     with weights_fit(where, device):
-        return LanguageModel(model.to(device).eval(), tokenizer, parts.origin)
+        model.to(device).eval()
+    choose_products(model)
+    return LanguageModel(model, tokenizer, parts.origin)
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from longrm.modeling.loading import (
     resolve_device,
     weights_fit,
 )
+from longrm.modeling.products import choose_products
 from longrm.modeling.shapes import tile_length
 from longrm.modeling.sharding import shard
 from longrm.modeling.structured_start import structure
@@ -108,6 +109,7 @@ def prepare_model(model: Scorer | LanguageModel, settings: TrainingSettings) -> 
         else:
             place()
             model.model.to(device)  # its buffers
+    choose_products(model.model)
 
 
 def stored_dtype(folder: Path) -> torch.dtype:

@@ -1,0 +1,127 @@
+"""Which library computes fp32 matrix products on a CPU: torch's default (MKL in x86 builds) or oneDNN, by trial.
+
+On some processors MKL is half as fast as oneDNN, on others equal, and names do not say which. Torch's public switch to
+oneDNN, `set_float32_matmul_precision("medium")`, allows bf16 products: oneDNN computes in fp32 all the same unless the
+processor has AMX, where it rounds. So a trial checks the precision, too.
+
+Products of bf16 are oneDNN's in any case, on AVX512_BF16 as on AMX; a model's dtype is never changed here.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+_logger = logging.getLogger(__name__)
+
+Product = tuple[Float[Tensor, "M K"], Float[Tensor, "K N"]]
+
+_GAIN = 1.15
+"""Least gain. At 1.1 (AMD Zen 4) a whole forward pass gained nothing: oneDNN takes new memory in every product."""
+
+_ROUNDING = 16
+"""Largest error, in errors of torch's default. Another order of sums makes up to 4, products in tf32 over 1,000."""
+
+_SMALL = 2**18
+"""Elements of a matrix below which a model is too small for a trial: its results stay the same bytes in every run."""
+
+_ROWS, _WIDEST, _REPEATS = 128, 1024, 2  # of the trial, which takes about 0.1 s
+
+_switched_on = False
+
+
+def choose_products(model: Any) -> None:
+    """Lets oneDNN compute fp32 products if a trial on the shapes of a model on a CPU finds it faster and as precise.
+
+    The choice holds for the whole process, as torch's switch does, and results change by rounding. It does nothing if
+    torch's switch is set already (`torch.backends.mkldnn.matmul.fp32_precision = "ieee"` keeps the default), or where
+    torch sees a GPU, which has the same switch. Loading and training call this; `share_prefixes` does not, as the rest
+    of the caller's program would change with it.
+    """
+    global _switched_on
+    matmul = torch.backends.mkldnn.matmul
+    set_by_user = matmul.fp32_precision != "none" and not _switched_on
+    if set_by_user or torch.accelerator.is_available() or not torch.backends.mkldnn.is_available():
+        return
+    layers = (module for module in model.base_model.modules() if isinstance(module, nn.Linear))
+    weights = [layer.weight for layer in layers if layer.weight.dtype == torch.float32]
+    sizes = Counter[tuple[int, int]]()
+    for weight in weights:
+        if weight.device.type == "cpu" and weight.numel() >= _SMALL:
+            sizes[weight.shape[0], weight.shape[1]] += weight.numel()
+    shapes = tuple(sorted(shape for shape, _ in sizes.most_common(2)))
+    if not shapes:
+        return
+    gain = _gain(shapes)
+    _switch(gain >= _GAIN)
+    _switched_on = gain >= _GAIN
+
+
+@cache
+def _gain(shapes: tuple[tuple[int, int], ...]) -> float:
+    """Runs and logs a trial for weights of some shapes."""
+    gain = speedup(_products(shapes), _switch)
+    if gain >= _GAIN:
+        _logger.info("fp32 products: oneDNN, %.1fx", gain)
+    else:
+        _logger.debug("fp32 products: torch's default; oneDNN would be %.2fx", gain)
+    return gain
+
+
+def _switch(on: bool) -> None:
+    # The older of torch's two functions: after the newer one alone, torch.compile fails, as it reads the older.
+    torch.set_float32_matmul_precision("medium" if on else "highest")
+    if not on:
+        torch.backends.mkldnn.matmul.fp32_precision = "none"  # as at the start: not set
+
+
+@torch.inference_mode()
+def _products(shapes: Iterable[tuple[int, int]]) -> list[Product]:
+    """Forward product and both backward products of a linear layer with each of these weights, cut to a fixed size."""
+    draw = torch.Generator().manual_seed(0)
+    products: list[Product] = []
+    for shape in shapes:
+        outputs, inputs = (min(size, _WIDEST) for size in shape)
+        x = torch.randn(_ROWS, inputs, generator=draw)
+        weight = torch.randn(outputs, inputs, generator=draw)
+        grad = torch.randn(_ROWS, outputs, generator=draw)
+        products += [(x, weight.T), (grad, weight), (grad.T, x)]
+    return products
+
+
+@torch.inference_mode()
+def speedup(
+    products: Iterable[Product],
+    switch: Callable[[bool], None],
+    product: Callable[[Tensor, Tensor], Tensor] = torch.mm,
+) -> float:
+    """Returns how many times faster products are with a switch on than off, and 0.0 if it makes them less precise.
+
+    Times are the shortest of several, in turn. The switch is off at the end.
+    """
+    off_seconds = on_seconds = 0.0
+    try:
+        for one, other in products:
+            exact = product(one.double(), other.double())
+            errors, seconds = [0.0, 0.0], [float("inf")] * 2
+            for repeat in range(1 + _REPEATS):
+                for on in (False, True):
+                    switch(on)
+                    start = time.perf_counter()
+                    found = product(one, other)
+                    if repeat:  # the first call prepares a library for the shape
+                        seconds[on] = min(seconds[on], time.perf_counter() - start)
+                    else:
+                        errors[on] = float((found - exact).abs().max())
+            if not errors[True] <= _ROUNDING * errors[False]:
+                return 0.0
+            off_seconds, on_seconds = off_seconds + seconds[False], on_seconds + seconds[True]
+    finally:
+        switch(False)
+    return off_seconds / on_seconds

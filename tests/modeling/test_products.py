@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(torch.accelerator.is_available(), reason="a GPU 
 def switch() -> Iterator[Callable[[], str]]:
     """Torch's switch, as it is set; it is off before and after a test."""
     yield lambda: str(torch.backends.mkldnn.matmul.fp32_precision)
-    products._switch(False)
+    products.use_onednn(False)
     products._switched_on = False
     products._gain.cache_clear()
 
@@ -78,7 +78,7 @@ def test_scores_with_the_switch_are_those_without_it(
     trainee, packed = model(), pack([TREE])
     with torch.inference_mode():
         before = scores(trainee, packed)
-    if not speedup(products._products([(1024, 512)]), products._switch):
+    if not speedup(products._products([(1024, 512)]), products.use_onednn):
         pytest.skip("oneDNN rounds on this processor")
     monkeypatch.setattr(products, "speedup", lambda *_: 2.0)
     choose_products(trainee)

@@ -181,6 +181,21 @@ def test_real_step(tmp_path):
         assert 0 < variant["matrix_products"] + variant["attention"] + variant["copies_and_casts"] <= 1
 
 
+def test_roofline():
+    (found,) = run("roofline.py", "--layers", 2, "--prompt", 30, "--response", 5, "--trained-prompt", 20)
+    matrices = 2 * (2 * 576 * 576 + 2 * 576 * 192 + 3 * 576 * 1536)
+    for kind, products in (("scoring", 2 * (30 + 4 * 5)), ("training", 6 * (20 + 2 * 100))):
+        parts = found[kind]["parts"]
+        assert sum(part["share"] for part in parts.values()) == pytest.approx(1, abs=0.01)
+        assert parts["products"]["gflop"] == pytest.approx(products * matrices / 1e9, abs=1e-3)
+        assert {"attention", "norms", "activation", "rotary, copies", "head and loss"} <= parts.keys()
+    # Ends of two branches of 100 tokens in the last layer; backward is 2.5 times as much.
+    pairs = 20 * 21 / 2 + 2 * (100 * 101 / 2 + 100 * 20) + 2 * 120
+    attention = found["training"]["parts"]["attention"]["gflop"]
+    assert attention == pytest.approx(3.5 * 4 * 9 * 64 * pairs / 1e9, abs=1e-3)
+    assert "optimizer" in found["training"]["parts"]
+
+
 def test_bulk():
     found = run("bulk.py", "--comparisons", 64, flags=())
     assert [line["step"] for line in found] == ["evaluate first", "evaluate second", "report", "compare"]

@@ -33,6 +33,8 @@ _SMALL = 2**18
 
 _ROWS, _WIDEST, _REPEATS = 128, 1024, 2  # of the trial, which takes about 0.1 s
 
+_MKLDNN: Any = torch.backends.mkldnn  # its types lack `matmul`
+
 _switched_on = False
 
 
@@ -45,9 +47,8 @@ def choose_products(model: Any) -> None:
     of the caller's program would change with it.
     """
     global _switched_on
-    matmul = torch.backends.mkldnn.matmul
-    set_by_user = matmul.fp32_precision != "none" and not _switched_on
-    if set_by_user or torch.accelerator.is_available() or not torch.backends.mkldnn.is_available():
+    set_by_user = _MKLDNN.matmul.fp32_precision != "none" and not _switched_on
+    if set_by_user or torch.accelerator.is_available() or not _MKLDNN.is_available():
         return
     layers = (module for module in model.base_model.modules() if isinstance(module, nn.Linear))
     weights = [layer.weight for layer in layers if layer.weight.dtype == torch.float32]
@@ -59,14 +60,14 @@ def choose_products(model: Any) -> None:
     if not shapes:
         return
     gain = _gain(shapes)
-    _switch(gain >= _GAIN)
+    use_onednn(gain >= _GAIN)
     _switched_on = gain >= _GAIN
 
 
 @cache
 def _gain(shapes: tuple[tuple[int, int], ...]) -> float:
     """Runs and logs a trial for weights of some shapes."""
-    gain = speedup(_products(shapes), _switch)
+    gain = speedup(_products(shapes), use_onednn)
     if gain >= _GAIN:
         _logger.info("fp32 products: oneDNN, %.1fx", gain)
     else:
@@ -74,11 +75,12 @@ def _gain(shapes: tuple[tuple[int, int], ...]) -> float:
     return gain
 
 
-def _switch(on: bool) -> None:
+def use_onednn(on: bool) -> None:
+    """Sets torch's switch, or makes it as if it was never set."""
     # The older of torch's two functions: after the newer one alone, torch.compile fails, as it reads the older.
     torch.set_float32_matmul_precision("medium" if on else "highest")
     if not on:
-        torch.backends.mkldnn.matmul.fp32_precision = "none"  # as at the start: not set
+        _MKLDNN.matmul.fp32_precision = "none"
 
 
 @torch.inference_mode()

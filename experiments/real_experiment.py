@@ -149,8 +149,9 @@ def probes(contexts: int, seed: int) -> dict[str, Probe]:
 
 
 def precision() -> Literal["bfloat16", "float32"]:
-    """How matrices are multiplied: bf16 where the CPU has a unit for it (AMX), on others it is slower than fp32."""
-    return "bfloat16" if torch.cpu.get_capabilities().get("amx_bf16") else "float32"
+    """How matrices are multiplied: in bf16 where the CPU has instructions for it; on others it is slower than fp32."""
+    features = torch.cpu.get_capabilities()
+    return "bfloat16" if features.get("amx_bf16") or features.get("avx512_bf16") else "float32"
 
 
 def folder_of(options: argparse.Namespace, arm: str, seed: int) -> Path:

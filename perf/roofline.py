@@ -161,6 +161,7 @@ def main() -> None:
     parser.add_argument("--model", help="a scorer's folder (default: random weights)")
     parser.add_argument("--layers", type=int, default=30, help="of random weights (%(default)s)")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--products", choices=["trial", "default", "onednn"], default="trial", help="of fp32")
     parser.add_argument("--prompt", type=int, default=4000, help="tokens of a scored prompt (%(default)s)")
     parser.add_argument("--responses", type=int, default=4, help="scored responses (%(default)s)")
     parser.add_argument("--response", type=int, default=64, help="tokens of a scored response (%(default)s)")
@@ -176,6 +177,10 @@ def main() -> None:
     clock = time.thread_time if options.threads == 1 else time.perf_counter
     dtype = getattr(torch, options.precision)
     best = best_rate(dtype, clock)
+    if options.products == "onednn":
+        use_onednn(True)  # a switch that is set is left alone
+    elif options.products == "default":
+        torch.backends.mkldnn.matmul.fp32_precision = "ieee"
     model = load_scorer(options.model, dtype=dtype).model if options.model else smollm2(options.layers)
     model.requires_grad_(False)
     set_precision(model, options.precision)  # as it is loaded for scoring

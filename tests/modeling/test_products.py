@@ -9,6 +9,7 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 
 from longrm.modeling import products
 from longrm.modeling.attention import SHARED_PREFIX
+from longrm.modeling.group_sampling import Continuation, write_tokens
 from longrm.modeling.products import choose_products, speedup
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack, scores
@@ -86,6 +87,22 @@ def test_scores_with_the_switch_are_those_without_it(
     torch.get_float32_matmul_precision()  # torch.compile reads it
     with torch.inference_mode():
         assert torch.allclose(scores(trainee, packed), before, rtol=0, atol=1e-5)
+
+
+def test_sampling_with_its_few_rows_does_without(
+    monkeypatch: pytest.MonkeyPatch, switch: Callable[[], str]
+) -> None:
+    monkeypatch.setattr(products, "speedup", lambda *_: 2.0)
+    choose_products(model())
+    seen = []
+
+    def read(live: object, tokens: object) -> Tensor:
+        seen.append(switch())
+        return torch.zeros(1, 8)
+
+    write_tokens([Continuation([0], 3)], torch.zeros(1, 8), [7], read, lambda done: None)
+    assert seen == ["none", "none"]
+    assert switch() == "bf16"
 
 
 def test_a_later_trial_that_finds_no_gain_switches_back(

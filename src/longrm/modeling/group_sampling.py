@@ -38,6 +38,7 @@ from longrm.modeling.attention_varlen import (
     plan_ranges,
 )
 from longrm.modeling.device_memory import autocast_body
+from longrm.modeling.products import default_products
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.modeling.shared_prefix import (
     LayerAttention,
@@ -259,6 +260,7 @@ class GroupSampler:
         return logits
 
 
+@default_products()
 def write_tokens(
     continuations: Sequence[Continuation],
     logits: Float[Tensor, "N V"],

@@ -1,6 +1,7 @@
-"""The plug-in for vLLM, with a stub of its engine, and with vLLM's own plug-in loader if its sources are available.
+"""The plug-in for vLLM, with a stub of its engine, with vLLM's own plug-in loader, and in a server of vLLM.
 
 `LONGRM_VLLM_SOURCES` names a folder into which a wheel of vLLM was unpacked; nothing of it has to be installed.
+`LONGRM_VLLM_VENV` names a virtual environment with vLLM, for a CPU or a GPU, and the dependencies of longrm.
 """
 
 import asyncio
@@ -8,12 +9,17 @@ import importlib.util
 import logging
 import math
 import os
+import socket
+import subprocess
 import sys
+import time
 import tomllib
+from contextlib import suppress
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import httpx
 import pytest
 import torch
 from fastapi import FastAPI
@@ -29,6 +35,7 @@ from . import vllm_stand_in
 
 PLUGIN = Path(__file__).parents[2] / "plugins/longrm-vllm"
 SOURCES = os.environ.get("LONGRM_VLLM_SOURCES", "")
+VENV = os.environ.get("LONGRM_VLLM_VENV", "")
 BODY = {"prompt": "Who holds bucket?", "responses": ["Corimo holds bucket.", "Nobody.", "bucket"]}
 
 
@@ -218,3 +225,57 @@ def test_the_loader_of_vllm_takes_the_plugin(plugin, folder, monkeypatch):
         for name in set(sys.modules) - before:
             if name.startswith("vllm"):
                 del sys.modules[name]
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not VENV, reason="needs an environment with vLLM: LONGRM_VLLM_VENV")
+def test_scores_of_a_server_of_vllm(folder, tmp_path):
+    points = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]["entry-points"]
+    installed = tmp_path / "longrm_vllm-0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: longrm-vllm\nVersion: 0\n")
+    (installed / "entry_points.txt").write_text(
+        "".join(
+            f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in own.items()) for group, own in points.items()
+        )
+    )
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    options = ["--runner", "pooling", "--convert", "classify", "--dtype", "float32", "--enforce-eager"]
+    server = subprocess.Popen(
+        [f"{VENV}/bin/vllm", "serve", folder, *options, "--host", "127.0.0.1", "--port", str(port)],
+        env={
+            **os.environ,
+            "PATH": f"{VENV}/bin:{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join(
+                [str(tmp_path), str(PLUGIN), str(Path(longrm.__file__).parents[1])]
+            ),
+            "VLLM_PLUGINS": "longrm",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+        },
+        cwd=tmp_path,  # not the repository, whose folders would be packages
+    )
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=300) as client:
+            for _ in range(600):
+                assert server.poll() is None
+                with suppress(httpx.TransportError):
+                    if client.get("/health").status_code == 200:
+                        break
+                time.sleep(0.5)
+            body = {**BODY, "prompt": " ".join([BODY["prompt"]] * 80)}
+            expected = longrm.load(folder).score(body["prompt"], body["responses"])
+            cached = []
+            for _ in range(2):
+                answer = client.post("/v1/scores", json=body).raise_for_status().json()
+                assert answer["scores"] == pytest.approx(expected, abs=1e-4)
+                cached.append(answer["usage"]["cached_tokens"])
+            assert max(expected) - min(expected) > 1e-2, "scores of other responses would not be noticed"
+            assert cached[1] > 0.5 * answer["usage"]["prompt_tokens"]
+            refused = client.post("/v1/scores", json={**body, "cut": "middle", "context": "Who"})
+            assert refused.status_code == 400
+    finally:
+        server.terminate()
+        server.wait()

@@ -20,6 +20,9 @@ from longrm.types import Message, Query, Response, Span, Tool
 _MARK = "\ue000longrm\ue000"
 _PROBE = ({"role": "user", "content": "Question?"},)
 
+# Characters of a rendered prompt up to which its ids are remembered.
+_REMEMBERED = 2**20
+
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
@@ -137,10 +140,18 @@ def encode(
 
 def encode_texts(tokenizer: Tokenizer, opening: str, texts: Sequence[str]) -> Encoded:
     """Encodes a prompt that a chat template rendered, and texts that continue it; nothing is added to them."""
-    ids = tokenizer.encode(opening)
-    kept, start = _last_boundary(tokenizer, opening, ids)
+    # Requests with one prompt mostly follow each other.
+    begun = _opening_ids if len(opening) <= _REMEMBERED else _opening_ids.__wrapped__
+    ids, kept, start = begun(tokenizer, opening)
     tails = [tokenizer.encode(opening[start:] + text) if text else [] for text in texts]
     return _joined(ids, kept, tails, [])
+
+
+@lru_cache(maxsize=16)
+def _opening_ids(tokenizer: Tokenizer, opening: str) -> tuple[list[int], int, int]:
+    """The ids of a rendered prompt, and its `_last_boundary`; callers must not change the list."""
+    ids = tokenizer.encode(opening)
+    return ids, *_last_boundary(tokenizer, opening, ids)
 
 
 def _joined(alone: list[int], kept: int | None, tails: Sequence[list[int]], end: list[int]) -> Encoded:

@@ -38,9 +38,9 @@ BLOCK = 16
 def block_keys(ids: Sequence[int], salt: str = "") -> list[bytes]:
     """Returns a key per full block of token ids, which identifies the block, all tokens before it, and the salt."""
     keys, key = [], blake2b(salt.encode(), digest_size=16).digest() if salt else b""
-    for start in range(0, len(ids) - BLOCK + 1, BLOCK):
-        own = array("q", ids[start : start + BLOCK]).tobytes()
-        key = blake2b(key + own, digest_size=16).digest()
+    size, data = 8 * BLOCK, array("q", ids).tobytes()
+    for start in range(0, len(data) - size + 1, size):
+        key = blake2b(key + data[start : start + size], digest_size=16).digest()
         keys.append(key)
     return keys
 

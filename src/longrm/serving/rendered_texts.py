@@ -47,6 +47,7 @@ class QueryMaker:
         self._ends = [form for end in ends if end for form in dict.fromkeys([end, end.lstrip()])]
 
         self._bos: list[int] = []
+        self._header = ""
         self._headers: list[list[int]] = []
         try:
             if tokenizer.bos_id is not None and tokenizer.prompt_ids([_USER])[:1] == [tokenizer.bos_id]:
@@ -54,8 +55,8 @@ class QueryMaker:
             if tokenizer.chat_template is not None:
                 # The text between a user's message and the answer: the header of the assistant. Its last token may
                 # merge with the first word of the answer, so the header is also searched without it.
-                between = tokenizer.opening([_USER]).rpartition(str(_USER["content"]))[2]
-                ids = tokenizer.encode(between)
+                self._header = tokenizer.opening([_USER]).rpartition(str(_USER["content"]))[2]
+                ids = tokenizer.encode(self._header)
                 self._headers = [header for header in (ids, ids[:-1]) if special.keys() & set(header)]
         except DataError:
             pass  # a template that does not render this conversation: nothing is known about its renderings
@@ -124,7 +125,7 @@ class QueryMaker:
         if self._tokenizer is None:
             raise DataError("this model reads messages: send prompt and responses separately, to /v1/scores")
         if isinstance(rendered, str):
-            ids = self._with_bos(self._tokenizer.encode(rendered), add_bos)
+            ids = self._with_bos(self._ids(self._tokenizer, rendered), add_bos)
         else:
             ids = list(rendered)
             if min(ids, default=0) < 0:
@@ -136,6 +137,14 @@ class QueryMaker:
         return TokenQuery(
             "request", (), ((),), encoded=Encoded(ids[:at], [ids[at:]]), split=start is not None
         )
+
+    def _ids(self, tokenizer: Tokenizer, text: str) -> list[int]:
+        """The ids of a whole text; `encode_texts` remembers those of its prompt."""
+        prompt, header, response = text.rpartition(self._header) if self._headers else ("", "", "")
+        if not header or not response:
+            return tokenizer.encode(text)
+        encoded = encode_texts(tokenizer, prompt + header, [response])
+        return [*encoded.prompt, *encoded.responses[0]]
 
     def _with_bos(self, ids: list[int], add_bos: bool) -> list[int]:
         return [*self._bos, *ids] if add_bos and ids[: len(self._bos)] != self._bos else ids

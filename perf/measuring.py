@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import tokenizers
 import torch
 import transformers
@@ -169,6 +170,12 @@ def resident(field: str, process: int | str = "self") -> int:
     found = re.search(rf"^{field}:\s+(\d+) kB$", file.read_text(), re.MULTILINE)
     assert found, f"no {field} in {file}"
     return int(found[1]) * 1024
+
+
+def process_tree(process: int) -> list[psutil.Process]:
+    """A process and all that it started and that still run."""
+    root = psutil.Process(process)
+    return [root, *root.children(recursive=True)]
 
 
 def peak_growth_in_fresh_process(arm: str, *more: str) -> int:

@@ -1,7 +1,8 @@
-"""`longrm serve` compared with a plain server, which reads every sample in full: request time, latency, and memory.
+"""`longrm serve` compared with vLLM's server or a plain one: CPU seconds, latency and memory of the same requests.
 
-Both use OpenRLHF's format and the same weights, and answer in turns, so that their requests never overlap. Every
-repetition has new prompts, so that no cache has them before the measured request.
+Both serve the same weights on the same cores and answer the same bodies in turn, so that their requests never overlap:
+`/classify` against vLLM, which has no request of a prompt with its responses, so that a group is a list of rendered
+texts; OpenRLHF's `/get_reward` against the plain server, which has no cache. Every repetition has new prompts.
 """
 
 import argparse
@@ -11,32 +12,36 @@ import json
 import os
 import random
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
-from measuring import circumstances, medians, resident, rounded
+from measuring import circumstances, process_tree, resident, rounded
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.loading import new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
+from longrm.training.initial_model import initial_model
+from longrm.training.settings import TrainingSettings
 from longrm.types import message_text
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
-PLAIN, OURS = "plain", "longrm"
-TOGETHER, APART = "speedup_one_request", "speedup_separate_requests"
-LEAST = "speedup_one_request_least"
-"""Of one request over whichever way of asking the plain server is the faster."""
-TOLERANCE = 1e-4
-CLIENTS = (1, 8, 64)
+OURS = "longrm"
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
+"""The largest difference of two scores, as a share of max(1, their size); rounding to bf16 differs between servers."""
+
+CLIENTS = 8
+GROUP = 8
+"""A trainer has so many requests open, and scores so many completions of a prompt, one a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +51,13 @@ class Sample:
     prompt: str
     texts: list[str]
 
-    def body(self, *, only: int | None = None) -> dict[str, Any]:
-        """What OpenRLHF posts for all responses, or for one."""
-        texts = self.texts if only is None else [self.texts[only]]
-        return {"query": texts, "prompts": [self.prompt] * len(texts), "labels": [None] * len(texts)}
+    def only(self, *places: int) -> "Sample":
+        """The prompt with some of the responses."""
+        return Sample(self.prompt, [self.texts[at] for at in places])
 
 
 class Samples:
-    """Draws samples that differ from their first token on."""
+    """Draws samples that differ from their first words on."""
 
     def __init__(self, folder: Path, world: str) -> None:
         self._tokenizer = Tokenizer.load(folder)
@@ -75,14 +79,51 @@ class Samples:
         )
 
 
+class Server:
+    """A running server, and the format of its requests."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, against: str) -> None:
+        limits = httpx.Limits(max_connections=None)
+        self._client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=600, limits=limits)
+        self.pid, self._against = process.pid, against
+
+    async def post(self, sample: Sample) -> list[float]:
+        """The scores of one request with all responses of a sample."""
+        if self._against == "vllm":
+            body = {"input": sample.texts, "use_activation": False, "add_special_tokens": False}
+            answer = (await self._client.post("/classify", json=body)).raise_for_status().json()
+            return [one["probs"][0] for one in answer["data"]]
+        count = len(sample.texts)
+        body = {"query": sample.texts, "prompts": [sample.prompt] * count, "labels": [None] * count}
+        rewards: list[float] = (
+            (await self._client.post("/get_reward", json=body)).raise_for_status().json()["rewards"]
+        )
+        return rewards
+
+    def cpu_seconds(self) -> float:
+        """Of all processes of the server since their start."""
+        # What clock_getcpuclockid(3) of Linux returns for another process.
+        return sum(time.clock_gettime(~one.pid << 3 | 2) for one in process_tree(self.pid))
+
+    def memory(self) -> int:
+        """Bytes of all processes of the server; pages that several processes map are shared out among them."""
+        return sum(int(one.memory_full_info().pss) for one in process_tree(self.pid))
+
+
 @contextlib.contextmanager
-def running(command: Sequence[str], port: int, threads: int) -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    command: Sequence[str], port: int, cores: Sequence[int], more: Mapping[str, str] = {}
+) -> Iterator[subprocess.Popen[bytes]]:
     """A server from its first healthy answer to its end."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    # What the script itself prints is its result alone.
-    server = subprocess.Popen([sys.executable, *command], env=environment, stdout=sys.stderr)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(len(cores)), **more}
+    server = subprocess.Popen(
+        command,
+        env={name: value for name, value in environment.items() if value},
+        stdout=sys.stderr,  # what the script itself prints is its result alone
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )
     try:
-        for _ in range(600):
+        for _ in range(3000):
             with contextlib.suppress(httpx.HTTPError):
                 if httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200:
                     break
@@ -90,7 +131,7 @@ def running(command: Sequence[str], port: int, threads: int) -> Iterator[subproc
                 raise SystemExit(f"error: {' '.join(command)} ended with {server.returncode}")
             time.sleep(0.1)
         else:
-            raise SystemExit(f"error: {' '.join(command)} is not healthy after a minute")
+            raise SystemExit(f"error: {' '.join(command)} is not healthy after five minutes")
         yield server
     finally:
         server.terminate()
@@ -104,113 +145,99 @@ def free_port() -> int:
         return port
 
 
-Ask = Callable[[Sample], Awaitable[dict[str, float]]]
+Ask = Callable[[Server], Awaitable[list[float]]]
 
 
-class Rewards:
-    """Posts to both servers and checks that they agree."""
+class Comparison:
+    """Sends the same requests to both servers in turn, and checks that their scores agree."""
 
-    def __init__(self, ports: dict[str, int]) -> None:
-        limits = httpx.Limits(max_connections=2 * max(CLIENTS))
-        self._clients = {
-            name: httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=600, limits=limits)
-            for name, port in ports.items()
-        }
-        self.difference = 0.0
+    def __init__(self, servers: dict[str, Server], tolerance: float) -> None:
+        self._servers, self._tolerance = servers, tolerance
+        self._taken: dict[str, dict[str, list[tuple[float, float]]]] = {}
+        self._latency: dict[str, dict[str, list[float]]] = {}
+        self._difference = 0.0
 
-    async def post(self, name: str, body: dict[str, Any]) -> list[float]:
-        """The scores of one request."""
-        answer = await self._clients[name].post("/get_reward", json=body)
-        rewards: list[float] = answer.raise_for_status().json()["rewards"]
-        return rewards
+    async def measure(self, row: str, ask: Ask) -> None:
+        """Measures each server; every repetition begins with the other one."""
+        self._servers = dict(reversed(self._servers.items()))
+        taken = self._taken.setdefault(row, {name: [] for name in self._servers})
+        found = {}
+        for name, server in self._servers.items():
+            start, before = time.perf_counter(), server.cpu_seconds()
+            found[name] = await ask(server)
+            taken[name].append((server.cpu_seconds() - before, time.perf_counter() - start))
+        for a, b in zip(*found.values(), strict=True):
+            self._difference = max(self._difference, abs(a - b))
+            if abs(a - b) > self._tolerance * max(1.0, abs(a)):
+                raise SystemExit(f"error: {row}: the servers' scores are {abs(a - b):.2g} apart")
 
-    async def seconds(self, ask: Callable[[str], Awaitable[list[float]]]) -> dict[str, float]:
-        """How long each server takes to be asked, one after the other; their answers must agree."""
-        seconds, found = {}, {}
-        for name in self._clients:
-            start = time.perf_counter()
-            found[name] = await ask(name)
-            seconds[name] = time.perf_counter() - start
-        apart = max(abs(a - b) for a, b in zip(*found.values(), strict=True))
-        self.difference = max(self.difference, apart)
-        if apart > TOLERANCE:
-            raise SystemExit(f"error: the servers' scores are {apart:.2g} apart")
-        return seconds
+    async def load(self, row: str, requests: Sequence[Sample], clients: int) -> None:
+        """Measures so many clients, each with one request after the other."""
 
-    async def one_request(self, sample: Sample) -> dict[str, float]:
-        """All responses at once, as `seconds` has it."""
-        return await self.seconds(lambda name: self.post(name, sample.body()))
+        async def ask(server: Server) -> list[float]:
+            scores: dict[int, float] = {}
+            waiting = iter(enumerate(requests))
+            latency = self._latency.setdefault(row, {name: [] for name in self._servers})
+            name = next(name for name, one in self._servers.items() if one is server)
 
-    async def separate_requests(self, sample: Sample) -> dict[str, float]:
-        """One response a request, all at the same time, as `seconds` has it."""
+            async def client() -> None:
+                for number, sample in waiting:
+                    start = time.perf_counter()
+                    (scores[number],) = await server.post(sample)
+                    latency[name].append(1000 * (time.perf_counter() - start))
 
-        async def ask(name: str) -> list[float]:
-            bodies = [sample.body(only=at) for at in range(len(sample.texts))]
-            return [found for (found,) in await asyncio.gather(*(self.post(name, body) for body in bodies))]
+            await asyncio.gather(*(client() for _ in range(clients)))
+            return [scores[number] for number in range(len(requests))]
 
-        return await self.seconds(ask)
+        await self.measure(row, ask)
 
-    async def latency(self, name: str, samples: Sequence[Sample], clients: int) -> dict[str, float]:
-        """Milliseconds of single requests while so many clients ask, each one after the other."""
-        waiting, found = list(samples), []
-
-        async def client() -> None:
-            while waiting:
-                sample = waiting.pop()
-                start = time.perf_counter()
-                await self.post(name, sample.body())
-                found.append(1000 * (time.perf_counter() - start))
-
-        start = time.perf_counter()
-        await asyncio.gather(*(client() for _ in range(clients)))
-        whole = time.perf_counter() - start
-        shares = {f"p{share}": float(np.percentile(found, share)) for share in (50, 95, 99)}
-        return rounded({**shares, "requests_a_second": len(samples) / whole})
-
-
-async def compare(options: argparse.Namespace, samples: Samples, rewards: Rewards) -> dict[str, Any]:
-    """Times of both servers over samples that each sees once."""
-
-    async def typical(ask: Ask, times: int, *drawn: int) -> dict[str, float]:
-        each = [await ask(samples.draw(*drawn)) for _ in range(times)]
-        return medians({name: [one[name] for one in each] for name in (PLAIN, OURS)})
-
-    # First, so that a length too short for the world fails before the measurements.
-    await rewards.one_request(samples.draw(options.short, 16, 1))
-    await rewards.one_request(samples.draw(options.prompt, options.response, 2))  # warms up
-    seconds: dict[str, dict[str, float]] = {}
-    speedup: dict[str, dict[str, float]] = {way: {} for way in (TOGETHER, APART, LEAST)}
-    for candidates in options.candidates:
-        drawn = options.repeats, options.prompt, options.response, candidates
-        together = await typical(rewards.one_request, *drawn)
-        apart = await typical(rewards.separate_requests, *drawn)
-        # A padded batch may take longer than its samples one by one: then these are the better baseline.
-        plain = min(together[PLAIN], apart[PLAIN])
-        for way, slow, fast in (
-            (TOGETHER, together[PLAIN], together[OURS]),
-            (APART, apart[PLAIN], apart[OURS]),
-            (LEAST, plain, together[OURS]),
-        ):
-            speedup[way][str(candidates)] = round(slow / fast, 3)
-        seconds |= {f"one request, {candidates}": together, f"separate requests, {candidates}": apart}
-    short = seconds["single short request"] = await typical(
-        rewards.one_request, options.singles, options.short, 16, 1
-    )
-    latency: dict[str, dict[str, dict[str, float]]] = {name: {} for name in (PLAIN, OURS)}
-    for clients in CLIENTS:
-        asked = [samples.draw(options.short, 16, 1) for _ in range(max(options.singles, 4 * clients))]
-        for name, found in latency.items():
-            found[str(clients)] = await rewards.latency(name, asked, clients)
-    return {
-        **speedup,
-        "seconds": {what: rounded(each) for what, each in seconds.items()},
-        "short_single_request": round(short[OURS] / short[PLAIN], 3),
-        "latency_ms": latency,
-        "largest_score_difference": rewards.difference,
-    }
+    def results(self) -> dict[str, Any]:
+        """Medians, and the other server's seconds divided by longrm's: median, least and most of the repetitions."""
+        rows = {}
+        for row, taken in self._taken.items():
+            (other,) = taken.keys() - {OURS}
+            rows[row] = {}
+            for place, what in enumerate(("cpu_seconds", "seconds")):
+                each = {name: [one[place] for one in taken[name]] for name in (OURS, other)}
+                ratios = [theirs / ours for ours, theirs in zip(each[OURS], each[other], strict=True)]
+                spread = {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
+                rows[row][what] = rounded({name: statistics.median(values) for name, values in each.items()})
+                rows[row][f"{what}_ratio"] = rounded(spread)
+            rows[row]["latency_ms"] = {
+                name: rounded({f"p{share}": float(np.percentile(values, share)) for share in (50, 99)})
+                for name, values in self._latency.get(row, {}).items()
+            }
+        return {"rows": rows, "largest_score_difference": self._difference}
 
 
-async def memory(options: argparse.Namespace, samples: Samples, rewards: Rewards, pid: int) -> dict[str, Any]:
+async def compare(
+    options: argparse.Namespace, samples: Samples, servers: dict[str, Server]
+) -> dict[str, Any]:
+    """Measures all kinds of requests."""
+    # First, so that a length too short for the world fails before the measurements. It also warms up.
+    warm = Comparison(servers, TOLERANCE[options.dtype])
+    for size in (options.short, options.trainer, options.prompt):
+        sample = samples.draw(size, 16, 2)
+        await warm.measure("warm-up", lambda server, sample=sample: server.post(sample))
+    comparison = Comparison(servers, TOLERANCE[options.dtype])
+    for _ in range(options.repeats):
+        for count in options.candidates:
+            drawn = samples.draw(options.prompt, options.response, 2 * count)
+            for at, row in enumerate(("cold", "warm")):
+                part = drawn.only(*range(at * count, (at + 1) * count))
+                await comparison.measure(
+                    f"{count} responses, {row}", lambda server, part=part: server.post(part)
+                )
+        groups = [samples.draw(options.trainer, options.response, GROUP) for _ in range(options.prompts)]
+        singles = [group.only(at) for group in groups for at in range(GROUP)]
+        await comparison.load(f"{len(singles)} single requests, {GROUP} a prompt", singles, CLIENTS)
+        short = [samples.draw(options.short, 16, 1) for _ in range(options.singles)]
+        await comparison.load(f"{len(short)} short requests", short, len(short))
+    memory = {name: round(server.memory() / 2**20) for name, server in servers.items()}
+    return {**comparison.results(), "memory_mib": memory}
+
+
+async def memory(options: argparse.Namespace, samples: Samples, server: Server) -> dict[str, Any]:
     """The resident set of `longrm serve` over many requests of 8 clients, one response each, four to a prompt."""
     megabytes, done = {}, 0
     marks = [round(options.requests * share) for share in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)]
@@ -220,10 +247,10 @@ async def memory(options: argparse.Namespace, samples: Samples, rewards: Rewards
         while done < options.requests:
             sample = samples.draw(options.short, 16, 4)
             for at in range(4):
-                await rewards.post(OURS, sample.body(only=at))
+                await server.post(sample.only(at))
                 done += 1
                 if marks and done >= marks[0]:
-                    held = round(resident("VmRSS", pid) / 2**20, 1)
+                    held = round(resident("VmRSS", server.pid) / 2**20, 1)
                     megabytes[str(marks.pop(0))] = held
                     print(f"{done} requests: {held} MiB", file=sys.stderr)
 
@@ -238,52 +265,90 @@ async def memory(options: argparse.Namespace, samples: Samples, rewards: Rewards
     }
 
 
+def model_folder(options: argparse.Namespace, scratch: Path) -> Path:
+    """The served model."""
+    if options.model is None:
+        shape = ModelShape(layers=2, hidden=256, heads=8, kv_heads=8, head_dim=32, init_std=0.1)
+        save(new_scorer(shape, words_tokenizer(), seed=0), scratch / "tiny")
+        return scratch / "tiny"
+    if "ForCausalLM" not in (options.model / "config.json").read_text():
+        return options.model
+    tree = {"objective": "bradley_terry", "model": {"path": str(options.model)}, "data": {"path": "none"}}
+    save(initial_model(TrainingSettings.model_validate(tree), "scorer"), scratch / "scalar")
+    return scratch / "scalar"
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Runs both servers and sends requests."""
-    if options.short is None:
-        # A context in English has more tokens than one in the words of the tiny model.
-        options.short = 100 if options.model is None else 200
+    """Runs the servers and sends requests."""
+    # The tokenizer of the tiny model knows the words of some worlds only, in which short contexts have fewer tokens.
+    options.world = options.world or ("records" if options.model is None else "many-facts")
+    options.short = options.short or (100 if options.model is None else 200)
     with tempfile.TemporaryDirectory() as scratch:
-        folder, world = options.model, "many-facts"
-        if folder is None:
-            folder, world = Path(scratch) / "tiny", "records"
-            shape = ModelShape(layers=2, hidden=256, heads=8, kv_heads=8, head_dim=32, init_std=0.1)
-            save(new_scorer(shape, words_tokenizer(), seed=0), folder)
-        ports = {PLAIN: free_port(), OURS: free_port()}
-        ours = ["-m", "longrm", "serve", "--model", str(folder), "--port", str(ports[OURS])]
-        plain = [
-            str(Path(__file__).parent / "plain_server.py"),
-            "--model",
-            str(folder),
-            "--port",
-            str(ports[PLAIN]),
-        ]
+        folder = model_folder(options, Path(scratch))
+        against = options.against
+        ports = {OURS: free_port(), against: free_port()}
+        ours = [sys.executable, "-m", "longrm", "serve", "--model", str(folder), "--port", str(ports[OURS])]
+        ours += ["--set", f"model_args.dtype={options.dtype}"]
         if options.cache:
             ours += ["--set", f"limits.prefix_cache_bytes={options.cache}"]
+        cores = sorted(os.sched_getaffinity(0))[-options.threads :]
+        more: dict[str, str] = {}
+        if against == "vllm":
+            theirs = [str(options.vllm / "bin" / "vllm"), "serve", str(folder), "--port", str(ports[against])]
+            theirs += ["--runner", "pooling", "--convert", "classify", "--dtype", options.dtype]
+            theirs += ["--host", "127.0.0.1", *options.vllm_args]
+            more = {
+                "PATH": f"{options.vllm / 'bin'}:{os.environ['PATH']}",
+                "PYTHONPATH": "",
+                "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
+                "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB, also for the texts that it reads now
+                "VLLM_LOGGING_LEVEL": "WARNING",
+                "VLLM_NO_USAGE_STATS": "1",
+                "HF_HOME": f"{scratch}/hf",
+                "XDG_CACHE_HOME": f"{scratch}/cache",
+            }
+        else:
+            script = str(Path(__file__).parent / "plain_server.py")
+            theirs = [sys.executable, script, "--model", str(folder), "--port", str(ports[against])]
         with contextlib.ExitStack() as stack:
-            server = stack.enter_context(running(ours, ports[OURS], options.threads))
-            if not options.requests:
-                stack.enter_context(running(plain, ports[PLAIN], options.threads))
-            samples = Samples(folder, world)
-            rewards = Rewards(ports)
+            servers = {}
+            for name, command in ((OURS, ours), (against, theirs)):
+                if name == OURS or not options.requests:
+                    environment = {} if name == OURS else more
+                    process = stack.enter_context(running(command, ports[name], cores, environment))
+                    servers[name] = Server(process, ports[name], against)
+            samples = Samples(folder, options.world)
             found = asyncio.run(
-                memory(options, samples, rewards, server.pid)
+                memory(options, samples, servers[OURS])
                 if options.requests
-                else compare(options, samples, rewards)
+                else compare(options, samples, servers)
             )
-    told = {key: getattr(options, key) for key in ("prompt", "response", "short")}
-    return {**found, "model": "tiny" if options.model is None else "given", **told, **circumstances(options)}
+    given = {
+        key: getattr(options, key) for key in ("against", "dtype", "prompt", "response", "short", "trainer")
+    }
+    return {**found, "model": "tiny" if options.model is None else "given", **given, **circumstances(options)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--model", type=Path, help="scalar reward model (default: a random one with two layers)"
+        "--against", choices=["vllm", "plain"], default="plain", help="the other server (%(default)s)"
+    )
+    parser.add_argument("--vllm", type=Path, help="virtual environment with vLLM")
+    parser.add_argument(
+        "--vllm-args", nargs="*", default=["--enforce-eager"], help="more options of vLLM (%(default)s)"
+    )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        help="scalar reward model, or a language model that gets a random head (default: a random one with two "
+        "layers; against vLLM runs/real-model, from `make real-model`)",
+    )
+    parser.add_argument(
+        "--dtype", choices=list(TOLERANCE), default="float32", help="type of the weights (%(default)s)"
     )
     parser.add_argument("--prompt", type=int, default=4096, help="tokens of the long context (%(default)s)")
-    parser.add_argument(
-        "--response", type=int, default=128, help="words of each response to the long context (%(default)s)"
-    )
+    parser.add_argument("--response", type=int, default=128, help="words of each response (%(default)s)")
     parser.add_argument(
         "--candidates",
         type=int,
@@ -292,21 +357,28 @@ def main() -> None:
         help="number of responses to the long context (%(default)s)",
     )
     parser.add_argument(
-        "--short", type=int, help="tokens of the context of single requests (100, or 200 with --model)"
+        "--trainer", type=int, default=1024, help="tokens of the contexts of single requests (%(default)s)"
     )
     parser.add_argument(
-        "--singles", type=int, default=100, help="single requests whose latency is measured (%(default)s)"
+        "--prompts", type=int, default=4, help="prompts of single requests, 8 responses each (%(default)s)"
     )
     parser.add_argument(
-        "--repeats", type=int, default=5, help="repetitions of every long request (%(default)s)"
+        "--short", type=int, help="tokens of the context of short requests (100, or 200 with --model)"
     )
+    parser.add_argument("--world", help="where prompts come from (records, or many-facts with --model)")
+    parser.add_argument("--singles", type=int, default=64, help="short requests at once (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=5, help="repetitions (%(default)s)")
     parser.add_argument(
-        "--threads", type=int, default=os.cpu_count(), help="threads of each server (%(default)s)"
+        "--threads", type=int, default=1, help="cores and threads of each server (%(default)s)"
     )
     parser.add_argument("--requests", type=int, default=0, help="only measure memory over this many requests")
     parser.add_argument("--cache", type=int, default=0, help="bytes of the prefix cache")
     parser.add_argument("--json", action="store_true", help="print one JSON line instead of text")
     options = parser.parse_args()
+    if options.against == "vllm":
+        if options.vllm is None:
+            parser.error("--against vllm needs --vllm")
+        options.model = options.model or Path("runs/real-model")
     print(json.dumps(measure(options), indent=None if options.json else 2))
 
 

@@ -155,18 +155,46 @@ def test_judge_prompt(server, tmp_path):
     assert (found["verdicts"], found["for_the_first"], found["right"], found["consistent"]) == (8, 8, 4, 0)
 
 
-def test_serve():
-    given = ["--prompt", "200", "--response", "8", "--candidates", "3", "--singles", "3", "--repeats", "1"]
-    found = run("serve.py", "--short", "40", "--threads", "1", *given)[-1]
-    assert found["largest_score_difference"] < 1e-4
-    assert set(found["speedup_one_request"]) == set(found["speedup_separate_requests"]) == {"3"}
-    for server in found["latency_ms"].values():
-        for times in server.values():
-            assert 0 < times["p50"] <= times["p95"] <= times["p99"]
+SMALL = ["--prompt", "200", "--response", "8", "--candidates", "3", "--trainer", "100", "--prompts", "1"]
+
+
+@pytest.mark.parametrize("against", ["plain", "vllm"])
+def test_serve(against, tmp_path):
+    more = []
+    if against == "vllm":
+        venv = os.environ.get("LONGRM_VLLM_VENV")
+        if not venv:
+            pytest.skip("needs an environment with vLLM: LONGRM_VLLM_VENV")
+        more = [
+            "--against",
+            "vllm",
+            "--vllm",
+            venv,
+            "--model",
+            make_scorer(tmp_path / "tiny"),
+            "--world",
+            "records",
+        ]
+    found = run("serve.py", "--short", "40", "--singles", "3", "--repeats", "2", *SMALL, *more)[-1]
+    assert 0 < found["largest_score_difference"] < 1e-4
+    rows = found["rows"]
+    assert list(rows) == [
+        "3 responses, cold",
+        "3 responses, warm",
+        "8 single requests, 8 a prompt",
+        "3 short requests",
+    ]
+    for row in rows.values():
+        assert row["cpu_seconds"].keys() == row["seconds"].keys() == {"longrm", against}
+        ratio = row["cpu_seconds_ratio"]
+        assert 0 < ratio["least"] <= ratio["median"] <= ratio["most"]
+        for times in row["latency_ms"].values():
+            assert 0 < times["p50"] <= times["p99"]
+    assert found["memory_mib"].keys() == {"longrm", against}
 
 
 def test_memory_of_a_server():
-    found = run("serve.py", "--short", "40", "--threads", "1", "--requests", "40")[-1]
+    found = run("serve.py", "--short", "40", "--requests", "40")[-1]
     assert list(found["resident_mib"]) == ["4", "8", "16", "24", "32", "40"]
 
 

@@ -53,6 +53,23 @@ def test_bos_is_added_exactly_once(text):
     assert control.count(tokenizer.bos_id) == 2, "what a server gets that adds it to rendered texts"
 
 
+def test_the_prompt_of_several_texts_is_encoded_once(monkeypatch):
+    tokenizer, encode, read = make(), Tokenizer.encode, []
+    maker = QueryMaker(tokenizer)
+    prompt = f"<|h|>user<|e|>{' '.join(['w1 w2'] * 40)}<|t|><|h|>assistant<|e|>"
+    # The last response looks like the beginning of another turn; the last text has no response.
+    texts = [f"{prompt}{end}" for end in ("w3<|t|>", "w4 w5<|t|>", "w6<|t|><|h|>assistant<|e|>w7", "")]
+    expected = [encode(tokenizer, f"<s>{text}") for text in texts]
+    monkeypatch.setattr(Tokenizer, "encode", lambda self, text: read.append(text) or encode(self, text))
+    assert [ids_of(maker.query(ScoreRequest(rendered=text))) for text in texts[:2]] == [
+        [one] for one in expected[:2]
+    ]
+    assert [len(text) > len(prompt) // 2 for text in read] == [True, False, False]
+    assert [ids_of(maker.query(ScoreRequest(rendered=text))) for text in texts[2:]] == [
+        [one] for one in expected[2:]
+    ]
+
+
 def test_a_client_may_forbid_bos_and_a_template_without_it_gets_none():
     assert ids_of(QueryMaker(make()).query(ScoreRequest(rendered=TEXT, add_bos=False))) == [
         make().encode(TEXT)

@@ -193,7 +193,7 @@ class Comparison:
 
     def results(self) -> dict[str, Any]:
         """Medians, and the other server's seconds divided by longrm's: median, least and most of the repetitions."""
-        rows = {}
+        rows: dict[str, dict[str, Any]] = {}
         for row, taken in self._taken.items():
             (other,) = taken.keys() - {OURS}
             rows[row] = {}

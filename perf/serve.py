@@ -158,11 +158,13 @@ class Comparison:
         self._difference = 0.0
 
     async def measure(self, row: str, ask: Ask) -> None:
-        """Measures each server; every repetition begins with the other one."""
-        self._servers = dict(reversed(self._servers.items()))
+        """Measures each server; every repetition of a row begins with the other one."""
         taken = self._taken.setdefault(row, {name: [] for name in self._servers})
+        order = list(self._servers.items())
+        if len(taken[OURS]) % 2:
+            order.reverse()
         found = {}
-        for name, server in self._servers.items():
+        for name, server in order:
             start, before = time.perf_counter(), server.cpu_seconds()
             found[name] = await ask(server)
             taken[name].append((server.cpu_seconds() - before, time.perf_counter() - start))
@@ -220,7 +222,7 @@ async def compare(
         sample = samples.draw(size, 16, 2)
         await warm.measure("warm-up", lambda server, sample=sample: server.post(sample))
     comparison = Comparison(servers, TOLERANCE[options.dtype])
-    for _ in range(options.repeats):
+    for number in range(options.repeats):
         for count in options.candidates:
             drawn = samples.draw(options.prompt, options.response, 2 * count)
             for at, row in enumerate(("cold", "warm")):
@@ -228,6 +230,8 @@ async def compare(
                 await comparison.measure(
                     f"{count} responses, {row}", lambda server, part=part: server.post(part)
                 )
+        if number % 2:  # the rest takes half of the time: every other repetition is enough
+            continue
         groups = [samples.draw(options.trainer, options.response, GROUP) for _ in range(options.prompts)]
         singles = [group.only(at) for group in groups for at in range(GROUP)]
         await comparison.load(f"{len(singles)} single requests, {GROUP} a prompt", singles, CLIENTS)
@@ -367,7 +371,12 @@ def main() -> None:
     )
     parser.add_argument("--world", help="where prompts come from (records, or many-facts with --model)")
     parser.add_argument("--singles", type=int, default=64, help="short requests at once (%(default)s)")
-    parser.add_argument("--repeats", type=int, default=5, help="repetitions (%(default)s)")
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=3,
+        help="repetitions, every other one with single requests (%(default)s)",
+    )
     parser.add_argument(
         "--threads", type=int, default=1, help="cores and threads of each server (%(default)s)"
     )

@@ -30,7 +30,7 @@ STAGES = {stage.name: stage for stage in ALL.stages}
 
 def shrunk(text):
     """A recipe of three steps on short contexts."""
-    for key, value in (("steps", "3"), ("responses_per_step", "8"), ("lengths", "[140]")):
+    for key, value in (("max_steps", "3"), ("responses_per_step", "8"), ("lengths", "[140]")):
         text = re.sub(rf"^{key} =.*", f"{key} = {value}", text, flags=re.MULTILINE)
     return text
 

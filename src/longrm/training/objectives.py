@@ -104,7 +104,7 @@ class Preference(Objective):
 
     \b
     longrm train preference --model MODEL --data FILE --out runs/logo
-    longrm train preference --config mine.toml --set loss.loss_type=dpo --out runs/dpo
+    longrm train preference --config mine.toml --set loss_type=dpo --out runs/dpo
 
     The model learns to prefer chosen responses over rejected ones, by their log-probabilities.
     """

@@ -34,7 +34,7 @@ LAYOUTS = {
 }
 LORA = {"r": 2, "lora_alpha": 4.0}
 EVALUATION = {
-    "every": 5,
+    "eval_steps": 5,
     "load_best_model_at_end": True,
     "settings": {
         "bench": "probe",
@@ -45,7 +45,7 @@ EVALUATION = {
 }
 QUANTIZED = {}
 if importlib.util.find_spec("bitsandbytes") is not None:
-    QUANTIZED["lora, 4 bits"] = ("preference", {"model__lora": LORA | {"quantize": True}})
+    QUANTIZED["lora, 4 bits"] = ("preference", {"model__lora": LORA | {"load_in_4bit": True}})
 WAYS = {
     "sft": ("sft", {}),
     "logo": ("preference", {}),

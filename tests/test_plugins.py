@@ -104,7 +104,12 @@ def test_a_metric_a_section_and_a_world_are_in_all_outputs(example_plugin, evalu
     assert [row["source"] for row in rows] == ["this run, pair_accuracy", "this run, beaten"]
     assert rows[1]["avg"] == f"{summary['metrics']['overall']['beaten']['value']:.1f}"
     assert re.search(r"<th scope=\"row\">.*?responses beaten", page)
-    assert EvaluationSettings.resolve(None, {"metric_for_best_model": "beaten", "settings": {}}).metric_for_best_model == "beaten"
+    assert (
+        EvaluationSettings.resolve(
+            None, {"metric_for_best_model": "beaten", "settings": {}}
+        ).metric_for_best_model
+        == "beaten"
+    )
     assert '<h2 id="sizes">Sizes</h2>' in page
     assert '<a href="#sizes">Sizes</a>' in page
     assert '<dt id="term-groups">groups</dt><dd>Each group shares a context.</dd>' in page

@@ -23,6 +23,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     DynamicCache,
     GPT2Config,
+    HunYuanDenseV1Config,
     LlamaConfig,
     MambaConfig,
     Ministral3Config,
@@ -291,6 +292,10 @@ def test_copies_share_for_themselves_and_files_know_nothing(tmp_path: Any):
         twin.model.layers[0].self_attn.q_proj.weight.zero_()  # a reference of its own weights
         assert not torch.equal(shared(**inputs).logits, twin(**inputs).logits)
     assert shared_tokens(shared) == shared_tokens(twin)
+    torch.save(shared, tmp_path / "whole.pt")
+    whole = torch.load(tmp_path / "whole.pt", weights_only=False)
+    assert deviation(found(whole, inputs), found(plain, inputs)) < TOLERANCE
+    assert shared_tokens(whole).computed > 0
     shared.save_pretrained(tmp_path)
     assert "longrm" not in (tmp_path / "config.json").read_text()
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -493,6 +498,30 @@ def test_attention_that_depends_on_absolute_positions():
     inputs = batch([*BATCHES["pairs, one behind the other"], [*DOCUMENT, *ids(9)]], "left")
     assert deviation(found(plain, inputs), found(shared, inputs)) < TOLERANCE
     assert shared_tokens(shared).computed == inputs["attention_mask"].sum() - len(DOCUMENT)
+
+
+def test_keys_that_are_normalized_after_their_rotation():
+    """The distance of positions does not tell how HunYuan's heads score; a try of the model finds that."""
+    torch.manual_seed(0)
+    plain = AutoModelForCausalLM.from_config(HunYuanDenseV1Config(**SIZES, head_dim=16))
+    shared = share_prefixes(copy.deepcopy(plain), min_tokens=1)
+    trusting = share_prefixes(copy.deepcopy(plain), min_tokens=1)
+    vars(trusting.model)["_longrm_sharing"].absolute = False
+    for model in (plain, shared, trusting):  # as training would change them, after sharing began
+        draw = torch.Generator().manual_seed(1)
+        for name, weight in model.named_parameters():
+            if "layernorm" in name:
+                weight.data.uniform_(0.5, 1.5, generator=draw)
+    inputs, state = batch(BATCHES["pairs, one behind the other"], "left"), torch.get_rng_state()
+    truth = found(plain, inputs)
+    assert deviation(truth, found(shared, inputs)) < TOLERANCE
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(module.training for module in shared.modules())
+    assert "positions" in "".join(shared_tokens(shared).plain)
+    assert deviation(truth, found(trusting, inputs)) > 100 * TOLERANCE
+    counted = {**inputs, "position_ids": (inputs["attention_mask"].cumsum(1) - 1).clamp(min=0)}
+    assert deviation(found(plain, counted), found(shared, counted)) < TOLERANCE
+    assert shared_tokens(shared).computed > 0
 
 
 class _NoAttention(torch.nn.Module):

@@ -1,6 +1,7 @@
 """Models, data and runs in memory give what names, files and folders give."""
 
 import gc
+import re
 import sys
 
 import datasets
@@ -59,7 +60,7 @@ def test_the_same_rows_give_the_same_judgments(rows, file, scorer, in_memory):
     benches = [run.settings["bench"] for run in runs]
     assert benches[1] == benches[2] == benches[3] == f"file:{read(rows).path}"
     assert named.name == "scorer"
-    assert runs[0].name == "scorer (in memory)"
+    assert re.fullmatch(r"scorer \(in memory, \w{8}\)", runs[0].name)
 
 
 def test_a_run_on_an_object_continues_and_knows_other_rows_and_weights(rows, in_memory, tmp_path):
@@ -74,7 +75,7 @@ def test_a_run_on_an_object_continues_and_knows_other_rows_and_weights(rows, in_
     with pytest.raises(RunError, match="bench"):
         longrm.evaluate(model, rows[1:], tmp_path / "run", SETTINGS, tokenizer=tokenizer)
     model.score.weight.data.add_(1e-3)
-    with pytest.raises(RunError, match="weights"):
+    with pytest.raises(RunError, match="model"):
         longrm.evaluate(model, rows, tmp_path / "run", SETTINGS, tokenizer=tokenizer)
 
 
@@ -103,10 +104,17 @@ def test_scores_of_an_object_are_those_of_the_file(rows, file, scorer, in_memory
     found = longrm.score(model, frame, tokenizer=tokenizer)
     assert list(found) == ["scores", "scores_outcome", "scores_by"]
     assert found["scores"].tolist() == named["scores"].tolist()
-    assert found["scores_by"].unique().tolist() == [f"{scorer} (in memory)"]
+    assert found["scores_by"].unique().tolist() == [longrm.load(model, tokenizer).name]
     assert frame.join(found)["scores_outcome"].tolist() == ["answered"] * len(rows)
+    renamed = [{"answers": row["responses"], "question": row["prompt"]} for row in rows]
+    columns = {"prompt": "question", "responses": "answers"}
+    other = longrm.score(model, renamed, tmp_path / "own.jsonl", tokenizer=tokenizer, columns=columns)
+    assert other["scores"].tolist() == found["scores"].tolist()
     asked = [[row["prompt"] for row in rows], [row["responses"] for row in rows]]
     assert longrm.load(model, tokenizer).score(*asked) == found["scores"].tolist()
+    model.score.weight.data.add_(1e-3)
+    with pytest.raises(DataError):  # the scores of other weights are not overwritten
+        longrm.score(model, renamed, tmp_path / "own.jsonl", tokenizer=tokenizer, columns=columns)
 
 
 def test_a_probe_measures_lengths_in_tokens_of_the_model(in_memory, scorer, tmp_path):

@@ -1,6 +1,7 @@
 """A transformers model in memory scores as its saved folder does, and stays the caller's own."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -63,7 +64,7 @@ def test_scores_are_those_of_the_saved_folder_and_the_model_stays_as_it_was(fold
     mine = longrm.load(model, tokenizer, kind=kind, judge=judge)
     saved = longrm.load(f"{kind}:{folders / folder}" if kind else str(folders / folder), judge=judge)
     assert mine.judge(ASKED) == saved.judge(ASKED)
-    assert mine.name == f"{saved.name} (in memory)"
+    assert re.fullmatch(rf"{re.escape(saved.name)} \(in memory, \w{{8}}\)", mine.name)
     assert model.training
     assert model.config._attn_implementation == attention
     assert _equal(_step(model), before)
@@ -148,12 +149,14 @@ def test_refusals(folders):
             longrm.load(scorer, tokenizer, model_args=options)
     with pytest.raises(ConfigError, match="kind"):
         longrm.load(scorer, tokenizer, kind="likelihood")
+    with pytest.raises(ConfigError, match="likelihood"):
+        longrm.load(writer, tokenizer, kind="likelyhood")
     with pytest.raises(ConfigError, match="kind"):
         longrm.load(str(folders / "writer"), kind="likelihood")
     many, _ = _load(folders / "scorer", num_labels=2, ignore_mismatched_sizes=True)
     with pytest.raises(ModelError, match="2 labels"):
         longrm.load(many, tokenizer)
-    with pytest.raises(ModelError, match="transformers"):
+    with pytest.raises(ConfigError, match="transformers"):
         longrm.load(torch.nn.Linear(2, 2), tokenizer)
     prompts = get_peft_model(writer, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
     with pytest.raises(ModelError, match="prompt"):

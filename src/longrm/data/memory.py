@@ -35,7 +35,9 @@ class MemoryRows:
     def __init__(self, rows: Any) -> None:
         self.what = f"the {type(rows).__name__}"
         if isinstance(rows, Mapping):  # also a DatasetDict
-            raise DataError(f"{self.what} is not a data set; pass one of {short([*rows])}, or a list of rows")
+            raise DataError(
+                f"{self.what} is not a data set: pass a list of rows, or one of its data sets ({short([*rows])})"
+            )
         if not isinstance(rows, Iterable):
             raise DataError(
                 f"{self.what} is not a data set; pass a path, Dataset, DataFrame or list of dicts"

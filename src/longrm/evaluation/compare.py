@@ -190,7 +190,7 @@ def compare(*runs: Run | str | Path, metric: str | None = None) -> RunComparison
         ConfigError: Fewer than two runs, or an unsuitable metric.
     """
     if len(runs) < 2:
-        raise ConfigError("a comparison needs two run folders or more")
+        raise ConfigError("a comparison needs two runs or more: longrm.compare(one, other)")
     measured = None if metric is None else metric_of(metric)
     first, *others = opened = open_runs(runs)
     for run in opened:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from longrm import benchmarks, reward_models
 from longrm.benchmarks import BenchmarkName, BenchmarkSource, LoadedBenchmark, OwnTokenizer, Probe
 from longrm.clients.remote_settings import ModelName, Remote, refuse_server, servers_of
+from longrm.column_names import Columns
 from longrm.config import Config
 from longrm.data.memory import Data, named
 from longrm.errors import ConfigError, DataError
@@ -73,6 +74,7 @@ def evaluate(
     settings: Mapping[str, object] | None = None,
     *,
     tokenizer: "PreTrainedTokenizerBase | str | None" = None,
+    columns: Columns | None = None,
 ) -> Run:
     """Evaluates a reward model on comparisons into a run folder, or continues the run there; returns the run.
 
@@ -83,17 +85,18 @@ def evaluate(
         out: The run folder; by default one that exists as long as the run that is returned.
         settings: Settings of `longrm evaluate` by dotted key, such as {"judging.votes": 5}.
         tokenizer: Of a transformers model; see `longrm.load`.
+        columns: Names of columns in the data, as for `longrm.data.read`.
 
     Raises:
         LongRMError: With the message that `longrm evaluate` prints.
     """
     rows = data if isinstance(data, str) else named(data)  # kept until the run is done
-    resolved = Evaluation.resolve(overrides={"model": name_of(model), "bench": str(rows), **(settings or {})})
-    judge = loaded(model, tokenizer, resolved.model_args, resolved.judge)
+    given = {"model": name_of(model), "bench": str(rows), **({"source.columns": columns} if columns else {})}
+    resolved, judge = loaded(model, tokenizer, Evaluation.resolve(overrides={**given, **(settings or {})}))
     folder, kept = run_folder(out)
     with progress_bars() as progress:
         run_evaluation(resolved, folder, model=judge, progress=progress)
-    return Run(folder, None if kept is None else short_name(name_of(model)), kept=kept)
+    return Run(folder, None if kept is None else short_name(resolved.model or ""), kept=kept)
 
 
 def run_evaluation(

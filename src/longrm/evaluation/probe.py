@@ -53,9 +53,9 @@ def probe(
     out: str | Path | None = None,
     *,
     tokenizer: "PreTrainedTokenizerBase | str | None" = None,
-    lengths: Sequence[int] | None = None,
-    depths: Sequence[float] | None = None,
-    tasks: Sequence[str] | None = None,
+    lengths: Sequence[int] | int | None = None,
+    depths: Sequence[float] | float | None = None,
+    tasks: Sequence[str] | str | None = None,
     n: int = COMPARISONS,
     settings: Mapping[str, object] | None = None,
 ) -> Run:
@@ -72,9 +72,12 @@ def probe(
         settings: Further settings of `longrm evaluate` by dotted key.
     """
     given = {"model": name_of(model), "bench": "probe", **(settings or {})}
-    resolved = Evaluation.resolve(overrides=given)
-    judge = loaded(model, tokenizer, resolved.model_args, resolved.judge)
-    grid = [None if values is None else ",".join(map(str, values)) for values in (lengths, depths, tasks)]
+    resolved, judge = loaded(model, tokenizer, Evaluation.resolve(overrides=given))
+    given["model"] = resolved.model
+    grid: list[str | None] = []
+    for values in (lengths, depths, tasks):
+        listed = [values] if isinstance(values, str | int | float) else values
+        grid.append(None if listed is None else ",".join(map(str, listed)))
     cells = probe_cells(resolved, grid[0], grid[1], grid[2], n, judge)
     given["probe.cells"] = [cell.model_dump() for cell in cells]
     return evaluate(judge or model, "probe", out, given)

@@ -251,6 +251,8 @@ def _plain_because(body: Any, sharing: _Sharing, given: Mapping[str, Any]) -> st
     input_ids, mask, position_ids = (given.get(name) for name in _REPLACED)
     if input_ids is None or input_ids.ndim != 2:
         return "no batch of token ids"
+    if given.get("past_key_values") is not None:
+        return "a cache"
     if len(input_ids) < 2:
         return "a micro-batch of one row"
     if mask is not None and not (isinstance(mask, Tensor) and mask.shape == input_ids.shape):

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, TypeVar, assert_never
 
 from longrm import hub
 from longrm.clients import Completion
@@ -24,6 +24,19 @@ if TYPE_CHECKING:  # torch takes two seconds to import
     from longrm.modeling.local_generator import LocalTextGenerator
 
 _logger = logging.getLogger(__name__)
+
+_Settings = TypeVar("_Settings", bound="_OfAModel")
+
+
+class _OfAModel(Protocol):
+    @property
+    def model_args(self) -> ModelSettings: ...
+
+    @property
+    def judge(self) -> JudgeSettings: ...
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None) -> Self: ...
+
 
 Model: TypeAlias = "str | RewardModel | PreTrainedModel | PeftModel"
 """A model's name as for `load`, a loaded model, or a transformers model, whose tokenizer is a further argument."""
@@ -140,34 +153,26 @@ def _judge_that_writes(writer: "LocalTextGenerator", request: LoadRequest) -> Re
     return loaded
 
 
-def name_in_memory(model: "PreTrainedModel | PeftModel", kind: str | None = None) -> str:
-    """The name of a transformers model; no folder and no Hub id is named so."""
-    config = getattr(model, "config", None)
-    place = getattr(config, "_name_or_path", "") or type(model).__name__
-    return f"{f'{kind}:' if kind else ''}{place} (in memory)"
-
-
 def name_of(model: Model) -> str:
-    """The name of a model of any form."""
+    """The name of a model of any form; no folder and no Hub id is named as a model in memory."""
     if isinstance(model, str | RewardModel):
         return model if isinstance(model, str) else model.name
-    return name_in_memory(model)
+    config = getattr(model, "config", None)
+    return f"{getattr(config, '_name_or_path', '') or type(model).__name__} (in memory)"
 
 
 def loaded(
-    model: Model,
-    tokenizer: "PreTrainedTokenizerBase | str | None",
-    model_args: ModelSettings,
-    judge: JudgeSettings,
-) -> RewardModel | None:
-    """The reward model of an object, which the settings load if it is a transformers model; None for a name."""
+    model: Model, tokenizer: "PreTrainedTokenizerBase | str | None", settings: _Settings
+) -> tuple[_Settings, RewardModel | None]:
+    """The reward model of an object, loaded by the settings, which get its name; None for a name."""
     if isinstance(model, str | RewardModel):
         if tokenizer is not None:
             raise ConfigError(
                 f"{name_of(model)}: tokenizer is only supported with a transformers model in memory"
             )
-        return None if isinstance(model, str) else model
-    return load(model, tokenizer, model_args=model_args, judge=judge)
+        return settings, None if isinstance(model, str) else model
+    judge = load(model, tokenizer, model_args=settings.model_args, judge=settings.judge)
+    return settings.model_copy(update={"model": judge.name}), judge
 
 
 def _load_in_place(
@@ -182,10 +187,16 @@ def _load_in_place(
         TokenRewardModel,
     )
 
-    name, judge, settings = name_in_memory(model, kind), request.judge, request.model_args
+    name, judge, settings = name_of(model), request.judge, request.model_args
+    if not hasattr(model, "config"):
+        raise ConfigError(f"model: pass a name or a transformers model (of a Run its .model), not {name}")
+    if kind not in (None, "likelihood", "tokens"):
+        raise ConfigError(f"unknown kind {kind!r}; {nearest(kind, ('likelihood', 'tokens'))}")
     if tokenizer is None:
         raise ConfigError(f"{name}: a model in memory needs its tokenizer: longrm.load(model, tokenizer)")
     loaded = in_place(model, Tokenizer.of(tokenizer), name, packed=kind is not None)
+    # Other weights are another model: to resumed runs, files of scores and comparisons of runs.
+    name = f"{f'{kind}:' if kind else ''}{name.removesuffix(')')}, {loaded.origin['weights'][:8]})"
     if isinstance(loaded, Scorer):
         if kind is not None:
             raise ConfigError(f"{name} has a scalar head; omit kind, which applies to language models")
@@ -297,7 +308,8 @@ def load(
     settings, judge = request.model_args, request.judge
     if isinstance(model, str):
         if tokenizer is not None or kind is not None:
-            raise ConfigError(f"{model}: tokenizer and kind are only supported with a model in memory")
+            hint = "" if kind is None else f"; of a named one, kind is its prefix: {kind}:{model}"
+            raise ConfigError(f"{model}: tokenizer and kind are only supported with a model in memory{hint}")
         loaded = _load_by_name(model, request)
     else:
         if (settings.device, settings.dtype) != ("auto", "auto"):

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from longrm import reward_models
 from longrm.clients.remote_settings import ModelName, Remote, refuse_server
-from longrm.column_names import ColumnNames
+from longrm.column_names import ColumnNames, Columns
 from longrm.config import OPERATIONAL, Config, IdentifiedBy
 from longrm.data import ComparisonReader, ComparisonRow, check_writable, read, write_rows
 from longrm.data.files import raw_rows
@@ -124,6 +124,7 @@ def score(
     settings: Mapping[str, object] | None = None,
     *,
     tokenizer: "PreTrainedTokenizerBase | str | None" = None,
+    columns: Columns | None = None,
 ) -> "pd.DataFrame":
     """Scores every response of a data set, as `longrm score` does.
 
@@ -133,6 +134,7 @@ def score(
         out: The JSONL or Parquet file to write: the same rows, with the scores as further columns. By default none.
         settings: Settings of `longrm score` by dotted key, such as {"judge.format": "pointwise"}.
         tokenizer: Of a transformers model; see `longrm.load`.
+        columns: Names of columns in the data, as for `longrm.data.read`.
 
     Returns:
         The new columns, a row for each row of the data that could be read, in its order: `scores` (a list with one per
@@ -144,10 +146,8 @@ def score(
     import pandas as pd
 
     rows = named(data)  # kept until the scores are written
-    resolved = ScoreSettings.resolve(
-        overrides={"model": name_of(model), "data": str(rows), **(settings or {})}
-    )
-    judge = loaded(model, tokenizer, resolved.model_args, resolved.judge)
+    given = {"model": name_of(model), "data": str(rows), **({"columns": columns} if columns else {})}
+    resolved, judge = loaded(model, tokenizer, ScoreSettings.resolve(overrides={**given, **(settings or {})}))
     found: dict[int, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="longrm-") as folder, progress_bars() as progress:
         target = Path(folder) / "scored.jsonl" if out is None else Path(out)
@@ -156,7 +156,10 @@ def score(
             names = [name for name in written_columns(row.column) if name in row.columns]
             found[len(found)] = {name: row.columns[name] for name in names}
 
-        score_file(resolved, target, model=judge, on_row=note, progress=progress)
+        counts = score_file(resolved, target, model=judge, on_row=note, progress=progress)
+    unscored = {} if counts is None else counts.first_unscored
+    for outcome, first in unscored.items():
+        _log.warning("no scores: %s, first %s", outcome, first)
     return pd.DataFrame.from_dict(found, orient="index")
 
 

@@ -35,7 +35,8 @@ trainer.train()
 
 ## Or let longrm train
 
-The same training, which resumes after a kill, accepts rows of any length, and saves a model card:
+Instead, longrm trains from the same model and rows. It resumes after a kill, accepts rows of any
+length, and saves a model card:
 
 ```python
 import longrm
@@ -54,7 +55,12 @@ print(run.steps.loss)
 print(longrm.load(run.model).score(data[0]["prompt"], ["one response", "another"]))
 ```
 
-`model` and `data` are the objects of the script above, or paths. Instead of `RewardTrainer` write
+`model` and `data` are the objects of the script above before its training, or paths. Losses of
+conversational rows are TRL's; prompts and responses that are texts get the chat template here, where
+TRL trains on them as they are. A model in memory stays untrained: it is first copied to
+`runs/longrm/initial_model`, and `run.model` is the trained one. Merge PEFT's adapters first.
+
+Instead of `RewardTrainer` write
 "bradley-terry"; of `SFTTrainer` "sft"; of `DPOTrainer` and `CPOTrainer` "preference" with
 `loss_type="dpo"` or `"simpo"`; of `GRPOTrainer`, to train a judge for its verdicts, "grpo". A
 policy is trained by TRL, with [longrm as its reward](rewards.md). There is no `TrainerCallback`:

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+import longrm
 from longrm.modeling.loading import new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
@@ -37,12 +39,43 @@ def test_the_python_example_prints_the_shown_kind_of_result(tmp_path, monkeypatc
         new_scorer(ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8), words_tokenizer(), seed=0),
         tmp_path / "runs/demo/training/long/model",
     )
-    (example,) = blocks("python")
+    *_, example = blocks("python")
     exec(compile(example, "README.md", "exec"), {})
     scores = eval(capsys.readouterr().out)
     (shown,) = re.findall(r"^# about (\[.*\])$", example, flags=re.M)
     assert len(scores) == len(eval(shown)) == 2
     assert all(isinstance(score, float) for score in scores)
+
+
+def test_the_objects_in_memory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "model"
+    save(
+        new_scorer(ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8), words_tokenizer(), seed=0), folder
+    )
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    texts = ["Corimo holds bucket.", "Tanelo holds turtle."]
+    rows = [{"prompt": text, "chosen": text, "rejected": texts[0]} for text in texts[1:] * 2]
+    names = {"longrm": longrm, "model": model, "tokenizer": tokenizer, "rows": rows}
+    exec(compile(blocks("python")[1], "README.md", "exec"), names)
+    assert len(names["scores"]) == 2
+    assert names["run"].summary["metrics"]["overall"]["pair_accuracy"]["n"] == 2
+    assert names["trained"].model.is_dir()
+
+
+def test_the_numbers_of_the_trainers_are_measured():
+    lines = (Path(__file__).parents[1] / "perf/results/drop_in.jsonl").read_text().splitlines()
+    tiny = [one for one in map(json.loads, lines) if "layers" in one.get("model", "")]
+    results, sizes = {(one["case"], one["prompt"]): one for one in tiny}, (1024, 4096, 8192)
+    table = re.findall(r"^\| .+? \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| (\d+)% \|$", README, flags=re.M)
+    assert table == [
+        (
+            *(f"{results[case, size]['speedup']:.1f}" for size in sizes),
+            f"{100 * results[case, 8192]['memory_ratio']:.0f}",
+        )
+        for case in ("reward", "reward-unequal", "dpo", "grpo")
+    ]
 
 
 def test_the_numbers_of_the_speed_table_are_measured():

@@ -91,7 +91,7 @@ def _letter(winner: Any, names: Sequence[str]) -> Any:
         len(commonprefix(some).rstrip("0123456789"))  # noqa: RUF071  # not paths
         for some in (lower, [name[::-1] for name in lower])
     )
-    short_form = re.fullmatch(r".*[\s_-](\w)", text)  # "model_a" is "a"
+    short_form = re.fullmatch(r"\w.*[\s_-](\w)", text)  # "model_a" is "a", but -1 is not 1
     found = {text, short_form[1]} if short_form else {text}
     for at, name in enumerate(lower):
         if found & {name, name[start : len(name) - end]}:

@@ -378,3 +378,28 @@ def test_every_command_of_rows_takes_several_columns(put, tmp_path):
 def test_columns_that_cannot_be_joined_are_errors(columns, put):
     with pytest.raises(ConfigError, match=f"'{next(iter(columns))}'"):
         read(put("rows.jsonl", {"q": WHO, "a": GOOD}), columns=columns)
+
+
+def test_a_negative_winner_is_no_response():
+    row = {"q": "q", "answer_1": "x", "answer_2": "y", "label": -1}
+    columns = {"prompt": "q", "responses": ["answer_1", "answer_2"], "winner": "label"}
+    with pytest.raises(DataError):
+        next(iter(read([row], columns=columns)))
+    signed = {"prompt": "q", "responses": ["answer_1", "answer_2"], "strength": "label"}
+    assert next(iter(read([row], columns=signed))).comparison.ranks == (1, 2)
+
+
+def test_scales_of_ultrafeedback_are_not_mixed_within_a_row():
+    def rated(text, rating, score):
+        return {"response": text, "overall_score": score, "annotations": {"honesty": {"Rating": str(rating)}}}
+
+    row = {"instruction": "q", "completions": [rated("x", 4, None), rated("y", 3, 8.0)]}
+    assert next(iter(read([row]))).comparison.ranks == (1, 2)
+    row["completions"][0]["overall_score"] = 7.0
+    assert next(iter(read([row]))).comparison.ranks == (2, 1)
+
+
+def test_the_hint_of_an_unknown_layout_names_the_prompt():
+    row = {"post_id": "id1", "history": "A long question?", "human_ref_A": "x", "human_ref_B": "y"}
+    with pytest.raises(DataError, match="prompt=history,responses=human_ref_A"):
+        read([row | {"score_A": 3, "score_B": 2}])

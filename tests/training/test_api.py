@@ -204,3 +204,26 @@ def test_so_many_checkpoints_are_kept(recipe, tmp_path):
         settings = recipe("bradley_terry", checkpoint={"save_steps": 2, "save_total_limit": limit})
         train_into(settings, tmp_path / str(limit))
         assert saved_steps(tmp_path / str(limit)) == [2, 4, 6, 8][-limit:]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"train_dataset": []},
+        {"processing_class": None},
+        {"callbacks": [object()]},
+        {"callbacks": print},
+        {"objective": "dpo"},
+    ],
+)
+def test_arguments_of_trainers_are_refused_with_a_hint(wrong, rows, tmp_path):
+    hints = {
+        "train_dataset": "data",
+        "processing_class": "tokenizer",
+        "callbacks": "functions",
+        "objective": "preference",
+    }
+    arguments = {"objective": "bradley-terry", "model": "none", "data": rows, "out": tmp_path / "run"} | wrong
+    with pytest.raises(ConfigError, match=hints[next(iter(wrong))]):
+        longrm.train(arguments.pop("objective"), **arguments)
+    assert not (tmp_path / "run").exists()

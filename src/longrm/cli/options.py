@@ -3,7 +3,7 @@
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -128,9 +128,9 @@ def _pairs(_: click.Context, option: click.Parameter, text: str | None) -> dict[
     return found
 
 
-def _columns(context: click.Context, option: click.Parameter, text: str | None) -> Columns | None:
+def _columns(context: click.Context, option: click.Parameter, texts: Sequence[str]) -> Columns | None:
     """The callback of `--columns`: `responses=a+b` is two columns."""
-    pairs = _pairs(context, option, text) or {}
+    pairs = _pairs(context, option, ",".join(texts) or None) or {}
     several = {name: own.split("+") for name, own in pairs.items() if name in LISTS and "+" in own}
     return {**pairs, **several} or None
 
@@ -139,7 +139,9 @@ def columns_option(key: str = "columns") -> Decorator:
     """The option `--columns` for the setting `key`."""
     help = "Names of your columns, as in prompt=q,responses=a+b,winner=label."
     name = key.replace(".", "__")
-    return click.option("--columns", name, metavar="OURS=YOURS,...", callback=_columns, help=help)
+    return click.option(
+        "--columns", name, metavar="OURS=YOURS,...", callback=_columns, multiple=True, help=help
+    )
 
 
 _WEIGHTS_HELP = "Weights of the labels of a multi-label model, as in helpfulness=1,verbosity=-0.4."

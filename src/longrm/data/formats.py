@@ -399,12 +399,10 @@ def _from_ultrafeedback(row: FileRow, number: int) -> Comparison:
     """UltraFeedback (arXiv 2310.01377): `completions`, by their `overall_score` or the mean of their `annotations`."""
     texts = responses_of(_each(row, "completions", "response"), "completions")
     try:
-        scores = [
-            one["overall_score"]
-            if one.get("overall_score") is not None
-            else mean(number_in(aspect["Rating"]) for aspect in one["annotations"].values())
-            for one in row["completions"]
-        ]
+        scores = [one.get("overall_score") for one in row["completions"]]
+        if None in scores:  # they have another scale
+            ratings = [one["annotations"].values() for one in row["completions"]]
+            scores = [mean(number_in(aspect["Rating"]) for aspect in aspects) for aspects in ratings]
     except (AttributeError, KeyError, TypeError, ValueError):
         raise FieldError(
             "completions", "each needs an overall_score, or annotations with numeric ratings"
@@ -677,7 +675,9 @@ def _example(row: FileRow) -> str:
     texts = [name for name, value in row.items() if isinstance(value, str) and name not in _IDENTITY]
     numbers = [name for name, value in row.items() if is_number(value)]
     lists = [name for name, value in row.items() if isinstance(value, list) and len(value) > 1]
-    prompt = guess("prompt|question|query|instruction|input|problem", texts, (*texts, "PROMPT")[0])
+    said = [name for name in texts if not re.search(r"(^|_)id$", name, re.IGNORECASE)]
+    words = "prompt|question|query|instruction|input|problem|history|context"
+    prompt = "prompt" if row.get("prompt") else guess(words, said, (*said, "PROMPT")[0])
     rest = [name for name in texts if name != prompt]
     responses = alike(rest) or [name for name in lists if isinstance(row[name][0], str)][:1]
     if not responses:

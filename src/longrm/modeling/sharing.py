@@ -252,7 +252,7 @@ def _plain_because(body: Any, sharing: _Sharing, given: Mapping[str, Any]) -> st
     if input_ids is None or input_ids.ndim != 2:
         return "no batch of token ids"
     if given.get("past_key_values") is not None:
-        return "a cache"
+        return "past_key_values"
     if len(input_ids) < 2:
         return "a micro-batch of one row"
     if mask is not None and not (isinstance(mask, Tensor) and mask.shape == input_ids.shape):

@@ -14,6 +14,7 @@ from longrm.errors import ConfigError, RunError
 from longrm.evaluation.read_run import Run
 from longrm.reading import file_digest
 from longrm.runs.folder import INITIAL_MODEL
+from longrm.runs.progress import progress_bars
 from longrm.runs.workers import world_size
 from longrm.training.settings import TrainingSettings
 from longrm.training.train import Callback
@@ -64,6 +65,11 @@ def train(
         LongRMError: With the message that `longrm train` prints.
     """
     out, given = Path(out), dict(settings)
+    for name, instead in _TRAINER_ARGUMENTS.items():
+        if name in given:
+            raise ConfigError(f"{name}: longrm.train has {instead}")
+    if not isinstance(callbacks, list | tuple) or not all(map(callable, callbacks)):
+        raise ConfigError("callbacks: must be a list of functions of a step and its metrics")
     if model is None or isinstance(model, str | Path):
         if tokenizer is not None:
             raise ConfigError("tokenizer: only valid with a model in memory; a folder has its own")
@@ -84,12 +90,20 @@ def train(
     if judged is not None:
         given["evaluation.settings.bench"] = str(judged)
     given["objective"] = objective.replace("-", "_")
-    train_into(
-        TrainingSettings.resolve(None if recipe is None else recipe_file(recipe), given),
-        out,
-        callbacks=callbacks,
-    )
+    resolved = TrainingSettings.resolve(None if recipe is None else recipe_file(recipe), given)
+    with progress_bars() as progress:
+        train_into(resolved, out, progress=progress, callbacks=callbacks)
     return Run(out)
+
+
+_TRAINER_ARGUMENTS = {
+    "args": "its settings as arguments, such as learning_rate=1e-5",
+    "train_dataset": "data",
+    "eval_dataset": "eval_data",
+    "processing_class": "tokenizer",
+    "compute_metrics": "METRICS, a registry (CONTRIBUTING.md)",
+}
+"""Arguments of TRL's trainers."""
 
 
 def _stored(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | None", out: Path) -> str:

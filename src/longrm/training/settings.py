@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from longrm.column_names import ColumnNames
 from longrm.config import OPERATIONAL, Config
@@ -475,6 +475,13 @@ class EvaluationSettings(Config):
     settings: dict[str, Any]
 
 
+def _trackers(names: Any) -> Any:
+    """The names of trackers; TRL also takes one name, and "none"."""
+    if isinstance(names, str):
+        names = [names]
+    return [name for name in names if name != "none"] if isinstance(names, list | tuple) else names
+
+
 class TrainingSettings(Config):
     """A recipe of `longrm train`.
 
@@ -512,7 +519,7 @@ class TrainingSettings(Config):
     checkpoint: Annotated[CheckpointSettings, OPERATIONAL] = CheckpointSettings()
     evaluation: EvaluationSettings | None = None
     plateau_steps: Annotated[int, OPERATIONAL] = Field(200, ge=0)
-    report_to: Annotated[tuple[str, ...], OPERATIONAL] = ()
+    report_to: Annotated[tuple[str, ...], BeforeValidator(_trackers), OPERATIONAL] = ()
     plan: Annotated[Assumptions | None, OPERATIONAL] = None
 
     @model_validator(mode="before")
@@ -537,7 +544,13 @@ class TrainingSettings(Config):
     @classmethod
     def _is_known(cls, objective: str) -> str:
         if objective not in default_losses():
-            raise ConfigError(f"unknown objective {objective!r}; {nearest(objective, default_losses())}")
+            losses = {"reward": "bradley_terry", "rm": "bradley_terry"} | {
+                name: f"{loss.objective}, with loss_type={name!r}" for name, loss in LOSSES.items()
+            }
+            hint = (
+                f"it is {losses[objective]}" if objective in losses else nearest(objective, default_losses())
+            )
+            raise ConfigError(f"unknown objective {objective!r}; {hint}")
         return objective
 
     @model_validator(mode="after")

@@ -342,7 +342,7 @@ def test_every_command_of_rows_takes_several_columns(put, tmp_path):
     path = str(
         put("rows.jsonl", row, row | {"q": "Who?", "best": "a"}, row | {"q": "Who now?", "best": "tie"})
     )
-    flag = ("--columns", "prompt=q,responses=a+b,winner=best")
+    flag = ("--columns", "prompt=q,responses=a+b", "--columns", "winner=best")  # given once or several times
 
     def run(*arguments):
         done = CliRunner().invoke(cli, [*arguments, *flag], catch_exceptions=False, standalone_mode=False)
@@ -402,4 +402,6 @@ def test_scales_of_ultrafeedback_are_not_mixed_within_a_row():
 def test_the_hint_of_an_unknown_layout_names_the_prompt():
     row = {"post_id": "id1", "history": "A long question?", "human_ref_A": "x", "human_ref_B": "y"}
     with pytest.raises(DataError, match="prompt=history,responses=human_ref_A"):
-        read([row | {"score_A": 3, "score_B": 2}])
+        read([row | {"c_root_id_A": "a", "c_root_id_B": "b", "score_A": 3, "score_B": 2}])
+    with pytest.raises(DataError, match="one response a row"):
+        read([{"prompt": "p", "response": "r", "helpfulness": 3, "correctness": 2}])

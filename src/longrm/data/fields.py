@@ -242,7 +242,11 @@ def ranks_by_winner(value: Any, count: int, field: str) -> tuple[int, ...]:
     best = ord(found[1]) - ord("a") if found else count
     if best >= count:
         last = chr(ord("A") + count - 1)
-        raise FieldError(field, f"must be 'A' (the first response) to '{last}', or 'tie'; got {short(value)}")
+        raise FieldError(
+            field,
+            f"must be 'A' (the first response) to '{last}', or 'tie' (signed numbers are a "
+            f"'strength'); got {short(value)}",
+        )
     return tuple(1 if at == best else 2 for at in range(count))
 
 

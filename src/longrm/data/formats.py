@@ -231,7 +231,8 @@ def split_conversations(answers: Sequence[Response]) -> tuple[tuple[Message, ...
     shared = next((at for at in range(shared, 0, -1) if roles[at] == {"assistant"}), shared)
     if not shared:
         raise FieldError(
-            "prompt", "missing, and the responses do not begin with the same message; add the column"
+            "prompt",
+            "missing, and the responses do not begin with the same message; use --columns prompt=NAME",
         )
     return tuple(answers[0][:shared]), [answer[shared:] for answer in answers]
 
@@ -249,7 +250,8 @@ def _split_texts(texts: Sequence[str]) -> tuple[tuple[Message, ...], list[Respon
         prompt = ({"role": "user", "content": shared[:end].rstrip()},)
     if not any(str(message["content"]).strip() for message in prompt):
         raise FieldError(
-            "prompt", "missing, and the responses do not begin with the same text; add the column"
+            "prompt",
+            "missing, and the responses do not begin with the same text; use --columns prompt=NAME",
         )
     return prompt, [({"role": "assistant", "content": text[end:].strip()},) for text in texts]
 
@@ -675,11 +677,15 @@ def _example(row: FileRow) -> str:
     texts = [name for name, value in row.items() if isinstance(value, str) and name not in _IDENTITY]
     numbers = [name for name, value in row.items() if is_number(value)]
     lists = [name for name, value in row.items() if isinstance(value, list) and len(value) > 1]
-    said = [name for name in texts if not re.search(r"(^|_)id$", name, re.IGNORECASE)]
+    said = [
+        name for name in texts if not re.search(r"(^|_)id(_|$)|worker|source|domain", name, re.IGNORECASE)
+    ]
     words = "prompt|question|query|instruction|input|problem|history|context"
     prompt = "prompt" if row.get("prompt") else guess(words, said, (*said, "PROMPT")[0])
-    rest = [name for name in texts if name != prompt]
+    rest = [name for name in said if name != prompt]
     responses = alike(rest) or [name for name in lists if isinstance(row[name][0], str)][:1]
+    if "response" in row:
+        return f"prompt={prompt},chosen=GOOD,rejected=BAD (this file has one response a row; join those of a prompt)"
     if not responses:
         chosen, rejected = (
             guess("chosen|good|best|prefer", rest, "GOOD"),

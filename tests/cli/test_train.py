@@ -216,3 +216,9 @@ def test_wrong_recipes_are_refused_before_any_work(tmp_path, recipes):
     nowhere = ("--set", 'evaluation.settings={bench = "file:nowhere.jsonl"}')
     assert "nowhere.jsonl" in train("sft", *nowhere)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_name_of_a_loss_leads_to_its_objective():
+    done = CliRunner().invoke(cli, ["train", "dpo"])
+    assert done.exit_code == 2
+    assert "preference --set loss_type=dpo" in done.output

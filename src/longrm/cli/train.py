@@ -46,9 +46,15 @@ class _Objectives(Group):
         return [objective.replace("_", "-") for objective in OBJECTIVES]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        from longrm.training.losses import LOSSES
         from longrm.training.objectives import OBJECTIVES
 
         objective = cmd_name.replace("-", "_")
+        if objective in LOSSES and objective not in OBJECTIVES:
+            of = LOSSES[objective].objective.replace("_", "-")
+            raise click.UsageError(
+                f"{cmd_name} is a loss: longrm train {of} --set loss_type={objective}", ctx
+            )
         return _command(objective) if objective in OBJECTIVES else None
 
 

@@ -212,6 +212,7 @@ def test_so_many_checkpoints_are_kept(recipe, tmp_path):
         {"train_dataset": []},
         {"processing_class": None},
         {"callbacks": [object()]},
+        {"callbacks": [dict]},  # a class, such as TrainerCallback
         {"callbacks": print},
         {"objective": "dpo"},
     ],

@@ -79,9 +79,9 @@ class Skipped:
     def log(self) -> None:
         """Logs which rows were skipped, and why."""
         for message in self.messages:
-            _logger.info("skipped %s", message)
+            _logger.warning("skipped %s", message)  # seen in Python, too, where no log is set up
         if self.count > len(self.messages):
-            _logger.info("skipped %d rows in total", self.count)
+            _logger.warning("skipped %d rows in total", self.count)
 
 
 _Item = TypeVar("_Item", bound=Comparison | Demonstration)

@@ -68,7 +68,8 @@ def train(
     for name, instead in _TRAINER_ARGUMENTS.items():
         if name in given:
             raise ConfigError(f"{name}: longrm.train has {instead}")
-    if not isinstance(callbacks, list | tuple) or not all(map(callable, callbacks)):
+    plain = isinstance(callbacks, list | tuple) and not any(isinstance(one, type) for one in callbacks)
+    if not plain or not all(map(callable, callbacks)):
         raise ConfigError("callbacks: must be a list of functions of a step and its metrics")
     if model is None or isinstance(model, str | Path):
         if tokenizer is not None:

@@ -301,7 +301,9 @@ def _rows_to_use(
     ):
         if which:
             ids = [row.id for row in which[:5]] + ["..."] * (len(which) > 5)
-            _logger.info("  %s: %d rows (%s)", what, len(which), ", ".join(ids))
+            # A warning is seen in Python, too, where no log is set up.
+            level = logging.WARNING if what.startswith("omitted") else logging.INFO
+            _logger.log(level, "  %s: %d rows (%s)", what, len(which), ", ".join(ids))
     unknown = sum(row.contrast is None for row in rows)
     if unknown and skips_these:
         _logger.info("  used, scores of the judgments are unknown: %d rows", unknown)

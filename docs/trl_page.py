@@ -111,7 +111,7 @@ def same_names() -> Iterator[str]:
 
 
 def others() -> Iterator[str]:
-    """The rows of the other arguments, by what is done instead."""
+    """The rows of the other arguments, grouped by the alternative."""
     rows: dict[str, list[str]] = {}
     for name in fields():
         if name in OTHER_NAMES:

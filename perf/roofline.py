@@ -107,7 +107,7 @@ class Named(TorchFunctionMode):
 
 
 def part_of(module: str) -> str | None:
-    """The part of what a module computes beside matrix products and attention, by the name of its class."""
+    """The part of what a module computes other than matrix products and attention, by the name of its class."""
     parts = {"Norm": "norms", "Rotary": "rotary, copies", "Attention": "rotary, copies", "MLP": "activation"}
     parts |= {"Layer": "residual", "Model": "embedding"}
     return next((part for name, part in parts.items() if name in module), None)

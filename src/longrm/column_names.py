@@ -80,7 +80,7 @@ def _several(given: str | Sequence[str]) -> Sequence[str]:
 
 
 def _letter(winner: Any, names: Sequence[str]) -> Any:
-    """The letter of the response whose column a winner names, by the whole name or by what sets it apart.
+    """The letter of the response whose column a winner names, by the whole name or its distinguishing part.
 
     With `answer_0` and `answer_1` these are "0" or 0 for A, and "1" or 1 for B. Any other winner is returned as it is.
     """

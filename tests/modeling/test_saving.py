@@ -18,7 +18,6 @@ from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.device_memory import set_precision
 from longrm.modeling.loading import (
     LanguageModel,
-    generation_mode,
     load_language_model,
     load_scorer,
     new_language_model,
@@ -26,7 +25,7 @@ from longrm.modeling.loading import (
 )
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape, TokenTree
-from longrm.modeling.shared_prefix import pack, response_logprobs, scores
+from longrm.modeling.shared_prefix import evaluation_mode, pack, response_logprobs, scores
 
 from .conftest import ROUNDING, SIZES, distance, plain_logprobs, write_model
 
@@ -141,12 +140,14 @@ def test_servers_stop_at_every_end_token_and_pad_with_another(
     assert json.loads((tmp_path / "out" / "config.json").read_text())["pad_token_id"] == 0
 
 
-def test_a_model_in_training_writes_within_a_block(folder: Path):
+def test_a_model_in_training_is_evaluated_within_a_block(folder: Path):
     trainee = load_language_model(folder, packed=True)
     before = logprobs(trainee)
     trainee.model.train()
-    with generation_mode(trainee) as writer:
-        assert not writer.model.training
-        torch.testing.assert_close(logprobs(writer), before, rtol=1e-5, atol=1e-5)
+    frozen = trainee.model.model.layers[0].eval()  # as users keep the dropout of a frozen part off
+    with evaluation_mode(trainee.model):
+        assert not any(module.training for module in trainee.model.modules())
+        torch.testing.assert_close(logprobs(trainee), before, rtol=1e-5, atol=1e-5)
     assert trainee.model.training
+    assert not any(module.training for module in frozen.modules())
     assert torch.equal(logprobs(trainee), before)

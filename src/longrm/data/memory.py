@@ -1,4 +1,4 @@
-"""Rows in memory, under a name that stands for a path: in settings, in manifests, and when a run continues.
+"""Rows in memory, under a name that takes the place of a path: in settings, in manifests, and when a run continues.
 
 The name has a digest of the rows. Equal rows have one name in every process and as every kind of object, and other
 rows are another data set.

@@ -44,7 +44,7 @@ class Run:
             `summary`: the run is not finished) or damaged.
     """
 
-    # Draws the curve of an evaluation for a notebook: set by `longrm.reporting`, which is of a higher layer.
+    # Draws the curve of an evaluation for a notebook: set by `longrm.reporting`, a higher layer.
     draw_curve: ClassVar[Callable[["Run"], str]] = staticmethod(lambda run: "")
 
     def __init__(self, path: str | Path, name: str | None = None, *, kept: object = None) -> None:

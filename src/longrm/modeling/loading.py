@@ -201,18 +201,6 @@ def load_language_model(
     return LanguageModel(model, tokenizer, parts.origin)
 
 
-@contextmanager
-def generation_mode(language_model: LanguageModel) -> Iterator[LanguageModel]:
-    """Lets a language model in training generate, within a `with` block."""
-    model = language_model.model
-    training = model.training
-    model.eval()
-    try:
-        yield language_model
-    finally:
-        model.train(training)
-
-
 def in_place(model: Any, tokenizer: Tokenizer, where: str, *, packed: bool = True) -> Scorer | LanguageModel:
     """Wraps a caller's transformers model, or the one within PEFT's wrapper; nothing of it is copied or changed.
 

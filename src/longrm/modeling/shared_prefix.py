@@ -143,15 +143,17 @@ def packed_attention_of(model: TransformersModel) -> Iterator[None]:
 
 @contextmanager
 def evaluation_mode(model: TransformersModel) -> Iterator[None]:
-    """Puts a model, perhaps one in training, into evaluation mode within a block."""
-    training = model.training
-    if training:
-        model.eval()
+    """Puts a model, perhaps one in training, into evaluation mode within a block.
+
+    Every module gets its own mode back: a caller may keep some of a model in training in evaluation mode.
+    """
+    training = [module for module in model.modules() if module.training]
+    model.eval()
     try:
         yield
     finally:
-        if training:
-            model.train()
+        for module in training:
+            module.training = True
 
 
 def scores(model: TransformersModel, packed: Packed) -> Float[Tensor, " branches"]:

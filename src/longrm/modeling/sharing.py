@@ -34,6 +34,7 @@ from longrm.errors import ModelError
 from longrm.modeling.attention import shared_prefix_attention
 from longrm.modeling.folders import check_config
 from longrm.modeling.shapes import PackedLayout, TreeShape
+from longrm.modeling.shared_prefix import evaluation_mode
 
 _logger = logging.getLogger(__name__)
 
@@ -78,9 +79,7 @@ class _Sharing:
     given: int = 0
     computed: int = 0
     plain: Counter[str] = field(default_factory=Counter)
-    absolute: bool | None = (
-        None  # whether more than the distances of positions matters; None if not tried yet
-    )
+    absolute: bool | None = None  # whether it reads more than distances of positions; None if not tried
     checked: bool = False  # a packed pass called the attention of every layer
     logged: set[str] = field(default_factory=set)
 
@@ -370,17 +369,17 @@ def _reads_absolute_positions(body: Any) -> bool:
     device = body.get_input_embeddings().weight.device
     ids = torch.randint(body.get_input_embeddings().num_embeddings, (1, 16), generator=draw).to(device)
     same, counted = {"input_ids": ids, "use_cache": False}, torch.arange(16, device=device)[None]
-    sharing, modes = vars(body).pop(_ATTRIBUTE), [(module, module.training) for module in body.modules()]
+    sharing = vars(body).pop(_ATTRIBUTE)
     try:
-        body.eval()
-        near, far = (
-            functional_call(body, changed, kwargs={**same, "position_ids": counted + start}).last_hidden_state
-            for start in (0, 1 << 14)
-        )
+        with evaluation_mode(body):
+            near, far = (
+                functional_call(
+                    body, changed, kwargs={**same, "position_ids": counted + start}
+                ).last_hidden_state
+                for start in (0, 1 << 14)
+            )
     finally:
         setattr(body, _ATTRIBUTE, sharing)
-        for module, mode in modes:
-            module.training = mode
     # Angles of position 2^14 have errors of 1e-3 in fp32.
     most = 0.005 if body.dtype in (torch.float32, torch.float64) else 0.05
     return bool((far.float() - near.float()).norm() > most * near.float().norm())

@@ -1,8 +1,7 @@
 """Evaluation during training: a callable evaluates the model in memory, and the best model is kept."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from longrm.errors import ConfigError, LongRMError, TrainingError
 from longrm.evaluation.evaluate import Evaluation, own_tokenizer, run_evaluation
 from longrm.evaluation.metrics import metric_of, reported
 from longrm.modeling.device_memory import is_out_of_memory
-from longrm.modeling.loading import LanguageModel, Scorer, generation_mode
+from longrm.modeling.loading import LanguageModel, Scorer
 from longrm.modeling.local_generator import LocalTextGenerator
 from longrm.modeling.saving import save
 from longrm.modeling.sharding import compute, gather_weights
@@ -159,8 +158,8 @@ def evaluator_of(
     def evaluate(trained: Scorer | LanguageModel, folder: Path) -> Mapping[str, Any]:
         name = f"{folder.resolve().parent.parent.name} at step {folder.name}"
         named = evaluation.model_copy(update={"model": name})
-        with _judge(trained, name, evaluation) as model:
-            summary = run_evaluation(named, folder, bench=bench, model=model, progress=progress)
+        model = _judge(trained, name, evaluation)
+        summary = run_evaluation(named, folder, bench=bench, model=model, progress=progress)
         if errors := summary.counts.outcomes[Outcome.ERROR]:
             share = f"{errors} of {summary.counts.comparisons} comparisons"
             _logger.warning("step %s: %s ended in errors; see %s", folder.name, share, folder / JUDGMENTS)
@@ -169,12 +168,9 @@ def evaluator_of(
     return evaluate
 
 
-@contextmanager
-def _judge(trained: Scorer | LanguageModel, name: str, settings: Evaluation) -> Iterator[RewardModel]:
+def _judge(trained: Scorer | LanguageModel, name: str, settings: Evaluation) -> RewardModel:
     """The reward model that shares its weights with the model in training."""
     if isinstance(trained, Scorer):
-        yield DiscriminativeRewardModel(trained, name, settings.model_args)
-        return
-    with generation_mode(trained) as language_model:
-        writer = LocalTextGenerator(language_model, name)
-        yield GenerativeRewardModel(writer, settings.judge, settings.model_args, tokenizer=trained.tokenizer)
+        return DiscriminativeRewardModel(trained, name, settings.model_args)
+    writer = LocalTextGenerator(trained, name)
+    return GenerativeRewardModel(writer, settings.judge, settings.model_args, tokenizer=trained.tokenizer)

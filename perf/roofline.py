@@ -20,8 +20,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
+from longrm.cli.terminal import keep_freed_memory
 from longrm.modeling.attention import SHARED_PREFIX
-from longrm.modeling.device_memory import set_precision
+from longrm.modeling.device_memory import return_freed_memory, set_precision
 from longrm.modeling.loading import load_scorer
 from longrm.modeling.products import choose_products, speedup, use_onednn
 from longrm.modeling.shapes import TokenTree
@@ -185,6 +186,8 @@ def main() -> None:
     model.requires_grad_(False)
     set_precision(model, options.precision)  # as it is loaded for scoring
     choose_products(model)
+    keep_freed_memory()  # as commands that read a model do
+    products = {"scoring": fp32_products()}
     token = lambda: int(torch.randint(5, model.config.vocab_size, ()))  # noqa: E731 (a line's worth)
     tokens = lambda count: [token() for _ in range(count)]  # noqa: E731
     scored = pack(
@@ -202,6 +205,9 @@ def main() -> None:
     result: dict[str, Any] = {"scoring": measure(model, scoring, best, clock)}
     model.requires_grad_(True)
     set_precision(model, options.precision)
+    choose_products(model, training=True)
+    return_freed_memory()
+    products["training"] = fp32_products()
     optimizer = make_optimizer(model, OptimizerSettings(steps=1))
 
     def step(parts: Parts) -> None:
@@ -219,7 +225,7 @@ def main() -> None:
     result |= {
         "precision": options.precision,
         "best_gflops": round(best, 1),
-        "fp32_products": "oneDNN" if torch.backends.mkldnn.matmul.fp32_precision == "bf16" else "default",
+        "fp32_products": products,
         "processor": features.get("cpu_name"),
         "features": [name for name in ("avx512_f", "avx512_bf16", "amx_bf16") if features.get(name)],
         **circumstances(options),
@@ -235,6 +241,10 @@ def main() -> None:
         for part, own in found["parts"].items():
             rate = f"{own['gflops']:7.0f} GFLOP/s ({own['of_best']:.0%})" if "gflops" in own else ""
             print(f"  {part:16} {own['share']:6.1%} {rate}")
+
+
+def fp32_products() -> str:
+    return "oneDNN" if torch.backends.mkldnn.matmul.fp32_precision == "bf16" else "default"
 
 
 def smollm2(layers: int) -> Any:

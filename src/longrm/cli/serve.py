@@ -6,7 +6,7 @@ import click
 
 from longrm.cli.help import Command
 from longrm.cli.options import MODEL_HELP, MODEL_OPTIONS, SET, resolve, setting
-from longrm.cli.terminal import echo, print_next
+from longrm.cli.terminal import echo, keep_freed_memory, print_next
 
 _KEY_HELP = "Key that requests must send; LONGRM_API_KEY keeps it out of process lists."
 _ALLOWED_HELP = "Host name that requests without a key may address; repeatable."
@@ -44,4 +44,5 @@ def command(assignments: tuple[str, ...], **flags: Any) -> None:
         echo(f"Serving {settings.model} at {address} ({key})")
         print_next("score", "--model", f"longrm:{address}", "--data", "pairs.jsonl", "--out", "scored.jsonl")
 
+    keep_freed_memory()
     serve(settings, ready)

@@ -224,3 +224,4 @@ def return_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(-3, 4 * 2**20)  # M_MMAP_THRESHOLD of malloc.h
+        mallopt(-1, 128 * 2**10)  # M_TRIM_THRESHOLD, glibc's default

@@ -208,7 +208,7 @@ def main() -> None:
     choose_products(model, training=True)
     return_freed_memory()
     products["training"] = fp32_products()
-    optimizer = make_optimizer(model, OptimizerSettings(steps=1))
+    optimizer = make_optimizer(model, OptimizerSettings(max_steps=1))
 
     def step(parts: Parts) -> None:
         parts.part = "head and loss"

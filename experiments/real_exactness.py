@@ -182,8 +182,8 @@ def _packed(items: Sequence[Encoded]) -> tuple[Packed, list[int], list[int]]:
     packed = pack(build_trees(items))
     lengths = [len(response) for item in items for response in item.responses]
     targets = []
-    for (_, _, end), length in zip(packed.layout.branches(), lengths, strict=True):
-        targets += range(end - length, end)
+    for leaf, length in zip(packed.layout.leaves(), lengths, strict=True):
+        targets += range(leaf.end - length, leaf.end)
     return packed, targets, lengths
 
 
@@ -226,8 +226,8 @@ def _wrong(packed: Packed, fault: str | None) -> Packed:
             return packed
         case "positions":
             places = packed.position_ids.clone()
-            for _, begin, end in packed.layout.branches():
-                places[0, begin:end] += 1
+            for leaf in packed.layout.leaves():
+                places[0, leaf.begin : leaf.end] += 1
             return replace(packed, position_ids=places)
         case _:
             raise ValueError(f"the fault '{fault}' is not known")

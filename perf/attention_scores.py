@@ -44,7 +44,7 @@ def arms_of(load: Workload) -> dict[str, Arm]:
 
 def full_matrices(load: Workload) -> torch.Tensor:
     load.stock.set_attn_implementation("eager")
-    ids = torch.tensor([[*load.tree.prefix, *load.tree.branches[0]]])
+    ids = torch.tensor([[*load.tree.tokens, *load.tree.branches[0]]])
     output = load.stock(input_ids=ids, output_attentions=True)
     return torch.autograd.grad(output.logits.sum(), output.attentions)[0]
 

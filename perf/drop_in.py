@@ -124,7 +124,7 @@ def grpo_step(work: Workload) -> Arm:
                 gradient_accumulation_steps=1,
                 **_common(scratch, count),
             ),
-            train_dataset=datasets.Dataset.from_list([{"prompt": as_text(work.tree.prefix)}]),
+            train_dataset=datasets.Dataset.from_list([{"prompt": as_text(work.tree.tokens)}]),
             processing_class=_words(work.stock.config.vocab_size),
         )
     trainer.current_gradient_accumulation_steps = 1  # as its loop does
@@ -234,7 +234,7 @@ def grouping(options: argparse.Namespace) -> dict[str, Any]:
     model = longrm.share_prefixes(work.stock)
     state = vars(model.base_model)[sharing._ATTRIBUTE]
     seconds = min(timed(lambda: sharing._plan(model.config, state, given)) for _ in range(5))
-    batch = torch.tensor([[*work.tree.prefix, *own] for own in work.tree.branches])
+    batch = torch.tensor([[*work.tree.tokens, *own] for own in work.tree.branches])
 
     def step() -> None:
         model(input_ids=batch, use_cache=False, logits_to_keep=129).logits.mean().backward()

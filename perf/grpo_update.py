@@ -96,7 +96,7 @@ def shared(work: Workload, old: list[list[float]] | None) -> Arm:
         step=1,
         id="one",
         gold="A",
-        length=len(work.tree.prefix),
+        length=len(work.tree.tokens),
         tokens=tokens,
         texts=(),
         outcomes=(),
@@ -109,7 +109,7 @@ def shared(work: Workload, old: list[list[float]] | None) -> Arm:
     objective = GRPO(LossSettings(loss_type="grpo"))
     objective.groups = {group.id: group}
     objective.rollouts = RolloutSettings(num_generations=len(tokens), max_tokens=max(map(len, tokens)))
-    example = Example(group.id, Encoded(work.tree.prefix, tokens), (1,) * len(tokens), digest="")
+    example = Example(group.id, Encoded(work.tree.tokens, tokens), (1,) * len(tokens), digest="")
     micro = MicroBatch(pack([work.tree]), [example], 1.0)
 
     def arm() -> Tensor:
@@ -220,7 +220,7 @@ def measure_update(options: argparse.Namespace, count: int) -> dict[str, Any]:
 
 def rollout_arm(name: str, work: Workload, count: int, most: int) -> Arm:
     """Samples the continuations anew, and returns their texts and the number of tokens of each."""
-    prompt, seeds = work.tree.prefix, range(count)
+    prompt, seeds = work.tree.tokens, range(count)
     work.ours.eval()
 
     def sample() -> list[tuple[str, int]]:

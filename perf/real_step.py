@@ -114,7 +114,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     work = trees(options)
-    count = sum(len(tree.prefix) + sum(map(len, tree.branches)) for tree in work)
+    count = sum(tree.size for tree in work)
     arms = {name: step(options, VARIANTS[name], work) for name in options.variants}
     for arm in arms.values():
         arm()  # compiles, and fills caches

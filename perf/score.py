@@ -30,7 +30,7 @@ def shared(work: Workload) -> Tensor:
 def full_passes(work: Workload) -> Tensor:
     base = work.stock.model
     ends = [
-        base(input_ids=torch.tensor([[*work.tree.prefix, *branch]]), use_cache=False).last_hidden_state[0, -1]
+        base(input_ids=torch.tensor([[*work.tree.tokens, *branch]]), use_cache=False).last_hidden_state[0, -1]
         for branch in work.tree.branches
     ]
     values: Tensor = work.stock.score(torch.stack(ends))[:, 0]
@@ -41,7 +41,7 @@ def cache_reuse(work: Workload) -> Tensor:
     """Encodes the prompt once into a cache; appends each response and removes it again."""
     base = work.stock.model
     cache = DynamicCache(config=work.stock.config)
-    base(input_ids=torch.tensor([work.tree.prefix]), past_key_values=cache, use_cache=True)
+    base(input_ids=torch.tensor([work.tree.tokens]), past_key_values=cache, use_cache=True)
     ends = []
     for branch in work.tree.branches:
         output = base(input_ids=torch.tensor([branch]), past_key_values=cache, use_cache=True)

@@ -67,7 +67,7 @@ class _One:
 
     def __init__(self, work: Workload) -> None:
         ranks = (1, *[2] * (len(work.tree.branches) - 1))
-        self._example = Example("one", Encoded(work.tree.prefix, work.tree.branches), ranks, digest="")
+        self._example = Example("one", Encoded(work.tree.tokens, work.tree.branches), ranks, digest="")
 
     def batch(self, step: int, length: int | None) -> list[Example]:
         return [self._example]
@@ -104,7 +104,7 @@ def bare(options: argparse.Namespace, work: Workload) -> Arm:
         for branch in work.tree.branches:
             keep = {"logits_to_keep": len(branch) + 1} if _writes(options) else {}
             output = work.stock(
-                input_ids=torch.tensor([[*work.tree.prefix, *branch]]), use_cache=False, **keep
+                input_ids=torch.tensor([[*work.tree.tokens, *branch]]), use_cache=False, **keep
             )
             torch.autograd.backward(output.logits.sum())
         return _step(work.stock, None)
@@ -139,7 +139,7 @@ ARMS: dict[str, Callable[[argparse.Namespace, Workload], Arm]] = {
 
 def rewards(options: argparse.Namespace, work: Workload, indices: Sequence[int]) -> Tensor:
     """The values that the objective compares, for responses in separate sequences; one batch."""
-    prefix, branches = work.tree.prefix, [work.tree.branches[index] for index in indices]
+    prefix, branches = work.tree.tokens, [work.tree.branches[index] for index in indices]
     longest = max(map(len, branches))
     rows = [[*prefix, *branch, *[PAD] * (longest - len(branch))] for branch in branches]
     states = work.stock.base_model(input_ids=torch.tensor(rows), use_cache=False).last_hidden_state

@@ -76,7 +76,7 @@ def make_grpo_peer(
     """
     datasets.disable_progress_bars()
     logging.set_verbosity_error()  # it says that it sets the padding id
-    prompt, completions = work.tree.prefix, work.tree.branches
+    prompt, completions = work.tree.tokens, work.tree.branches
     parts, rest = divmod(len(completions), per_batch)
     assert not rest, "batches weigh the same"
     with tempfile.TemporaryDirectory() as scratch:
@@ -148,7 +148,7 @@ def _reward(work: Workload, common: dict[str, Any], vocabulary: int) -> Any:
 
 def _cpo(work: Workload, common: dict[str, Any], vocabulary: int, beta: float, gamma: float) -> Any:
     # Its max_length = None is 512; this one cuts nothing.
-    longest = len(work.tree.prefix) + max(map(len, work.tree.branches))
+    longest = len(work.tree.tokens) + max(map(len, work.tree.branches))
     settings = CPOConfig(
         loss_type="simpo", cpo_alpha=0.0, beta=beta, simpo_gamma=gamma, max_length=longest, **common
     )
@@ -163,7 +163,7 @@ def _cpo(work: Workload, common: dict[str, Any], vocabulary: int, beta: float, g
 def _text_rows(work: Workload) -> datasets.Dataset:
     """TRL appends END to the responses."""
     chosen, *rejected = (as_text(branch[:-1]) for branch in work.tree.branches)
-    prompt = as_text(work.tree.prefix)
+    prompt = as_text(work.tree.tokens)
     return datasets.Dataset.from_list(
         [{"prompt": prompt, "chosen": " " + chosen, "rejected": " " + r} for r in rejected]
     )
@@ -192,7 +192,7 @@ def _words(vocabulary: int) -> PreTrainedTokenizerFast:
 
 def _expected(work: Workload) -> list[list[int]]:
     """The sequences of all pairs: chosen, rejected, chosen, rejected, ..."""
-    chosen, *rejected = [[*work.tree.prefix, *branch] for branch in work.tree.branches]
+    chosen, *rejected = [[*work.tree.tokens, *branch] for branch in work.tree.branches]
     return [ids for other in rejected for ids in (chosen, other)]
 
 

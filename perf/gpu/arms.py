@@ -78,7 +78,7 @@ def arms_of(work: Work, vocabulary: int, device: str) -> dict[str, Arm]:
 
 def apart(trees: Sequence[TokenTree]) -> list[TokenTree]:
     """Every response in a sequence of its own: all but its last token, where it is scored, is prefix."""
-    return [TokenTree([*t.prefix, *b[:-1]], [b[-1:]]) for t in trees for b in t.branches]
+    return [TokenTree([*t.tokens, *b[:-1]], [b[-1:]]) for t in trees for b in t.branches]
 
 
 def step(model: Any, parts: Sequence[Packed], mode: str) -> None:

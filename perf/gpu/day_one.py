@@ -76,9 +76,7 @@ def kernels(options: argparse.Namespace) -> Iterator[Line]:
             torch.randn(1, n, layout.tokens, of_model.size, generator=generator).bfloat16()
             for n in (heads, keys, keys)
         ]
-        ends = torch.tensor(
-            [index for last, first, end in layout.branches() for index in (last, first, end - 1)]
-        )
+        ends = torch.tensor([index for node in layout.nodes() for index in (node.begin, node.end - 1)])
         rows = torch.cat([ends, torch.randperm(layout.tokens, generator=generator)[:SAMPLED]]).unique()
         grad = torch.zeros(1, layout.tokens, heads, of_model.size)
         grad[:, rows] = torch.randn(1, len(rows), heads, of_model.size, generator=generator)
@@ -184,8 +182,8 @@ def serving(options: argparse.Namespace) -> Iterator[Line]:
     model = build(options.model, "scoring", options.device, layers=None)
     (tree,) = Work("scoring", options.lengths[1], options.response, 4).trees(model.config.vocab_size)
     block = PrefixCache([model], 2**22).block_bytes
-    cache = PrefixCache([model], block * (len(tree.prefix) // 16 + 2))
-    line: Line = {"part": "serving", "prompt": len(tree.prefix)}
+    cache = PrefixCache([model], block * (len(tree.tokens) // 16 + 2))
+    line: Line = {"part": "serving", "prompt": len(tree.tokens)}
     found = []
     for name in ("cold", "warm"):
         begun = time.perf_counter()
@@ -207,7 +205,7 @@ def generation(options: argparse.Namespace) -> Iterator[Line]:
         ).eval()
     model.requires_grad_(False)
     set_precision(model, "bfloat16")
-    prompt = list(Work("", options.lengths[1], 1, 1).trees(sizes["vocab_size"])[0].prefix)
+    prompt = list(Work("", options.lengths[1], 1, 1).trees(sizes["vocab_size"])[0].tokens)
     sampler, most = GroupSampler(model, ends=()), 4 if options.dry else 128
     took = []
     for tokens in (1, most):

@@ -80,7 +80,7 @@ def operations(model: Any, work: Work, parts: Sequence[Packed], *, tiled: bool =
     matrices = 2 * c * (queries + keys) + 3 * c * i
     adapters = RANK * (2 * (c + queries) + 2 * (c + keys) + 3 * (c + i))
     tokens = sum(part.layout.tokens for part in parts)
-    pairs = sum(_pairs(tree.prefix, tree.branches) for part in parts for tree in part.layout.trees)
+    pairs = sum(tree.pairs() for part in parts for tree in part.layout.trees)
     linear, attention = 2.0 * matrices * tokens, 4.0 * queries * pairs
     layers = config.num_hidden_layers
     if work.mode == "scoring":
@@ -89,8 +89,3 @@ def operations(model: Any, work: Work, parts: Sequence[Packed], *, tiled: bool =
     if work.mode == "lora":
         return layers * (3 * linear + 2.0 * adapters * tokens * 4 + again)
     return layers * (4 * linear - 2.0 * c * i * tokens + again)
-
-
-def _pairs(prefix: int, branches: Sequence[int]) -> int:
-    own = sum(prefix * length + length * (length + 1) // 2 for length in branches)
-    return prefix * (prefix + 1) // 2 + own

@@ -55,7 +55,7 @@ def test_a_run_is_merged_to_a_model_that_scores_the_same(trained, tmp_path):
         base = scores(load_scorer(trained.parent / "base", head_seed=0).model, pack([TREE]))
         merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged")
         plain = [
-            merged(input_ids=torch.tensor([[*TREE.prefix, *branch]])).logits[0, 0] for branch in TREE.branches
+            merged(input_ids=torch.tensor([[*TREE.tokens, *branch]])).logits[0, 0] for branch in TREE.branches
         ]
     assert (torch.stack(plain) - truth).abs().max() < 1e-5
     assert (base - truth).abs().max() > 1e-3

@@ -111,9 +111,9 @@ def plain_logprobs(model: Any, tree: TokenTree) -> torch.Tensor:
     """The log-probabilities of all responses by transformers' own forward, one sequence per response."""
     found = []
     for branch in tree.branches:
-        ids = torch.tensor([[*tree.prefix, *branch]])
+        ids = torch.tensor([[*tree.tokens, *branch]])
         with torch.no_grad():
-            logprobs = model(input_ids=ids).logits[0, len(tree.prefix) - 1 : -1].float().log_softmax(-1)
+            logprobs = model(input_ids=ids).logits[0, len(tree.tokens) - 1 : -1].float().log_softmax(-1)
         found.append(logprobs.gather(1, torch.tensor(branch)[:, None])[:, 0])
     return torch.cat(found)
 

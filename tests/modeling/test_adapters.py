@@ -77,7 +77,7 @@ def logprobs(language_model: LanguageModel) -> torch.Tensor:
 def plain_scores(model: Any) -> torch.Tensor:
     """Each response alone, in transformers' own forward."""
     with torch.no_grad():
-        rows = [torch.tensor([[*TREE.prefix, *branch]]) for branch in TREE.branches]
+        rows = [torch.tensor([[*TREE.tokens, *branch]]) for branch in TREE.branches]
         return torch.stack([model(input_ids=row).logits[0, 0] for row in rows])
 
 

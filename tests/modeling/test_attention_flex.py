@@ -42,19 +42,14 @@ def test_block_masks_are_what_looking_at_every_pair_gives(layout, window):
 
 @pytest.mark.parametrize("window", [None, 1, 40, 128, 300])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_what_a_token_sees_is_its_prefix_and_its_own_branch_by_counting(layout, window):
+def test_what_a_token_sees_is_what_is_before_it_in_its_own_sequence_by_counting(layout, window):
     tokens = torch.arange(layout.tokens)
     found = sees_of(layout, CPU, window)(tokens, tokens, tokens[:, None], tokens)
     truth = torch.zeros_like(found)
-    begin = 0
-    for tree in layout.trees:
-        root, fork = begin, begin + tree.prefix
-        for length in (tree.prefix, *tree.branches):
-            end = begin + length
-            truth[begin:end, root : min(begin, fork)] = True
-            truth[begin:end, begin:end] = torch.ones(length, length, dtype=torch.bool).tril()
-            begin = end
-    if window is not None:  # by position, whatever is between a branch and its prefix
+    for path in layout.paths():
+        places = torch.tensor([index for part in path for index in part])
+        truth[places[:, None], places] = torch.ones(len(places), len(places), dtype=torch.bool).tril()
+    if window is not None:  # by position, whatever is between a node and its parent
         positions = torch.tensor(layout.position_ids())
         truth &= positions[:, None] - positions < window
     assert torch.equal(found, truth)

@@ -4,7 +4,7 @@ import logging
 import weakref
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -56,6 +56,12 @@ LAYOUTS = {
     "aligned": PackedLayout((TreeShape(256, (128, 128)), TreeShape(128, (128,)))),
     "one token": ONE_TOKEN,
     "tiny": PackedLayout((TreeShape(1, (1, 1)), TreeShape(2, (1,)))),
+    "deep": PackedLayout(
+        (
+            TreeShape(130, (70, 200, 3, 90, 1, 40, 128, 5), parents=(0, 1, 2, 2, 0, 5, 6, 6)),
+            TreeShape(9, (1, 1, 1, 1), parents=(0, 1, 2, 2)),
+        )
+    ),
     "blocks between": PackedLayout(
         (TreeShape(700, (300, 400)), TreeShape(10, (3,)), TreeShape(129, (200, 1)))
     ),
@@ -146,7 +152,17 @@ def masked(change):
         key, value = (states.repeat_interleave(group, 1).float() for states in (key, value))
         tokens = torch.arange(layout.tokens)
         right = sees_of(layout, CPU)(tokens, tokens, tokens[:, None], tokens)
-        own, root, fork = (torch.from_numpy(part)[:, None] for part in attention_cuda._segments(layout))
+        nodes, starts = layout.nodes(), [*layout.roots()]
+        rows = [
+            (
+                node.begin,
+                max(start for start in starts if start <= node.begin),
+                layout.tokens if node.parent is None else nodes[node.parent].end,
+            )
+            for node in nodes
+            for _ in range(node.begin, node.end)
+        ]
+        own, root, fork = torch.tensor(rows).T[:, :, None]
         sees = change(own, root, fork, tokens[:, None], tokens, right)
         logits = query.float() @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
         shares = logits.masked_fill(~sees, -torch.inf).softmax(-1).to(dtype).float()
@@ -172,22 +188,18 @@ FAULTS = {TRIAL: [branch_before, one_future_token, one_key_missing], ONE_TOKEN: 
 
 
 def path_a(query, key, value, layout, spec):
-    """One attention per prefix and branch, over a copy of all that it sees."""
-    parts = []
-    for root, tree in zip(layout.roots(), layout.trees, strict=True):
-        fork = root + tree.prefix
-        bounds = [
-            (root, root, fork),
-            *((fork, *own) for own in pairwise(accumulate(tree.branches, initial=fork))),
-        ]
-        for seen, begin, end in bounds:
-            k, v = (torch.cat([part[:, :, root:seen], part[:, :, begin:end]], dim=2) for part in (key, value))
-            sees = torch.ones(end - begin, k.shape[2], dtype=torch.bool, device=k.device).tril(seen - root)
-            parts.append(
-                scaled_dot_product_attention(
-                    query[:, :, begin:end], k, v, attn_mask=sees, scale=spec.scale, enable_gqa=True
-                )
+    """One attention per node, over a copy of all that it sees."""
+    parts, places = [], []
+    for begin, end, parent, *_ in layout.nodes():
+        places.append([*(() if parent is None else places[parent]), *range(begin, end)])
+        k, v = (part[:, :, places[-1]] for part in (key, value))
+        sees = torch.ones(end - begin, k.shape[2], dtype=torch.bool, device=k.device)
+        sees = sees.tril(k.shape[2] - (end - begin))
+        parts.append(
+            scaled_dot_product_attention(
+                query[:, :, begin:end], k, v, attn_mask=sees, scale=spec.scale, enable_gqa=True
             )
+        )
     return torch.cat(parts, dim=2).transpose(1, 2)
 
 

@@ -27,7 +27,7 @@ def make_trees(padded: bool = False) -> list[TokenTree]:
     if not padded:
         return trees
     # The config's padding, after which nothing is scored; a branch of nothing else is scored in its prefix.
-    return [TokenTree(tree.prefix, [*([*own, 0, 0] for own in tree.branches), [0]]) for tree in trees]
+    return [TokenTree(tree.tokens, [*([*own, 0, 0] for own in tree.branches), [0]]) for tree in trees]
 
 
 def reference(stock: Any, ids: list[int]) -> list[tuple[Tensor, Tensor]]:
@@ -40,7 +40,7 @@ def reference(stock: Any, ids: list[int]) -> list[tuple[Tensor, Tensor]]:
 
 def references(stock: Any, trees: list[TokenTree]) -> list[tuple[list[tuple[Tensor, Tensor]], int]]:
     """The reference and the scored token of every branch."""
-    sequences = [[*tree.prefix, *branch] for tree in trees for branch in tree.branches]
+    sequences = [[*tree.tokens, *branch] for tree in trees for branch in tree.branches]
     return [(reference(stock, ids), max(at for at, token in enumerate(ids) if token)) for ids in sequences]
 
 
@@ -99,7 +99,7 @@ def test_faults_are_a_hundred_times_beyond_the_tolerance(fault: Any, monkeypatch
 
 def test_a_branch_that_saw_the_one_before_it_is_far_off(monkeypatch: pytest.MonkeyPatch):
     stock, ours = (model.eval() for model in make_pair("llama", "scores"))
-    trees = [TokenTree(make_trees()[0].prefix, [[5, 6, 7], [8, 9, 10]])]
+    trees = [TokenTree(make_trees()[0].tokens, [[5, 6, 7], [8, 9, 10]])]
     (_, (matrices, last)) = references(stock, trees)
     right = module._tokens_before
 
@@ -124,14 +124,14 @@ def test_gradients_by_embeddings_are_those_of_separate_sequences(family: str):
         ours, pack([tree]), lambda hidden, packed: signs * branch_scores(ours, hidden, packed)
     )
     embeddings = stock.get_input_embeddings()
-    wanted = torch.zeros(len(tree.prefix), found.shape[1])
+    wanted = torch.zeros(len(tree.tokens), found.shape[1])
     for sign, branch in zip(signs, tree.branches, strict=True):
-        states = embeddings(torch.tensor([[*tree.prefix, *branch]])).detach().requires_grad_()
+        states = embeddings(torch.tensor([[*tree.tokens, *branch]])).detach().requires_grad_()
         stock.config.pad_token_id = None  # it cannot be seen in embeddings; no branch ends in it
         stock(inputs_embeds=states).logits[0, 0].backward()
-        wanted += sign * states.grad[0, : len(tree.prefix)]
-    assert apart(found[: len(tree.prefix)], wanted) < TOLERANCE
-    assert apart(found[1 : len(tree.prefix)], wanted[:-1]) > FAULT
+        wanted += sign * states.grad[0, : len(tree.tokens)]
+    assert apart(found[: len(tree.tokens)], wanted) < TOLERANCE
+    assert apart(found[1 : len(tree.tokens)], wanted[:-1]) > FAULT
     assert hooked.forward is hook
     assert all("forward" not in vars(layer) for layer in others), "the layers are as they were"
 

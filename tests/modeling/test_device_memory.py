@@ -122,7 +122,7 @@ def test_bf16_keeps_log_probabilities_in_fp32():
     packed = pack([TREE])
     with torch.no_grad():
         hidden = hidden_states(model, packed)
-        places = [index for _, begin, end in packed.layout.branches() for index in range(begin, end)]
+        places = [index for leaf in packed.layout.leaves() for index in range(leaf.begin, leaf.end)]
         found = token_logprobs(model, hidden, packed, places)
         logits = hidden.double() @ model.lm_head.weight.double().T
     logits = logits[packed.layout.predictors(places)]

@@ -36,7 +36,7 @@ TOLERANCE = 2e-5
 def alone(model: Any, tree: TokenTree = TREE) -> torch.Tensor:
     """The scores of separate sequences, by the forward pass of transformers."""
     model.set_attn_implementation("sdpa")
-    ids = [torch.tensor([[*tree.prefix, *branch]]) for branch in tree.branches]
+    ids = [torch.tensor([[*tree.tokens, *branch]]) for branch in tree.branches]
     return torch.cat([model(input_ids=one).logits[0] for one in ids])
 
 
@@ -66,7 +66,7 @@ def test_scores_are_those_written_out_and_of_separate_sequences(make: Callable[.
     assert distance(found, truth) < TOLERANCE
     # Controls: without the activation, and without the fork, scores differ clearly.
     assert distance(inner @ second[0], truth) > 100 * TOLERANCE
-    joined = TokenTree(TREE.prefix + TREE.branches[0], TREE.branches[1:])
+    joined = TokenTree(TREE.tokens + TREE.branches[0], TREE.branches[1:])
     with torch.no_grad():
         assert distance(scores(model, pack([joined])), truth[1:]) > 100 * TOLERANCE
 

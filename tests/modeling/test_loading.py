@@ -69,7 +69,7 @@ def test_saved_folder_gives_the_same_scores_here_and_in_a_batched_plain_forward(
     assert distance(scores(load_scorer(folder)), truth) < ROUNDING
     plain = AutoModelForSequenceClassification.from_pretrained(folder)
     tree = make_tree()
-    sequences = [torch.tensor([*tree.prefix, *branch]) for branch in tree.branches]
+    sequences = [torch.tensor([*tree.tokens, *branch]) for branch in tree.branches]
     pad = plain.config.pad_token_id
     batch = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=pad)
     with torch.no_grad():

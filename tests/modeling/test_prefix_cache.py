@@ -49,7 +49,7 @@ def expected(model, trees, kind):
     found = []
     for one in trees:
         for branch in one.branches:
-            output = model(torch.tensor([[*one.prefix, *branch]])).logits[0]
+            output = model(torch.tensor([[*one.tokens, *branch]])).logits[0]
             if kind == "scores":
                 found.append(output)
                 continue
@@ -57,7 +57,7 @@ def expected(model, trees, kind):
             if kind == "next":
                 found.append(table[-1, [5, 9]])
             else:
-                places = torch.arange(len(one.prefix) - 1, len(table) - 1)
+                places = torch.arange(len(one.tokens) - 1, len(table) - 1)
                 found.append(table[places, torch.tensor(branch)])
     return torch.cat(found)
 

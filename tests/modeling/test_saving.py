@@ -82,7 +82,7 @@ def logits(folder: Path) -> torch.Tensor:
     """The scores that transformers alone gives, one sequence a response."""
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     with torch.no_grad():
-        rows = [model(input_ids=torch.tensor([[*TREE.prefix, *branch]])).logits for branch in TREE.branches]
+        rows = [model(input_ids=torch.tensor([[*TREE.tokens, *branch]])).logits for branch in TREE.branches]
     return torch.cat(rows)[:, 0].float()
 
 
@@ -112,7 +112,7 @@ def test_the_scalar_head_of_bf16_training_is_saved_in_fp32(tokenizer: Tokenizer,
     halved = load_scorer(tmp_path / "model")
     assert halved.model.model.embed_tokens.weight.dtype == torch.bfloat16
     plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model", dtype=torch.float32)
-    ids = torch.tensor([[*TREE.prefix, *TREE.branches[0]]])
+    ids = torch.tensor([[*TREE.tokens, *TREE.branches[0]]])
     with torch.no_grad():
         assert abs(plain(input_ids=ids).logits[0, 0] - scores(halved.model, pack([TREE]))[0]) < 0.05
 

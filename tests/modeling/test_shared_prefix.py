@@ -1,6 +1,6 @@
 import random
-from collections.abc import Callable
-from itertools import accumulate
+from collections.abc import Callable, Sequence
+from itertools import accumulate, chain
 from typing import Any
 
 import pytest
@@ -25,8 +25,26 @@ from .conftest import CONFIGS, VOCABULARY, make_pair
 
 tokens = st.lists(st.integers(0, 3), min_size=1, max_size=6)
 trees = st.lists(
-    st.builds(TokenTree, tokens, st.lists(tokens, min_size=1, max_size=4)), min_size=1, max_size=4
+    st.builds(
+        TokenTree,
+        tokens,
+        st.lists(
+            st.recursive(tokens, lambda own: st.builds(TokenTree, tokens, st.lists(own, max_size=3))),
+            min_size=1,
+            max_size=4,
+        ),
+    ),
+    min_size=1,
+    max_size=4,
 )
+
+
+def sequences(tree: TokenTree | Sequence[int]) -> list[list[int]]:
+    """The sequence of every leaf."""
+    if not isinstance(tree, TokenTree):
+        return [list(tree)]
+    below = [own for branch in tree.branches for own in sequences(branch)]
+    return [[*tree.tokens, *own] for own in below or [[]]]
 
 
 @given(trees)
@@ -34,18 +52,24 @@ def test_every_branch_can_be_read_back_from_the_layout(given_trees: list[TokenTr
     packed = pack(given_trees)
     ids = packed.input_ids[0].tolist()
     positions = packed.position_ids[0].tolist()
-    spans = list(packed.layout.branches())
-    wanted = [(tree, list(branch)) for tree in given_trees for branch in tree.branches]
-    assert len(spans) == len(wanted)
-    for (last, begin, end), (tree, branch) in zip(spans, wanted, strict=True):
-        size = len(tree.prefix)
-        assert ids[begin:end] == branch
-        assert ids[last + 1 - size : last + 1] == list(tree.prefix)
+    paths = packed.layout.paths()
+    wanted = [sequence for tree in given_trees for sequence in sequences(tree)]
+    assert len(paths) == len(wanted)
+    for path, sequence in zip(paths, wanted, strict=True):
+        places = [*chain.from_iterable(path)]
+        assert [ids[place] for place in places] == sequence
         # Read along the branch, positions count on without a gap, as in a sequence of its own.
-        assert positions[last + 1 - size : last + 1] + positions[begin:end] == list(range(size + len(branch)))
-        assert packed.layout.predictors(range(begin, end)) == [last, *range(begin, end - 1)]
-    assert packed.layout.branch_ends() == [end - 1 for _, _, end in spans]
+        assert [positions[place] for place in places] == list(range(len(sequence)))
+        assert packed.layout.predictors(places[1:]) == places[:-1]
+    assert packed.layout.branch_ends() == [path[-1][-1] for path in paths]
+    assert packed.layout.written_tokens([range(-len(sequence), 0) for sequence in wanted]) == [
+        [*chain.from_iterable(path)] for path in paths
+    ]
     assert packed.layout.tokens == len(ids)
+    for tree, shape in zip(given_trees, packed.layout.trees, strict=True):
+        lengths = [*map(len, sequences(tree))]
+        assert (shape.leaves, shape.longest, shape.tokens) == (lengths, max(lengths), tree.size)
+        assert shape.pairs() == sum(at + 1 for own in pack([tree]).position_ids.tolist() for at in own)
 
 
 def test_the_first_token_of_a_prefix_has_no_predictor():
@@ -98,11 +122,11 @@ def separate(model: Any, kind: str, trees: list[TokenTree]) -> list[Tensor]:
     results = []
     for tree in trees:
         for branch in tree.branches:
-            ids = torch.tensor([[*tree.prefix, *branch]])
+            ids = torch.tensor([[*tree.tokens, *branch]])
             if kind == "scores":
                 results.append(model(input_ids=ids).logits[0])
             else:
-                logits = model(input_ids=ids).logits[0, len(tree.prefix) - 1 : -1]
+                logits = model(input_ids=ids).logits[0, len(tree.tokens) - 1 : -1]
                 results.append(logits.log_softmax(-1).gather(1, torch.tensor(branch)[:, None])[:, 0])
     return results
 
@@ -170,10 +194,10 @@ def leaking(layout: PackedLayout) -> Tensor:
     """Every branch sees itself and the last token of the branch before it."""
     tokens = torch.arange(layout.tokens)
     sees = sees_of(layout, tokens.device)(tokens, tokens, tokens[:, None], tokens)
-    (_, first, _), *later = layout.branches()
-    for _, begin, end in later:
-        sees[begin:end, begin - 1] = True
-    assert first < begin
+    _, *later = layout.leaves()
+    for leaf in later:
+        sees[leaf.begin : leaf.end, leaf.begin - 1] = True
+    assert later
     return sees
 
 
@@ -212,10 +236,10 @@ def test_scores_do_not_depend_on_packing_or_order():
     with torch.no_grad():
         together = shared_prefix.scores(ours, pack(trees))
         alone = torch.cat(
-            [shared_prefix.scores(ours, pack([TokenTree(t.prefix, [b])])) for t in trees for b in t.branches]
+            [shared_prefix.scores(ours, pack([TokenTree(t.tokens, [b])])) for t in trees for b in t.branches]
         )
         backwards = shared_prefix.scores(
-            ours, pack([TokenTree(t.prefix, t.branches[::-1]) for t in trees[::-1]])
+            ours, pack([TokenTree(t.tokens, t.branches[::-1]) for t in trees[::-1]])
         ).flip(0)
     torch.testing.assert_close(together, alone, rtol=0, atol=TOLERANCE)
     torch.testing.assert_close(together, backwards, rtol=0, atol=TOLERANCE)
@@ -242,10 +266,10 @@ def test_auxiliary_next_token_loss_of_a_classifier_uses_tied_embeddings():
     stock, ours = make_pair("llama", "scores")
     tree = make_trees(SHAPES[1:2])[0]
     packed = pack([tree])
-    begin = next(packed.layout.branches())[1]
+    begin = packed.layout.leaves()[0].begin
     targets = [begin, begin + 4]  # the first token is predicted from the end of the prefix
     found = shared_prefix.token_logprobs(ours, shared_prefix.hidden_states(ours, packed), packed, targets)
-    ids = torch.tensor([[*tree.prefix, *tree.branches[0]]])
+    ids = torch.tensor([[*tree.tokens, *tree.branches[0]]])
     states = stock.model(input_ids=ids).last_hidden_state[0]
     logits = states @ stock.model.embed_tokens.weight.T
     truth = logits.log_softmax(-1)[[t - 1 for t in targets], ids[0, targets]]
@@ -374,8 +398,8 @@ items = st.builds(
 def test_every_response_follows_its_whole_prompt_in_order(given_items: list[Encoded]):
     wanted = [[*item.prompt, *response] for item in given_items for response in item.responses]
     trees = build_trees(given_items)
-    assert [[*tree.prefix, *branch] for tree in trees for branch in tree.branches] == wanted
-    assert all(tree.prefix for tree in trees)
+    assert [[*tree.tokens, *branch] for tree in trees for branch in tree.branches] == wanted
+    assert all(tree.tokens for tree in trees)
 
 
 def test_questions_about_one_context_share_it_and_other_contexts_do_not():
@@ -384,13 +408,13 @@ def test_questions_about_one_context_share_it_and_other_contexts_do_not():
     trees = build_trees([encode(tokenizer, row.prompt, row.responses) for row in rows])
     assert [len(tree.branches) for tree in trees] == [6, 6]
     context = tokenizer.count("".join(rows[0].prompt[0]["content"].split("\n\n")[0]))
-    assert len(trees[0].prefix) >= context
+    assert len(trees[0].tokens) >= context
     alone = build_trees([encode(tokenizer, rows[0].prompt, rows[0].responses)])
-    assert len(alone[0].prefix) == len(tokenizer.prompt_ids(rows[0].prompt))
+    assert len(alone[0].tokens) == len(tokenizer.prompt_ids(rows[0].prompt))
 
 
 def size(tree: TokenTree) -> int:
-    return len(tree.prefix) + sum(map(len, tree.branches))
+    return len(tree.tokens) + sum(map(len, tree.branches))
 
 
 @given(st.lists(items, min_size=1, max_size=6), st.integers(1, 40))
@@ -411,5 +435,5 @@ def test_what_would_be_repeated_for_many_responses_is_not_parted_from_its_docume
 def test_runs_stay_within_the_budget_and_a_larger_tree_is_a_run_of_its_own():
     trees = [TokenTree([0] * size, [[1]]) for size in (3, 4, 20, 2, 2)]
     runs = list(within_budget(trees, 10))
-    assert [[len(tree.prefix) for tree in run] for run in runs] == [[3, 4], [20], [2, 2]]
+    assert [[len(tree.tokens) for tree in run] for run in runs] == [[3, 4], [20], [2, 2]]
     assert [tree for run in runs for tree in run] == trees

@@ -217,10 +217,10 @@ def test_the_scored_token_is_the_rightmost_that_is_no_padding(
     found = packed.scored_tokens(padding).tolist()
     start, wanted = 0, []
     for tree in given_trees:
-        begin = start + len(tree.prefix)
+        begin = start + len(tree.tokens)
         for branch in tree.branches:
-            sequence = [*tree.prefix, *branch]
-            places = [*range(start, start + len(tree.prefix)), *range(begin, begin + len(branch))]
+            sequence = [*tree.tokens, *branch]
+            places = [*range(start, start + len(tree.tokens)), *range(begin, begin + len(branch))]
             kept = [at for at, token in enumerate(sequence) if token != padding]
             wanted.append(places[kept[-1] if kept else 0])
             begin += len(branch)

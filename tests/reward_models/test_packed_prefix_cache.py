@@ -120,7 +120,7 @@ def test_memory_that_runs_out_while_prompts_are_laid_out_is_the_outcome_of_one_q
     lay_out = model.prefix_cache.pack
 
     def narrow(trees):
-        if len(trees) > 1 or len(trees[0].prefix) > 290:
+        if len(trees) > 1 or len(trees[0].tokens) > 290:
             raise MemoryError
         return lay_out(trees)
 

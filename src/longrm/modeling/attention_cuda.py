@@ -126,7 +126,6 @@ MAX_COMPILED = 64
 """How many kinds of calls may be compiled. A model has up to six: in training, without gradients and in inference mode,
 each for sequences of one block and of several. Lengths and trees are not compiled for."""
 
-IntArray = Int[np.ndarray, " S"]
 Sees = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Batch, head, query and key index to whether the query sees the key: a `mask_mod` of FlexAttention."""
 
@@ -198,18 +197,27 @@ def block_mask(layout: PackedLayout, device: torch.device, window: int | None = 
 
 
 def sees_of(layout: PackedLayout, device: torch.device, window: int | None = None) -> Sees:
-    """Returns the mask function: a query sees keys up to itself, in its own segment or in the prefix of its tree.
+    """Returns the mask function: a key is seen from its own token on, up to the last descendant of its node.
 
-    With a window, it sees only the last `window` of them.
+    With a window, a query sees only the last `window` of the keys of its own sequence, as positions count them.
     """
-    _, fork, *first = (torch.from_numpy(part).to(device) for part in _seen(layout, window))
-    first_own, first_in_prefix = first
+    nodes = layout.nodes()
+    lengths = [node.end - node.begin for node in nodes]
+    reach = torch.from_numpy(np.repeat(np.array([node.reach for node in nodes], np.int32), lengths)).to(
+        device
+    )
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        in_prefix = (key >= first_in_prefix[query]) & (key < fork[query])
-        return (key <= query) & ((key >= first_own[query]) | in_prefix)
+        return (key <= query) & (query < reach[key])
 
-    return sees
+    if window is None:
+        return sees
+    position = torch.tensor(layout.position_ids(), dtype=torch.int32, device=device)
+
+    def sees_window(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (query < reach[key]) & (position[query] - position[key] < window)
+
+    return sees_window
 
 
 def blocks_of(
@@ -217,58 +225,32 @@ def blocks_of(
 ) -> tuple[Bool[np.ndarray, "B B"], Bool[np.ndarray, "B B"]]:
     """Returns for every block of queries and every block of keys whether some pair, and whether every pair, is seen.
 
-    Queries are cut at the bounds of blocks and of segments. All queries of such a piece see the same keys but for
-    causality and window, whose bounds move with the query. So two comparisons per piece and block of keys decide,
-    whatever their size.
+    Both are cut at the bounds of blocks and of nodes. Of two such pieces, either all keys before a query are seen or
+    none, but for the window, for which first and last positions are compared: whatever their size.
     """
-    own, fork, first_own, first_in_prefix = _seen(layout, window)
-    size = layout.tokens
-    tokens = np.arange(size)
-    starts = np.flatnonzero((tokens % BLOCK == 0) | (tokens == own))  # first query of each piece
-    first, last = starts[:, None], np.append(starts[1:], size)[:, None] - 1
-    blocks = -(-size // BLOCK)
-    left = np.arange(blocks) * BLOCK  # first and last key of each block
-    right = left + BLOCK - 1  # beyond the sequence in an incomplete last block, which therefore is never full
-    own, fork = own[first], fork[first]
-    some = (right >= first_own[first]) | (left < fork) & (right >= first_in_prefix[first])
-    some &= left <= last
-    # The prefix itself and the first branch follow directly on what they see of the prefix, as one stretch of keys.
-    reach = np.where(own <= fork, np.minimum(first_own, first_in_prefix)[last], first_own[last])
-    every = (right <= first) & ((left >= reach) | (left >= first_in_prefix[last]) & (right < fork))
-    pieces = np.searchsorted(starts, left)  # the first piece of every block of queries
-    some, every = np.logical_or.reduceat(some, pieces), np.logical_and.reduceat(every, pieces)
+    size, nodes = layout.tokens, layout.nodes()
+    begins, positions, reach = np.array(
+        [(node.begin, node.position, node.reach) for node in nodes], np.int32
+    ).T
+    blocks = np.arange(0, size, BLOCK, dtype=np.int32)
+    first = np.union1d(blocks, begins)  # the first token of every piece
+    last = np.append(first[1:], size) - 1
+    node = np.searchsorted(begins, first, side="right") - 1
+    # Queries are rows, and keys columns. A piece before that of the queries is a piece of keys before all of them.
+    query, position = first[:, None], first - begins[node] + positions[node]
+    some = (first <= query) & (query < reach[node])
+    every = some & (last <= query)
+    if window is not None:
+        end = position + last - first
+        some &= (position - window)[:, None] < end
+        every &= (end - window)[:, None] < position
+    pieces = np.searchsorted(first, blocks)  # the first piece of every block
+    for axis in (0, 1):
+        some = np.logical_or.reduceat(some, pieces, axis)
+        every = np.logical_and.reduceat(every, pieces, axis)
     if size % BLOCK:
-        every[-1] = False  # rows beyond the sequence see nothing
+        every[-1] = every[:, -1] = False  # there is nothing beyond the sequence
     return some, every
-
-
-def _seen(layout: PackedLayout, window: int | None) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Returns for every token the first of its segment, one past its tree's prefix, and the first keys that it sees.
-
-    These are the first in its segment, and the first in the prefix: a number beyond all tokens if its window does not
-    reach the prefix.
-    """
-    own, root, fork = _segments(layout)
-    if window is None:
-        return own, fork, own, root
-    begin = np.arange(layout.tokens, dtype=np.int32) - (window - 1)
-    # In the packed sequence, other branches are between a branch and its prefix.
-    in_prefix = np.maximum(root, begin - np.where(own == root, 0, own - fork))
-    in_prefix = np.where(in_prefix < fork, in_prefix, np.iinfo(np.int32).max)
-    return own, fork, np.maximum(own, begin), in_prefix.astype(np.int32)
-
-
-def _segments(layout: PackedLayout) -> tuple[IntArray, IntArray, IntArray]:
-    """Returns for every token the first of its segment, the first of its tree, and one past its tree's prefix."""
-    rows = []
-    for root, tree in zip(layout.roots(), layout.trees, strict=True):
-        begin, fork = root, root + tree.prefix
-        for length in (tree.prefix, *tree.branches):
-            rows.append((begin, root, fork, length))
-            begin += length
-    *parts, lengths = np.array(rows, np.int32).T
-    own, root_of, fork_of = (np.repeat(part, lengths) for part in parts)
-    return own, root_of, fork_of
 
 
 def _listed(
@@ -283,8 +265,15 @@ def _listed(
 
 # The choice
 
-TRIAL = PackedLayout((TreeShape(150, (7, 33)), TreeShape(150, (7, 33)), TreeShape(41, (130,))))
-"""The layout that a candidate is tried on: twins, no length aligned to a block, segments that cross blocks."""
+TRIAL = PackedLayout(
+    (
+        TreeShape(150, (7, 33)),
+        TreeShape(150, (7, 33)),
+        TreeShape(41, (130,)),
+        TreeShape(60, (20, 9, 31, 5), parents=(0, 1, 1, 0)),
+    )
+)
+"""The layout that a candidate is tried on: twins, no length aligned to a block, nodes that cross blocks, two levels."""
 
 ONE_TOKEN = PackedLayout((TreeShape(301, (1,)), TreeShape(40, (1,))))
 """The second one: flash kernels compute single queries, here all branches, by another method."""

@@ -187,13 +187,12 @@ def attention_rows(
     return scores.detach(), [rows[number :: len(scored)] for number in range(len(scored))]
 
 
-def _tokens_before(layout: PackedLayout, scored: Sequence[int]) -> list[tuple[range, range]]:
-    """Where the tokens are that each branch's scored token sees before itself: in the prefix, and in the branch."""
-    roots = [root for root, tree in zip(layout.roots(), layout.trees, strict=True) for _ in tree.branches]
+def _tokens_before(layout: PackedLayout, scored: Sequence[int]) -> list[list[range]]:
+    """Where the tokens are that each branch's scored token sees before itself: in every node of its path."""
     return [
-        # A branch of padding is scored in its prefix, and then sees the prefix up to there.
-        (range(root, min(fork + 1, token)), range(begin, token))
-        for root, (fork, begin, _), token in zip(roots, layout.branches(), scored, strict=True)
+        # A branch of padding is scored above it, and then sees the path up to there.
+        [range(place.start, min(place.stop, token)) for place in path if place.start < token]
+        for path, token in zip(layout.paths(), scored, strict=True)
     ]
 
 

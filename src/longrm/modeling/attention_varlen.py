@@ -1,34 +1,45 @@
-"""Attention over a shared prefix in calls of a flash kernel for sequences of varying length, and one for any device.
+"""Attention over trees in calls of a flash kernel for sequences of varying length, and one for any device.
 
-**The calls.** First, every prefix and every branch attends causally to itself; a prefix with a single branch is one
-plain sequence with it, and done. Second, the branches of a tree attend to their prefix without a mask, all of them as
-one sequence of queries: every branch token sees the whole prefix, so causality needs no mask there. Thus the prefix's
-keys and values are read where they are and copied for no branch, and no mask is built.
+**The calls.** First, every node attends causally to itself; a node with a single branch is one plain sequence with it.
+Then, for each level of the tree, all tokens below a node attend to that node without a mask, as one sequence of
+queries: each of them sees the whole node, so causality needs no mask there, and nodes of a level have no descendants in
+common. A prompt with responses has one level, and two calls. Thus keys and values of a node are read where they are
+and copied for no branch, and no mask is built.
 
-**The merge.** A query's scores over own keys (1) and prefix keys (2) are halves of one softmax. From each call come its
-output o = sum_j softmax(s)_j v_j and lse = log sum_j exp(s_j). The softmax over both is their mean, weighted by
+                     keys            queries
+    own              every node      its own, causally
+    level 0          p               a, c, d, b               p +- a +- c
+    level 1          a               c, d                       |    +- d
+                                                                +- b
+
+Cached tokens are a level above the root, all of them keys and none of them queries.
+
+**The merge.** A query's scores over own keys (1) and those of a level (2) are parts of one softmax. From each call come
+its output o = sum_j softmax(s)_j v_j and lse = log sum_j exp(s_j). The softmax over both is their mean, weighted by
 exp(lse):
 
     output = (exp(lse1) o1 + exp(lse2) o2) / (exp(lse1) + exp(lse2)) = (1 - share) o1 + share o2
     share  = sigmoid(lse2 - lse1)              lse = logaddexp(lse1, lse2)
 
-as flash attention merges blocks (Dao et al. 2022) and ring attention merges devices (Liu et al. 2023).
+level after level, as flash attention merges blocks (Dao et al. 2022) and ring attention merges devices (Liu et al.
+2023).
 
 **The gradient.** Autograd cannot differentiate this, as the kernels give no gradient of an lse. None is needed. Flash
 attention's backward recomputes P = exp(s - lse) and dS = P * (dO v^T - rowsum(dO * O)). Given the output and lse of the
 *whole* softmax, a call on some of the keys returns exactly their part of the whole gradient; parts are added.
 
-**A window.** Where a layer sees the last w tokens only, one call is enough: the keys of a branch are its own and the
-last w - 1 tokens of its prefix, which are copied for it. Causality and window count from the last key, as in flash-attn
-since 2.1: query i of R sees keys i + U - R - w + 1 to i + U - R of U.
+**A window.** Where a layer sees the last w tokens only, one call is enough: the keys of a node are its own and the last
+w - 1 tokens above it, which are copied for it and may be in several nodes. Causality and window count from the last
+key, as in flash-attn since 2.1: query i of R sees keys i + U - R - w + 1 to i + U - R of U.
 
 **A sink** (gpt-oss) is one more score per head, with the value zero. It is merged once, as a part with lse = the sink
 and o = 0; the backward pass of the kernels needs only the lse that includes it.
 
-Shapes: S tokens of the packed sequence, N branch tokens and P prefix tokens of trees that fork, T query tokens of a
-call, U key tokens, H query heads, G key heads, D head size, B sequences of equal length.
+Shapes: S tokens of the packed sequence, N query tokens of a level, T query tokens of a call, U key tokens, H query
+heads, G key heads, D head size, B sequences of equal length.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -66,7 +77,7 @@ _results: ContextVar[Results] = ContextVar("results", default=None)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionSpec:
-    """What the attention of a layer computes, as transformers passes it; which token sees which branch is the layout's.
+    """What the attention of a layer computes, as transformers passes it; which token sees which node is the layout's.
 
     Attributes:
         scale: Scores are `scale` times the product of query and key.
@@ -126,15 +137,21 @@ class SequenceBounds:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class LevelCall:
+    """The call of a level: all that is below each of its nodes on that node."""
+
+    bounds: SequenceBounds
+    queries: Rows  # among those of the first call
+    keys: Rows  # among those of all tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Calls:
     """The calls for a layout."""
 
-    own: SequenceBounds  # the first call: every sequence on itself, and with a window also on the end of its prefix
-    keys: Sequence[range]  # the keys of the first call among all tokens
-    # The second call: branches on prefixes that several branches continue; None if there is no such prefix.
-    on_prefix: SequenceBounds | None
-    branches: Rows  # the queries of the second call among those of the first
-    prefixes: Rows  # the keys of the second call among those of the first
+    own: SequenceBounds  # the first call: every node on itself, and with a window also on the end of what is above it
+    keys: Sequence[range]  # the keys of the first call among those of all tokens
+    levels: Sequence[LevelCall]  # from the root down; none with a window, or if no tree forks
     ends: Int[Tensor, " branches"] | None  # the tokens that are queries, if not all are
 
 
@@ -198,60 +215,62 @@ def plan_calls(
 ) -> Calls:
     """Returns the calls for a layout, computed once for all layers of a kind in a forward pass.
 
-    A tree with cached tokens is alone; its keys begin with theirs, and none of them is a query.
+    A tree with cached tokens is alone; its keys begin with theirs. With `only_ends`, the last token of every leaf is a
+    query, and nothing else.
     """
-    segments: list[tuple[range, range]] = []
-    for root, tree in zip(layout.roots(), layout.trees, strict=True):
-        assert not tree.cached or len(layout.trees) == 1
-        begin = root + tree.cached
-        fork = begin + tree.prefix
-        lengths = (tree.prefix, *tree.branches) if tree.forks else (tree.tokens,)
-        for number, (first, end) in enumerate(pairwise(accumulate(lengths, initial=begin))):
-            # Without the other queries, a prefix that forks is no sequence of its own; all of it may be cached.
-            if first < end and (number or not (only_ends and tree.forks)):
-                segments.append((range(root, fork if number else begin), range(first, end)))
-    return _plan(segments, device, layout.branch_ends() if only_ends else None, window)
+    cached, nodes, ends = layout.trees[0].cached, layout.nodes(joined=True), layout.branch_ends()
+    assert not cached or len(layout.trees) == 1
 
+    def queries(begin: int, end: int) -> range:
+        """The numbers of the queries among some tokens."""
+        return range(bisect_left(ends, begin), bisect_left(ends, end)) if only_ends else range(begin, end)
 
-def _plan(
-    segments: Sequence[tuple[range, range]],
-    device: torch.device,
-    ends: Sequence[int] | None,
-    window: int | None,
-) -> Calls:
-    """Returns the calls for segments, each given as the tokens before it that it sees, and its own.
-
-    With `ends`, the last token of every segment is its only query; these are their indices among all queries.
-    """
-    queries = [1 if ends is not None else len(own) for _, own in segments]
-    keys: list[int] = []
+    counts: list[int] = []  # queries and keys of every sequence of the first call
+    key_counts: list[int] = []
     places: list[range] = []
-    shared: dict[range, list[int]] = {}  # the segments that continue the same tokens
-    for number, (before, own) in enumerate(segments):
-        tail = before[:0]
+    # The keys and queries of every level.
+    levels: dict[int, list[tuple[range, range]]] = defaultdict(list)
+    if cached and window is None:
+        levels[0].append((range(cached), queries(0, layout.tokens)))
+    above: list[list[range]] = []  # the keys of all nodes above each node, and its own
+    for node in nodes:
+        path = [range(cached)] * bool(cached) if node.parent is None else above[node.parent]
+        own, asking = range(node.begin + cached, node.end + cached), queries(node.begin, node.end)
+        above.append([*path, own])
+        if window is None and own and node.reach > node.end:
+            levels[len(path)].append((own, queries(node.end, node.reach)))
+        if not asking:
+            continue
+        tail: list[range] = []
         if window is not None:
-            own = own if ends is None else own[-window:]
-            room = window - (1 if ends is None else len(own))  # what the first query sees before the segment
-            tail = before[max(0, len(before) - room) :]
-        elif before:
-            shared.setdefault(before, []).append(number)
-        keys.append(len(tail) + len(own))
-        for place in (tail, own):
+            own = own[-window:] if only_ends else own
+            room = window - (1 if not only_ends else len(own))  # what the first query sees above the node
+            for seen in reversed(path):
+                tail.insert(0, seen[max(0, len(seen) - room) :])
+                room -= len(tail[0])
+        counts.append(len(asking))
+        key_counts.append(sum(map(len, tail)) + len(own))
+        for place in (*tail, own):
             if places and places[-1].stop == place.start:
                 places[-1] = range(places[-1].start, place.stop)
             elif place:
                 places.append(place)
-    # The last token of a sequence sees all of it, so that without the other queries there is nothing to mask.
-    own_bounds = _bounds(queries, keys, device, causal=ends is None, window=window)
-    rows = None if ends is None else torch.tensor(ends, device=device)
-    if not shared:
-        return Calls(own_bounds, places, None, slice(0), slice(0), rows)
-    begins, prefixes = list(accumulate(queries, initial=0)), list(shared)
-    branches = [range(begins[own[0]], begins[own[-1] + 1]) for own in shared.values()]
-    on_prefix = _bounds(
-        [len(part) for part in branches], [len(part) for part in prefixes], device, causal=False
+    return Calls(
+        # The last token of a sequence sees all of it, so that without the other queries there is nothing to mask.
+        _bounds(counts, key_counts, device, causal=not only_ends, window=window),
+        places,
+        [
+            LevelCall(
+                _bounds(
+                    [len(asking) for _, asking in pairs], [len(own) for own, _ in pairs], device, causal=False
+                ),
+                rows_at([asking for _, asking in pairs], device),
+                rows_at([own for own, _ in pairs], device),
+            )
+            for _, pairs in sorted(levels.items())
+        ],
+        torch.tensor(ends, device=device) if only_ends else None,
     )
-    return Calls(own_bounds, places, on_prefix, rows_at(branches, device), rows_at(prefixes, device), rows)
 
 
 def _bounds(
@@ -406,12 +425,12 @@ class _Calls(torch.autograd.Function):
         own = Attended(query, gathered(key, calls.keys), gathered(value, calls.keys), output, lse)
         of_query, *of_keys = kernel.backward(grad, own, calls.own, spec)
         of_key, of_value = (_put_back(part, calls.keys, len(key)) for part in of_keys)
-        if calls.on_prefix is not None:
-            rows, seen = calls.branches, calls.prefixes
+        for level in calls.levels:
+            rows, seen = level.queries, level.keys
             part = Attended(query[rows], key[seen], value[seen], output[rows], lse[:, rows].contiguous())
-            on_prefix = kernel.backward(grad[rows], part, calls.on_prefix, spec)
+            of_level = kernel.backward(grad[rows], part, level.bounds, spec)
             totals = (of_query, of_key, of_value)
-            for total, tokens, added in zip(totals, (rows, seen, seen), on_prefix, strict=True):
+            for total, tokens, added in zip(totals, (rows, seen, seen), of_level, strict=True):
                 total[tokens] += added
         of_sinks = None
         if sinks:  # the value of a sink is zero, so the gradient by its score is -share * (grad . output)
@@ -433,13 +452,17 @@ def _merged(
     """The output and the log-sum-exp of all calls."""
     own_key, own_value = gathered(key, calls.keys), gathered(value, calls.keys)
     output, lse = kernel.forward(query, own_key, own_value, calls.own, spec)
-    if calls.on_prefix is not None:
-        rows, seen = calls.branches, calls.prefixes
-        on_prefix, prefix_lse = kernel.forward(query[rows], key[seen], value[seen], calls.on_prefix, spec)
-        own_lse = lse[:, rows]  # [H, N]
-        share = torch.sigmoid(prefix_lse - own_lse).T.unsqueeze(-1)  # [N, H, 1]
-        output[rows] = (share * on_prefix + (1 - share) * output[rows]).to(output.dtype)
-        lse[:, rows] = torch.logaddexp(own_lse, prefix_lse)
+    dtype = output.dtype
+    if len(calls.levels) > 1:  # rounded once, not after every level
+        output = output.to(lse.dtype)
+    for level in calls.levels:
+        rows, seen = level.queries, level.keys
+        of_level, level_lse = kernel.forward(query[rows], key[seen], value[seen], level.bounds, spec)
+        lse_before = lse[:, rows]  # [H, N]
+        share = torch.sigmoid(level_lse - lse_before).T.unsqueeze(-1)  # [N, H, 1]
+        output[rows] = (share * of_level + (1 - share) * output[rows]).to(output.dtype)
+        lse[:, rows] = torch.logaddexp(lse_before, level_lse)
+    output = output.to(dtype)
     if sinks is not None:
         sink = sinks.to(lse.dtype)[:, None]
         output = (output * torch.sigmoid(lse - sink).T.unsqueeze(-1)).to(output.dtype)

@@ -227,7 +227,7 @@ class GroupSampler:
             keys, values = (
                 gathered(part, _between(prompt.places, 0, end)).transpose(0, 1)[None] for part in states
             )
-            own = PackedLayout((TreeShape(0, (layout.tokens,), cached=begin),))
+            own = PackedLayout((TreeShape(layout.tokens, cached=begin),))
             return packed_attention(query, keys, values, own, spec)
 
         for begin in range(start, len(prompt.ids), _BLOCK):
@@ -242,7 +242,7 @@ class GroupSampler:
         packed = Packed(
             torch.tensor([list(ids)]),
             torch.tensor([list(positions)]),
-            PackedLayout((TreeShape(len(ids), ()),)),
+            PackedLayout((TreeShape(len(ids)),)),
             lambda model: attend,
         ).to(self._model.device)
         if self._fp32_head:

@@ -28,7 +28,7 @@ from longrm.errors import ConfigError
 from longrm.modeling.attention import LayerKeys, keys_and_values, packed_attention
 from longrm.modeling.attention_varlen import AttentionSpec, Keys, Output, Queries, Rows, rows_at
 from longrm.modeling.device_memory import is_out_of_memory
-from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
+from longrm.modeling.shapes import PackedLayout, TokenTree
 from longrm.modeling.shared_prefix import LayerAttention, Packed, TransformersModel, pack
 
 BLOCK = 16
@@ -144,7 +144,7 @@ class _Forward:
                     q, k, v = (states[:, :, begin:end] for states in (query, key, value))
                     k_before, v_before = pool.read(layer, slots)
                     k, v = torch.cat([k_before, k], dim=2), torch.cat([v_before, v], dim=2)
-                    outputs.append(_tree_over_cache(q, k, v, shape, spec, only_ends))
+                    outputs.append(packed_attention(q, k, v, PackedLayout((shape,)), spec, only_ends))
                     begin = end
             return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
@@ -189,11 +189,11 @@ class PrefixCache:
         dropped, self._pending = self._pending, None
         if dropped is not None:
             self.table.release(dropped.reserved.values())
-        chains = [block_keys(tree.prefix, tree.salt) for tree in trees]
-        counts = [self.usable(tree.prefix, keys) for tree, keys in zip(trees, chains, strict=True)]
+        chains = [block_keys(tree.tokens, tree.salt) for tree in trees]
+        counts = [self.usable(tree.tokens, keys) for tree, keys in zip(trees, chains, strict=True)]
         read = [self.table.use(keys[:count]) for keys, count in zip(chains, counts, strict=True)]
         rest = [
-            replace(tree, prefix=tree.prefix[count * BLOCK :])
+            replace(tree, tokens=tree.tokens[count * BLOCK :])
             for tree, count in zip(trees, counts, strict=True)
         ]
         plain = pack(rest)
@@ -263,18 +263,3 @@ class _Pool:
         """Stores the keys and values of tokens, block after block."""
         for stored, part in zip(self._layers[layer], states, strict=True):
             stored[:, slots] = part[:, tokens].reshape(len(part), -1, BLOCK, part.shape[2])  # [G, n, B, D]
-
-
-def _tree_over_cache(
-    q: Queries, k: Keys, v: Keys, shape: TreeShape, spec: AttentionSpec, only_ends: bool
-) -> Output:
-    def attend(q: Queries, cached: int, lengths: tuple[int, ...]) -> Output:
-        end = cached + sum(lengths)
-        layout = PackedLayout((TreeShape(0, lengths, cached),))
-        return packed_attention(q, k[:, :, :end], v[:, :, :end], layout, spec, only_ends)
-
-    if not shape.forks:  # prefix and branch are one sequence behind the cached tokens
-        return attend(q, shape.cached, (shape.tokens,))
-    q_prefix, q_branches = torch.split(q, [shape.prefix, shape.branch_tokens], dim=2)
-    prefix = attend(q_prefix, shape.cached, (shape.prefix,))
-    return torch.cat([prefix, attend(q_branches, shape.cached + shape.prefix, shape.branches)], dim=1)

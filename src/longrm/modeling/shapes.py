@@ -4,10 +4,11 @@ Everything that training, scoring and `longrm plan` must agree on before a tenso
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from itertools import accumulate, chain, count, repeat
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from longrm.errors import ModelError
 
@@ -52,21 +53,43 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class TokenTree:
-    """Token ids of a prefix and of the branches that continue it.
+    """Token ids of a node, and the trees that continue it; without branches it is a leaf.
 
-    A branch is usually one response. Where several questions share a document, the prefix ends where the questions
-    differ, and a branch is the rest of a question and a response. Cached keys and values of the prefix are shared only
-    with trees of the same salt.
+        TokenTree(prompt, [response, response])                                        # one prompt, its responses
+        TokenTree(context, [TokenTree(order, judgments) for order, judgments in ...])  # both orders of a comparison
+        TokenTree(start, [closing, TokenTree(turn, [closing, ...])])                   # a score after every turn
+
+    Every path from the root to a leaf is the text of one sequence. A branch that is a leaf may be given by its tokens
+    alone. Cached keys and values of the root are shared only with trees of the same salt.
     """
 
-    prefix: Sequence[int]
-    branches: Sequence[Sequence[int]]
+    tokens: Sequence[int]
+    branches: "Sequence[TokenTree | Sequence[int]]" = ()
     salt: str = ""
+
+    def nodes(self) -> Iterator[tuple[Sequence[int], int]]:
+        """Yields the tokens of every node and the number of its parent, depth-first; the root's is -1."""
+        open_nodes: list[tuple[TokenTree | Sequence[int], int]] = [(self, -1)]
+        for number in count():
+            if not open_nodes:
+                return
+            node, parent = open_nodes.pop()
+            tokens, branches = (node.tokens, node.branches) if isinstance(node, TokenTree) else (node, ())
+            yield tokens, parent
+            open_nodes += [(branch, number) for branch in reversed(branches)]
+
+    @property
+    def shape(self) -> "TreeShape":
+        """The lengths of its nodes."""
+        (root, _), *rest = self.nodes()
+        return TreeShape(
+            len(root), tuple(len(ids) for ids, _ in rest), 0, tuple(parent for _, parent in rest)
+        )
 
     @property
     def size(self) -> int:
-        """Tokens of the prefix and of all branches."""
-        return len(self.prefix) + sum(map(len, self.branches))
+        """Tokens of all nodes."""
+        return sum(len(ids) for ids, _ in self.nodes())
 
 
 def seen_pairs(before: int, tokens: int, window: int | None) -> int:
@@ -79,45 +102,94 @@ def seen_pairs(before: int, tokens: int, window: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """The lengths of a prefix and of its branches in tokens.
+    """The lengths of the nodes of a tree in tokens: `TreeShape(500, (61, 37))` is a prefix with two branches.
 
-    `cached` tokens precede the prefix. Their keys and values are cached: positions count them, and the packed sequence
+    `branches` are all nodes below the root, depth-first. `parents` has the number of the parent of each, where 0 is the
+    root and n the n-th of the branches; it is empty if the root is the parent of all.
+
+    `cached` tokens precede the root. Their keys and values are cached: positions count them, and the packed sequence
     does not contain them.
     """
 
     prefix: int
-    branches: tuple[int, ...]
+    branches: tuple[int, ...] = ()
     cached: int = 0
+    parents: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert not self.parents or len(self.parents) == len(self.branches)
+        if not any(self.parents):  # one form of every shape, as shapes are compared and counted
+            object.__setattr__(self, "parents", ())
+
+    @property
+    def nodes(self) -> list[tuple[int, int, int]]:
+        """The length of every node, the number of its parent (-1 for the root), and the tokens above it."""
+        nodes = [(self.prefix, -1, self.cached)]
+        for length, parent in zip(self.branches, self.parents or repeat(0), strict=False):
+            above, _, before = nodes[parent]
+            nodes.append((length, parent, before + above))
+        return nodes
+
+    @property
+    def leaves(self) -> list[int]:
+        """The length of every leaf's sequence, from the first token of the root to the last of the leaf."""
+        nodes = self.nodes
+        inner = {parent for _, parent, _ in nodes}
+        return [
+            before + length - self.cached
+            for number, (length, _, before) in enumerate(nodes)
+            if number not in inner
+        ]
 
     @property
     def forks(self) -> bool:
-        """Whether the prefix has several branches; with one the tree is a plain causal sequence."""
-        return len(self.branches) > 1
+        """Whether a node has several branches; otherwise the tree is a plain causal sequence."""
+        return len(self.leaves) > 1
 
     def pairs(self, window: int | None = None) -> int:
-        """Pairs of a token of the tree and one that it sees, itself included."""
-        branches = sum(seen_pairs(self.prefix, length, window) for length in self.branches)
-        return seen_pairs(0, self.prefix, window) + branches
+        """Pairs of a token of the tree and one that it sees, itself included; cached tokens are not counted."""
+        return sum(seen_pairs(before - self.cached, length, window) for length, _, before in self.nodes)
 
     @property
     def branch_tokens(self) -> int:
-        """Tokens of all branches."""
+        """Tokens of all nodes below the root."""
         return sum(self.branches)
 
     @property
     def tokens(self) -> int:
-        """Tokens of the tree in the packed sequence: the prefix is counted once."""
+        """Tokens of the tree in the packed sequence: every node is counted once."""
         return self.prefix + self.branch_tokens
 
     @property
     def longest(self) -> int:
         """Tokens of the longest separate sequence."""
-        return self.cached + self.prefix + max(self.branches, default=0)
+        return self.cached + max(self.leaves)
+
+
+class Node(NamedTuple):
+    """Where a node of a tree is in the packed sequence: tokens `begin` to `end`, all its descendants up to `reach`."""
+
+    begin: int
+    end: int
+    parent: int | None  # its number among all nodes; None for a root
+    position: int  # of its first token
+    reach: int  # one past the last token of its last descendant; equal to `end` for a leaf
 
 
 @dataclass(frozen=True, slots=True)
 class PackedLayout:
     """The shapes of the trees of one packed sequence, in order.
+
+    The nodes of a tree are written depth-first, so that all descendants of a node follow it directly:
+
+    tree        p0 p1 p2 p3 +- a0 a1 +- c0
+                            |        +- d0 d1
+                            +- b0 b1 b2
+    tokens      p0 p1 p2 p3 | a0 a1 | c0 | d0 d1 | b0 b1 b2
+    positions    0  1  2  3 |  4  5 |  6 |  6  7 |  4  5  6
+
+    A token sees the nodes above its own, and its own up to itself. So the key of a token of a node is seen by what
+    follows it, up to the node's `reach`.
 
     Hashable, so that whatever attention derives from it is computed once and cached for all layers. S is the number of
     tokens of the packed sequence.
@@ -139,52 +211,86 @@ class PackedLayout:
         """Yields the index of the first token of every tree."""
         return accumulate((tree.tokens for tree in self.trees[:-1]), initial=0)
 
-    def branches(self) -> Iterator[tuple[int, int, int]]:
-        """Yields three indices for every branch: the last token of its prefix, its first token, one past its last."""
-        for root, tree in zip(self.roots(), self.trees, strict=True):
-            begin = fork = root + tree.prefix
-            for length in tree.branches:
-                yield fork - 1, begin, begin + length
-                begin += length
+    def nodes(self, *, joined: bool = False) -> list[Node]:
+        """All nodes of all trees in the order of their tokens, parents before their branches.
+
+        With `joined`, a node and its only branch count as one.
+        """
+        found: list[Node] = []
+        begin = 0
+        for tree in self.trees:
+            numbers: list[int] = []  # in `found`, of the nodes of the tree
+            nodes = tree.nodes
+            branches = Counter(parent for _, parent, _ in nodes)
+            for length, parent, position in nodes:
+                end = begin + length
+                above = None if parent < 0 else numbers[parent]
+                if joined and above is not None and branches[parent] == 1:
+                    numbers.append(above)
+                    found[above] = found[above]._replace(end=end, reach=end)
+                else:
+                    numbers.append(len(found))
+                    found.append(Node(begin, end, above, position, end))
+                begin = end
+        for node in reversed(found):
+            if node.parent is not None and found[node.parent].reach < node.reach:
+                found[node.parent] = found[node.parent]._replace(reach=node.reach)
+        return found
+
+    def leaves(self) -> list[Node]:
+        """The nodes without branches, in order: sequences are scored at their ends."""
+        return [node for node in self.nodes() if node.reach == node.end]
+
+    def paths(self) -> list[list[range]]:
+        """Where the tokens of every leaf's sequence are: those of the root first, those of the leaf last."""
+        nodes = self.nodes()
+        above: list[list[range]] = []  # and the node itself
+        for node in nodes:
+            before = [] if node.parent is None else above[node.parent]
+            above.append([*before, range(node.begin, node.end)])
+        return [path for node, path in zip(nodes, above, strict=True) if node.reach == node.end]
 
     def branch_ends(self) -> list[int]:
-        """The index of the last token of every branch."""
-        return [end - 1 for _, _, end in self.branches()]
+        """The index of the last token of every leaf."""
+        return [node.end - 1 for node in self.leaves()]
 
     def written_tokens(self, written: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Indices of some tokens of every branch, given as offsets from its end (it may begin with a prompt's rest)."""
-        ends = (end for _, _, end in self.branches())
-        return [[end + offset for offset in own] for end, own in zip(ends, written, strict=True)]
+        """Indices of some tokens of every leaf's sequence, given as offsets from its end.
+
+        They may be in nodes above the leaf, and the leaf may begin with the rest of a prompt.
+        """
+        found = []
+        for path, own in zip(self.paths(), written, strict=True):
+            deepest = path[-1]
+            if min(own, default=-1) >= -len(deepest):
+                found.append([deepest.stop + offset for offset in own])
+            else:
+                places = [*chain.from_iterable(path)]
+                found.append([places[offset] for offset in own])
+        return found
 
     def predictors(self, targets: Sequence[int]) -> list[int]:
         """The index whose hidden state predicts each target: the token before it *in its own sequence*.
 
-        The first token of every branch is predicted by the last token of the prefix, not by its neighbor in the packed
-        sequence, which ends another branch. The first token of a prefix has no predictor.
+        The first token of every node is predicted by the last token of its parent, not by its neighbor in the packed
+        sequence, which ends another branch. The first token of a tree has no predictor.
         """
-        forks = {begin: last for last, begin, _ in self.branches()}
+        nodes = self.nodes()
+        last = {node.begin: nodes[node.parent].end - 1 for node in nodes if node.parent is not None}
         roots = set(self.roots())
         for target in targets:
             if target in roots or not 0 <= target < self.tokens:
                 raise ValueError(f"token {target} of {self.tokens} has no predictor in this layout")
-        return [forks.get(target, target - 1) for target in targets]
+        return [last.get(target, target - 1) for target in targets]
 
     def position_ids(self) -> list[int]:
-        """Positions of all S tokens: they restart at the fork for every branch.
+        """Positions of all S tokens: those of a node continue its parent's, those of a root begin after the cache.
 
-        tokens     p0 p1 p2 p3 | a0 a1 | b0 b1 b2
-        positions   0  1  2  3 |  4  5 |  4  5  6
-
-        So rotary embeddings see each branch directly after its prefix, as in a separate sequence. If the first `cached`
-        tokens of the prompt are in a prefix cache, positions start at `cached`.
+        So rotary embeddings see each node directly behind its parent, as in a separate sequence.
         """
-        positions: list[int] = []
-        for tree in self.trees:
-            fork = tree.cached + tree.prefix
-            positions.extend(range(tree.cached, fork))
-            for length in tree.branches:
-                positions.extend(range(fork, fork + length))
-        return positions
+        return [
+            at for node in self.nodes() for at in range(node.position, node.position + node.end - node.begin)
+        ]
 
 
 def build_trees(items: "Sequence[Encoded]", budget: float = math.inf) -> list[TokenTree]:

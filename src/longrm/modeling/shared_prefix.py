@@ -4,16 +4,17 @@
     values = scores(model, packed)                  # one per response
     logprobs = response_logprobs(model, packed)     # one tensor per response
 
-A *tree* is a prefix and its branches. `pack` puts trees into one sequence without padding:
+A *tree* is a prefix and its branches, each of which may branch again: a context, the two orders of its responses, the
+judgments of each. `pack` puts trees into one sequence without padding, nodes depth-first (`PackedLayout`):
 
-    [ prefix | branch 1 | branch 2 | ... | prefix | branch 1 | ... ]
+    [ prefix | branch 1 | branch 2 | ... | context | order 1 | judgment | judgment | order 2 | judgment | ... ]
       tree 1                               tree 2
 
-Two things make each branch compute what it would compute alone behind its prefix. Positions restart at the end of the
-prefix for every branch (`PackedLayout.position_ids`). And a branch attends to its prefix and to itself, never to
-another branch or tree (`attention`). All other parts of a decoder look at one token at a time. The model is one of
-transformers, loaded with `longrm_shared_prefix` attention by `loading`; the layout reaches that attention as a
-keyword argument, which transformers passes on to it.
+Results are those of the leaves, called branches, in order. Two things make each compute what it would compute alone
+behind all that is above it. Positions continue those of the parent (`PackedLayout.position_ids`). And a node attends to
+the nodes above it and to itself, never to another branch or tree (`attention`). All other parts of a decoder look at
+one token at a time. The model is one of transformers, loaded with `longrm_shared_prefix` attention by `loading`; the
+layout reaches that attention as a keyword argument, which transformers passes on to it.
 
 Heads compute in fp32 whatever the dtype of the model: in bf16, scores around 8 are 1/16 apart.
 
@@ -37,7 +38,7 @@ from longrm.modeling.attention_varlen import AttentionSpec, Keys, Output, Querie
 from longrm.modeling.device_memory import autocast_body
 from longrm.modeling.heads import MLPHead, last_layer
 from longrm.modeling.sequence_parallel import gather_parts, gather_rows, own_part, own_share, sequence_group
-from longrm.modeling.shapes import LOGITS_AT_ONCE, PackedLayout, TokenTree, TreeShape
+from longrm.modeling.shapes import LOGITS_AT_ONCE, PackedLayout, TokenTree
 
 SHARED_PREFIX = "longrm_shared_prefix"
 """The `attn_implementation` of packed sequences over shared prefixes."""
@@ -71,33 +72,40 @@ class Packed:
 
         Transformers' sequence classifiers read the last token that is not padding (`pad_token_id` of the config), even
         in a sequence that nothing was added to: a response that ends in the padding token is scored before it. If a
-        whole branch is padding that token is in the prefix, and if the prefix is, too, it is the first token.
+        whole branch is padding that token is in a node above it, and if those are, too, it is the first token.
         """
         ids = self.input_ids[0]
         last = torch.tensor(self.layout.branch_ends(), device=ids.device)
         if padding is None:
             return last
-        forks, begins, _ = zip(*self.layout.branches(), strict=True)
-        trees = zip(self.layout.roots(), self.layout.trees, strict=True)
-        roots = [root for root, tree in trees for _ in tree.branches]
-        fork, begin, root = (torch.tensor(places, device=ids.device) for places in (forks, begins, roots))
-        # latest[i] is the last index up to i that is not padding, over the packed sequence. Where it falls before the
-        # branch it may be in a neighbor, so the search goes on from the end of the branch's own prefix.
+        paths = self.layout.paths()
+        # Every path from its root to its leaf, which shorter ones repeat: first and last token of each node.
+        depth = max(map(len, paths))
+        bounds = [
+            [(p.start, p.stop - 1) for p in [*path, *[path[-1]] * (depth - len(path))]] for path in paths
+        ]
+        levels = torch.tensor(bounds, device=ids.device).permute(1, 2, 0)  # [depth, 2, branches]
+        # latest[i] is the last index up to i that is not padding, over the packed sequence. Where it falls before a
+        # node it may be in a neighbor, and then the one found above that node counts.
         places = torch.arange(len(ids), device=ids.device)
         latest = torch.where(ids == padding, -1, places).cummax(0).values
-        return torch.where(latest[last] >= begin, latest[last], torch.maximum(latest[fork], root))
+        scored = levels[0, 0]
+        for begin, end in levels:
+            scored = torch.where(latest[end] >= begin, latest[end], scored)
+        return scored
 
 
 def pack(trees: Sequence[TokenTree]) -> Packed:
-    """Puts trees into one sequence, on the CPU.
+    """Puts trees into one sequence, on the CPU; the nodes of each depth-first.
 
-    Every tree needs a prefix, and branches of at least one token each. Neighboring trees of equal shape are computed as
-    a batch: sort by shape where you can.
+    Every tree needs branches, and every node at least one token. Neighboring trees of equal shape are computed as a
+    batch: sort by shape where you can.
     """
-    if not trees or not all(tree.prefix and tree.branches and all(tree.branches) for tree in trees):
-        raise ValueError("each tree needs a prefix and branches of at least one token")
-    layout = PackedLayout(tuple(TreeShape(len(t.prefix), tuple(map(len, t.branches))) for t in trees))
-    ids = [token for tree in trees for part in (tree.prefix, *tree.branches) for token in part]
+    nodes = [tokens for tree in trees for tokens, _ in tree.nodes()]
+    if not trees or not all(tree.branches for tree in trees) or not all(nodes):
+        raise ValueError("each tree needs branches, and each of its nodes at least one token")
+    layout = PackedLayout(tuple(tree.shape for tree in trees))
+    ids = [token for tokens in nodes for token in tokens]
     return Packed(torch.tensor([ids]), torch.tensor([layout.position_ids()]), layout)
 
 
@@ -193,11 +201,12 @@ def response_logprobs(
 ) -> list[Float[Tensor, " R"]]:
     """Returns the fp32 log-probabilities of the R written tokens of every branch, branch by branch.
 
-    `written` are offsets from the end of every branch, as in `Encoded.completion_tokens`; by default all of its
-    tokens. With a temperature they are those of softmax(logits / temperature), from which the tokens were sampled.
+    `written` are offsets from the end of every branch, as in `Encoded.completion_tokens`, and may reach into the nodes
+    above; by default all tokens of the leaf. With a temperature they are those of softmax(logits / temperature), from
+    which the tokens were sampled.
     """
     if written is None:
-        written = [range(begin - end, 0) for _, begin, end in packed.layout.branches()]
+        written = [range(leaf.begin - leaf.end, 0) for leaf in packed.layout.leaves()]
     targets = [index for own in packed.layout.written_tokens(written) for index in own]
     logprobs = token_logprobs(model, hidden_states(model, packed), packed, targets, temperature)
     return list(torch.split(logprobs, list(map(len, written))))

@@ -233,7 +233,7 @@ class PackedRewardModel(RewardModel):
         branches = sum(len(item.responses) for item in items)
         for trees in within_budget(build_trees(items), _TOKENS_PER_FORWARD):
             # Neighboring items with one prompt are one tree, so the items of these trees are found by their branches.
-            together, open_branches = [], sum(len(tree.branches) for tree in trees)
+            together, open_branches = [], sum(len(tree.shape.leaves) for tree in trees)
             while open_branches:
                 together.append(next(rest))
                 open_branches -= len(together[-1].responses)
@@ -259,12 +259,12 @@ class PackedRewardModel(RewardModel):
 
     @torch.inference_mode()
     def _forward(self, items: Sequence[Encoded], trees: Sequence[TokenTree]) -> list[_Branch]:
-        branches = sum(len(tree.branches) for tree in trees)
+        branches = sum(len(tree.shape.leaves) for tree in trees)
         rows: Sequence[Row | None] = [None] * branches
         cached = [0] * branches
         try:
             packed = pack(trees) if self.prefix_cache is None else self.prefix_cache.pack(trees)
-            cached = [shape.cached for shape in packed.layout.trees for _ in shape.branches]
+            cached = [shape.cached for shape in packed.layout.trees for _ in shape.leaves]
             values = self._read(packed.to(self._model.device), items)
             rows = [tuple(row) for row in values.tolist()]
             # NaN must not reach the cache, where it would spread to later queries.

@@ -99,7 +99,7 @@ class Batches:
     def layouts(self, step: int) -> list[tuple[PackedLayout, int]]:
         """The layout of every micro-batch of a step, and the number of its examples, without packing any."""
         trees = self._trees(self._examples(step))
-        shapes = [_shape(tree) for tree, _ in trees]
+        shapes = [tree.shape for tree, _ in trees]
         return [
             (
                 PackedLayout(tuple(shapes[index] for index in held)),
@@ -127,13 +127,13 @@ class Batches:
         trees: list[_ExampleTree] = []
         for tree in build_trees([example.tokens for example in ordered], self.budget):
             own: list[Example] = []
-            while sum(len(example.tokens.responses) for example in own) < len(tree.branches):
+            while sum(len(example.tokens.responses) for example in own) < len(tree.shape.leaves):
                 own.append(next(remaining))
             trees.append((tree, own))
 
-        def by_shape(entry: _ExampleTree) -> tuple[int, int, tuple[int, ...]]:
-            shape = _shape(entry[0])
-            return -shape.tokens, shape.prefix, shape.branches
+        def by_shape(entry: _ExampleTree) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+            shape = entry[0].shape
+            return -shape.tokens, shape.prefix, shape.branches, shape.parents
 
         # Trees of one shape become neighbors: the kernel for CPUs computes sequences of equal length as a batch, and
         # copies nothing if they follow each other.
@@ -141,7 +141,7 @@ class Batches:
 
     def _micro_batches(self, trees: Sequence["_ExampleTree"], total: float) -> list[MicroBatch]:
         """The micro-batches of this process; every process gets the same number. `total` is the weight of the step."""
-        shapes = [_shape(tree) for tree, _ in trees]
+        shapes = [tree.shape for tree, _ in trees]
         dealt = deal(shapes, self.dp_size, self.budget, self.pair_cost, aligned=self.aligned)
         own = [self._micro_batch([trees[index] for index in held], total) for held in dealt[self.dp_rank]]
         # Where weights are sharded all processes take part in every forward pass: one with fewer micro-batches repeats
@@ -159,10 +159,6 @@ class Batches:
 
 _ExampleTree = tuple[TokenTree, list[Example]]
 """A tree and the examples whose responses are its branches, in order."""
-
-
-def _shape(tree: TokenTree) -> TreeShape:
-    return TreeShape(len(tree.prefix), tuple(map(len, tree.branches)))
 
 
 def deal(

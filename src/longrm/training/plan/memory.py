@@ -218,7 +218,7 @@ def _sampling_moments(
     """While the longest prompt is read, and while its judgments are written; `idle` is what a step begins with."""
     sizes, count, most = part.sizes, rollouts.num_generations, rollouts.max_completion_length
     b = 2 if settings.model.bf16 else _FP32
-    longest = max(tree.prefix + max(tree.branches) - most for tree in workload.largest.trees)
+    longest = max(tree.longest - most for tree in workload.largest.trees)
     idle = replace(idle, keys=2.0 * b * sizes.layers * sizes.keys * (longest + count * most))
     head = 0 if part.head or b == _FP32 else _FP32 * sizes.vocabulary * sizes.hidden
     # A sampled distribution is computed on the CPU: logits over the temperature, their logarithms, probabilities,

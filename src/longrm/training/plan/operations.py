@@ -57,7 +57,7 @@ def forward_flops(sizes: ModelSizes, workload: Workload) -> Flops:
     trees = workload.trees.items()
     pairs = _in_all_layers(sizes, lambda window: sum(n * tree.pairs(window) for tree, n in trees))
     if sizes.kind == "scorer":
-        responses = sum(count * len(shape.branches) for shape, count in workload.trees.items())
+        responses = sum(count * len(shape.leaves) for shape, count in workload.trees.items())
         head = sizes.head_parameters * responses
     else:
         head = sizes.hidden * sizes.vocabulary * workload.response_tokens
@@ -151,10 +151,9 @@ def rollout_cost(
     writing = seconds = prompts = 0.0
     for tree, reads in workload.trees.items():
         times = reads / rollouts.num_iterations
-        # A branch is what its prompt does not share with the others of the tree, and a judgment.
-        for length in tree.branches[::count]:
+        for length in tree.leaves[::count]:  # a prompt and a judgment of it
             prompts += times
-            seen = _in_all_layers(sizes, partial(seen_pairs, tree.prefix + length - most, most))
+            seen = _in_all_layers(sizes, partial(seen_pairs, length - most, most))
             written = _in_all_layers(sizes, partial(seen_pairs, 0, most))
             matrices = sizes.layers * sizes.matrix_parameters + head
             computed = count * (2.0 * matrices * most + 4.0 * sizes.queries * seen)

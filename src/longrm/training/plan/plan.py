@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from longrm.errors import LongRMError, TrainingError
-from longrm.modeling.shapes import PackedLayout, TreeShape
+from longrm.modeling.shapes import PackedLayout
 from longrm.runs.progress import Progress, no_progress
 from longrm.training.batches import ExampleSource
 from longrm.training.objectives import OBJECTIVES
@@ -285,11 +285,11 @@ def fit_memory(
 
 def longest_prompt(setup: Setup) -> int | None:
     """The longest prompt that fits, by bisection up to the context window: memory grows with the prompt."""
-    branches, limit = setup.workload.longest_row.branches, setup.sizes.limit
-    longest = _LONGEST_PROMPT if limit is None else max(0, limit - max(branches))
+    row, limit = setup.workload.longest_row, setup.sizes.limit
+    longest = _LONGEST_PROMPT if limit is None else max(0, limit - (row.longest - row.prefix))
 
     def exceeds(prompt: int) -> bool:
-        alone = replace(setup.workload, largest=PackedLayout((TreeShape(prompt, branches),)))
+        alone = replace(setup.workload, largest=PackedLayout((replace(row, prefix=prompt),)))
         return replace(setup, workload=alone).peak().total > setup.device.memory
 
     return bisect_left(range(1, longest + 1), True, key=exceeds) or None

@@ -303,7 +303,7 @@ def _shapes(
         return
     items = [_with_judgments(example, rollouts).tokens for example in examples]
     for tree in build_trees(sorted(items, key=lambda item: list(item.prompt)), budget):
-        yield TreeShape(len(tree.prefix), tuple(map(len, tree.branches)))
+        yield tree.shape
 
 
 def _with_judgments(example: Example, rollouts: RolloutSettings) -> Example:

@@ -91,7 +91,7 @@ def make_pair(family: str | PreTrainedConfig, kind: str) -> tuple[Any, Any]:
     """One model under stock attention (SDPA if it has that) and its twin, with equal weights, under ours."""
     config = FAMILIES[family]() if isinstance(family, str) else family
     config.num_labels = 1
-    auto: Any = {"scores": AutoModelForSequenceClassification, "logprobs": AutoModelForCausalLM}[kind]
+    auto: Any = AutoModelForSequenceClassification if kind == "scores" else AutoModelForCausalLM
     torch.manual_seed(0)
     stock = auto.from_config(copy.deepcopy(config))
     ours = auto.from_config(copy.deepcopy(config), attn_implementation=SHARED_PREFIX)

@@ -12,6 +12,7 @@ from longrm.modeling.attention_scores import AttentionRow, attention_rows, embed
 from longrm.modeling.attention_varlen import AttentionSpec
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import branch_scores, pack, scores
+from tests.modeling.test_shared_prefix import sequences
 
 from .conftest import SCORERS, VOCABULARY, make_pair
 
@@ -23,11 +24,11 @@ SHAPES = [(61, (7, 13, 1)), (5, (4,)), (1, (3, 9))]  # nothing aligned; one bran
 def make_trees(padded: bool = False) -> list[TokenTree]:
     draw = torch.Generator().manual_seed(3)
     ids = lambda n: torch.randint(3, VOCABULARY, (n,), generator=draw).tolist()  # noqa: E731
-    trees = [TokenTree(ids(prefix), [ids(n) for n in branches]) for prefix, branches in SHAPES]
-    if not padded:
-        return trees
-    # The config's padding, after which nothing is scored; a branch of nothing else is scored in its prefix.
-    return [TokenTree(tree.tokens, [*([*own, 0, 0] for own in tree.branches), [0]]) for tree in trees]
+    # The config's padding, after which nothing is scored; a branch of nothing else is scored above it.
+    end, more = ([0, 0], [[0]]) if padded else ([], [])
+    trees = [TokenTree(ids(prefix), [*([*ids(n), *end] for n in own), *more]) for prefix, own in SHAPES]
+    deep = TokenTree(ids(5), [[*ids(2), *end], TokenTree(ids(30), [[*ids(3), *end], *more])])
+    return [*trees, TokenTree(ids(20), [deep, *more])]
 
 
 def reference(stock: Any, ids: list[int]) -> list[tuple[Tensor, Tensor]]:
@@ -40,8 +41,11 @@ def reference(stock: Any, ids: list[int]) -> list[tuple[Tensor, Tensor]]:
 
 def references(stock: Any, trees: list[TokenTree]) -> list[tuple[list[tuple[Tensor, Tensor]], int]]:
     """The reference and the scored token of every branch."""
-    sequences = [[*tree.tokens, *branch] for tree in trees for branch in tree.branches]
-    return [(reference(stock, ids), max(at for at, token in enumerate(ids) if token)) for ids in sequences]
+    return [
+        (reference(stock, ids), max(at for at, token in enumerate(ids) if token))
+        for tree in trees
+        for ids in sequences(tree)
+    ]
 
 
 def apart(found: Tensor, truth: Tensor) -> float:

@@ -12,6 +12,7 @@ from longrm.modeling.attention_varlen import AttentionSpec, PlainKernel, varlen_
 from longrm.modeling.prefix_cache import BLOCK, PrefixCache, PrefixTable, block_keys
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import pack
+from tests.modeling.test_shared_prefix import sequences
 
 from .conftest import FAMILIES, ROUNDING, SCORERS, VOCABULARY, distance, make_pair
 
@@ -30,6 +31,7 @@ FORWARDS = [
     [tree([*PROMPTS[0][:120], *PROMPTS[1]], 9, seed=2), tree(PROMPTS[2], 4), tree(PROMPTS[2], 4, seed=3)],
     [tree(PROMPTS[3], 3), tree([*PROMPTS[0][:120], *PROMPTS[1]], 8), tree([*PROMPTS[0], 5, 6], 1, 2)],
     [tree([*PROMPTS[3], *PROMPTS[0]], 3), tree([*PROMPTS[3], *PROMPTS[1]], 2)],  # both begin with what is new
+    [TokenTree(PROMPTS[0], [tree(PROMPTS[1], 30, 2, seed=4), tree([7, 8], 5, 9, seed=5), [4]])],
     [tree(PROMPTS[3][: 2 * BLOCK], 6)],  # the whole prompt is kept, and its last token is read again
 ]
 
@@ -48,8 +50,9 @@ def expected(model, trees, kind):
     """The independent truth: one plain forward of transformers a branch."""
     found = []
     for one in trees:
-        for branch in one.branches:
-            output = model(torch.tensor([[*one.tokens, *branch]])).logits[0]
+        leaves = pack([one]).layout.leaves()
+        for sequence, leaf in zip(sequences(one), leaves, strict=True):
+            output = model(torch.tensor([sequence])).logits[0]
             if kind == "scores":
                 found.append(output)
                 continue
@@ -57,8 +60,8 @@ def expected(model, trees, kind):
             if kind == "next":
                 found.append(table[-1, [5, 9]])
             else:
-                places = torch.arange(len(one.tokens) - 1, len(table) - 1)
-                found.append(table[places, torch.tensor(branch)])
+                own = leaf.end - leaf.begin
+                found.append(table[torch.arange(-own - 1, -1), torch.tensor(sequence[-own:])])
     return torch.cat(found)
 
 
@@ -77,7 +80,7 @@ def test_scores_over_cached_prefixes_equal_separate_sequences(family, kind):
         assert distance(found, expected(stock, trees, kind)) < ROUNDING
         assert distance(found, computed(ours, pack(trees), kind)) < ROUNDING
         cached.append([shape.cached for shape in packed.layout.trees])
-    assert cached == [[0], [192], [112, 0, 0], [0, 192, 192], [32, 32], [16]]
+    assert cached == [[0], [192], [112, 0, 0], [0, 192, 192], [32, 32], [192], [16]]
 
 
 def test_the_cache_is_used_and_wrong_contents_are_far_off():

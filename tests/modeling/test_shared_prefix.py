@@ -1,6 +1,7 @@
 import random
 from collections.abc import Callable, Sequence
-from itertools import accumulate, chain
+from dataclasses import replace
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape, build_tre
 from longrm.modeling.shared_prefix import Packed, pack
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
-from .conftest import CONFIGS, VOCABULARY, make_pair
+from .conftest import CONFIGS, FAMILIES, SCORERS, VOCABULARY, make_pair
 
 tokens = st.lists(st.integers(0, 3), min_size=1, max_size=6)
 trees = st.lists(
@@ -108,32 +109,47 @@ SHAPES = [
     TreeShape(83, (19, 7)),  # twins: computed as a batch
     TreeShape(40, (1, 1, 1)),
     TreeShape(1, (13,)),
+    DEEP := TreeShape(60, (20, 31, 30, 9, 5), parents=(0, 1, 0, 3, 3)),
 ]
 
 
-def make_trees(shapes: list[TreeShape] = SHAPES) -> list[TokenTree]:
+def make_trees(shapes: Sequence[TreeShape] = SHAPES) -> list[TokenTree]:
     draw = random.Random(7)
-    ids = lambda n: [draw.randrange(3, VOCABULARY) for _ in range(n)]  # noqa: E731
-    return [TokenTree(ids(s.prefix), [ids(n) for n in s.branches]) for s in shapes]
+
+    def tree(shape: TreeShape) -> TokenTree:
+        branches: list[list[TokenTree]] = [[] for _ in shape.nodes]
+        made = [
+            TokenTree([draw.randrange(3, VOCABULARY) for _ in range(length)], own)
+            for (length, *_), own in zip(shape.nodes, branches, strict=True)
+        ]
+        for (_, parent, _), own in zip(shape.nodes[1:], made[1:], strict=True):
+            branches[parent].append(own)
+        return made[0]
+
+    return [*map(tree, shapes)]
 
 
 def separate(model: Any, kind: str, trees: list[TokenTree]) -> list[Tensor]:
-    """The independent truth: one plain forward of transformers a branch."""
+    """The independent truth: one plain forward of transformers a branch; log-probabilities of its leaf's tokens."""
     results = []
-    for tree in trees:
-        for branch in tree.branches:
-            ids = torch.tensor([[*tree.tokens, *branch]])
-            if kind == "scores":
-                results.append(model(input_ids=ids).logits[0])
-            else:
-                logits = model(input_ids=ids).logits[0, len(tree.tokens) - 1 : -1]
-                results.append(logits.log_softmax(-1).gather(1, torch.tensor(branch)[:, None])[:, 0])
+    leaves = [len(path[-1]) for path in pack(trees).layout.paths()]
+    for sequence, own in zip((ids for tree in trees for ids in sequences(tree)), leaves, strict=True):
+        ids = torch.tensor([sequence])
+        if kind == "scores":
+            results.append(model(input_ids=ids).logits[0])
+        else:
+            own = len(sequence) - 1 if kind == "all logprobs" else own
+            logits = model(input_ids=ids).logits[0, -own - 1 : -1]
+            results.append(logits.log_softmax(-1).gather(1, ids[0, -own:, None])[:, 0])
     return results
 
 
 def shared(model: Any, kind: str, packed: Packed) -> list[Tensor]:
     if kind == "scores":
         return list(shared_prefix.scores(model, packed).split(1))
+    if kind == "all logprobs":  # of all tokens of a sequence but the first
+        written = [range(1 - sum(map(len, path)), 0) for path in packed.layout.paths()]
+        return shared_prefix.response_logprobs(model, packed, written)
     return shared_prefix.response_logprobs(model, packed)
 
 
@@ -160,6 +176,55 @@ def test_shared_prefix_equals_separate_sequences(family: str, kind: str):
     truth = values_and_gradients(stock, separate(stock, kind, trees))
     found = values_and_gradients(ours, shared(ours, kind, pack(trees)))
     assert deviation(found, truth) < TOLERANCE
+
+
+def random_shape(seed: int, depth: int, nodes: int) -> TreeShape:
+    """A tree with lengths from 1 to 300; short ones are as likely as long ones."""
+    draw = random.Random(seed)
+    path, parents = [0], []
+    for number in range(1, nodes):
+        level = draw.randrange(1, min(depth, len(path) + 1))
+        parents.append(path[level - 1])
+        path = [*path[:level], number]
+    length, *lengths = (round(300 ** draw.random()) for _ in range(nodes))
+    return TreeShape(length, tuple(lengths), parents=tuple(parents))
+
+
+TREES = [
+    random_shape(seed, depth, nodes)
+    for seed, (depth, nodes) in enumerate([(1, 1), (2, 3), (3, 6), (4, 9), (5, 40)])
+]
+
+
+def in_double(monkeypatch: pytest.MonkeyPatch, *models: Any) -> None:
+    """Transformers' norms and our heads are fp32 in a model of any precision; here they are fp64, too."""
+    monkeypatch.setattr(torch, "float32", torch.float64)
+    monkeypatch.setattr(Tensor, "float", Tensor.double)
+    for model in models:
+        model.double()
+        if hasattr(model.config, "num_local_experts"):
+            model.set_experts_implementation("eager")  # torch's grouped products are not of fp64
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_log_probabilities_in_trees_are_those_of_separate_sequences(
+    family: str, monkeypatch: pytest.MonkeyPatch
+):
+    stock, ours = make_pair(family, "all logprobs")
+    in_double(monkeypatch, stock, ours)
+    trees = make_trees(TREES)
+    truth = values_and_gradients(stock, separate(stock, "all logprobs", trees))
+    found = values_and_gradients(ours, shared(ours, "all logprobs", pack(trees)))
+    assert deviation(found, truth) < 1e-9
+
+
+@pytest.mark.parametrize("family", SCORERS)
+def test_scores_in_trees_are_those_of_separate_sequences(family: str):
+    stock, ours = make_pair(family, "scores")
+    trees = make_trees(TREES)
+    truth = values_and_gradients(stock, separate(stock, "scores", trees))
+    found = values_and_gradients(ours, shared(ours, "scores", pack(trees)))
+    assert deviation(found, truth) < 1e-5
 
 
 def test_the_last_layer_is_asked_for_the_ends_alone_where_scores_are_read(monkeypatch: pytest.MonkeyPatch):
@@ -190,31 +255,45 @@ def plain_causal(layout: PackedLayout) -> Tensor:
     return torch.ones(layout.tokens, layout.tokens, dtype=torch.bool).tril()
 
 
-def leaking(layout: PackedLayout) -> Tensor:
-    """Every branch sees itself and the last token of the branch before it."""
+def sees_its_sibling(layout: PackedLayout) -> Tensor:
+    """Every branch also sees the sibling before it."""
     tokens = torch.arange(layout.tokens)
     sees = sees_of(layout, tokens.device)(tokens, tokens, tokens[:, None], tokens)
-    _, *later = layout.leaves()
-    for leaf in later:
-        sees[leaf.begin : leaf.end, leaf.begin - 1] = True
-    assert later
+    for sibling, leaf in pairwise(layout.leaves()):
+        if sibling.parent == leaf.parent:
+            sees[leaf.begin : leaf.end, sibling.begin : sibling.end] = True
     return sees
 
 
 def positions_run_on(packed: Packed) -> Packed:
-    return Packed(packed.input_ids, torch.arange(packed.layout.tokens)[None], packed.layout)
+    return replace(packed, position_ids=torch.arange(packed.layout.tokens)[None])
+
+
+def positions_of_another_parent(packed: Packed) -> Packed:
+    """The last branch continues the node above its parent."""
+    leaf, nodes = packed.layout.leaves()[-1], packed.layout.nodes()
+    assert leaf.parent is not None
+    positions = packed.position_ids.clone()
+    positions[0, leaf.begin : leaf.end] -= nodes[leaf.parent].end - nodes[leaf.parent].begin
+    return replace(packed, position_ids=positions)
 
 
 @pytest.mark.parametrize("kind", ["scores", "logprobs"])
-@pytest.mark.parametrize("fault", [plain_causal, leaking, positions_run_on])
+@pytest.mark.parametrize(
+    ("fault", "shape"),
+    [
+        *((fault, SHAPES[0]) for fault in (plain_causal, sees_its_sibling, positions_run_on)),
+        *((fault, DEEP) for fault in (plain_causal, sees_its_sibling, positions_of_another_parent)),
+    ],
+)
 def test_faults_are_a_hundred_times_beyond_the_tolerance(
-    kind: str, fault: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    kind: str, fault: Callable[..., Any], shape: TreeShape, monkeypatch: pytest.MonkeyPatch
 ):
     stock, ours = make_pair("llama", kind)
-    trees = make_trees(SHAPES[:1])
+    trees = make_trees([shape])
     packed = pack(trees)
-    if fault is positions_run_on:
-        packed = positions_run_on(packed)
+    if fault in (positions_run_on, positions_of_another_parent):
+        packed = fault(packed)
     else:
         sees = fault(packed.layout)
 
@@ -230,6 +309,11 @@ def test_faults_are_a_hundred_times_beyond_the_tolerance(
     assert deviation(found, truth) > 100 * TOLERANCE
 
 
+def mirrored(tree: TokenTree | Sequence[int]) -> TokenTree:
+    assert isinstance(tree, TokenTree)
+    return TokenTree(tree.tokens, [*map(mirrored, tree.branches[::-1])])
+
+
 def test_scores_do_not_depend_on_packing_or_order():
     _, ours = make_pair("llama", "scores")
     trees = make_trees()
@@ -238,9 +322,7 @@ def test_scores_do_not_depend_on_packing_or_order():
         alone = torch.cat(
             [shared_prefix.scores(ours, pack([TokenTree(t.tokens, [b])])) for t in trees for b in t.branches]
         )
-        backwards = shared_prefix.scores(
-            ours, pack([TokenTree(t.tokens, t.branches[::-1]) for t in trees[::-1]])
-        ).flip(0)
+        backwards = shared_prefix.scores(ours, pack([mirrored(tree) for tree in trees[::-1]])).flip(0)
     torch.testing.assert_close(together, alone, rtol=0, atol=TOLERANCE)
     torch.testing.assert_close(together, backwards, rtol=0, atol=TOLERANCE)
     assert together.std() > 100 * TOLERANCE
@@ -269,7 +351,7 @@ def test_auxiliary_next_token_loss_of_a_classifier_uses_tied_embeddings():
     begin = packed.layout.leaves()[0].begin
     targets = [begin, begin + 4]  # the first token is predicted from the end of the prefix
     found = shared_prefix.token_logprobs(ours, shared_prefix.hidden_states(ours, packed), packed, targets)
-    ids = torch.tensor([[*tree.tokens, *tree.branches[0]]])
+    ids = torch.tensor(sequences(tree)[:1])
     states = stock.model(input_ids=ids).last_hidden_state[0]
     logits = states @ stock.model.embed_tokens.weight.T
     truth = logits.log_softmax(-1)[[t - 1 for t in targets], ids[0, targets]]

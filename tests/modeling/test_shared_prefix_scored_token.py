@@ -1,5 +1,6 @@
 """Scores are read where transformers reads them, whatever the padding token is."""
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from longrm.runs.logs import Log
 from longrm.runs.records import StepRecord
 from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
+from tests.modeling.test_shared_prefix import trees
 
 # PEFT 0.21 asks a model for a name that transformers 5.23 has replaced; goes with the next PEFT.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -205,24 +207,15 @@ def test_an_adapter_is_read_where_peft_reads_it_on_its_base(family: str, pairs: 
     assert distance(ours, last) > 100 * TOLERANCE
 
 
-ids = st.lists(st.integers(0, 3), min_size=1, max_size=6)
-trees = st.lists(st.builds(TokenTree, ids, st.lists(ids, min_size=1, max_size=4)), min_size=1, max_size=4)
-
-
 @given(trees, st.sampled_from([None, 0]))
 def test_the_scored_token_is_the_rightmost_that_is_no_padding(
     given_trees: list[TokenTree], padding: int | None
 ):
     packed = pack(given_trees)
     found = packed.scored_tokens(padding).tolist()
-    start, wanted = 0, []
-    for tree in given_trees:
-        begin = start + len(tree.tokens)
-        for branch in tree.branches:
-            sequence = [*tree.tokens, *branch]
-            places = [*range(start, start + len(tree.tokens)), *range(begin, begin + len(branch))]
-            kept = [at for at, token in enumerate(sequence) if token != padding]
-            wanted.append(places[kept[-1] if kept else 0])
-            begin += len(branch)
-        start = begin
+    wanted, ids = [], packed.input_ids[0].tolist()
+    for path in packed.layout.paths():
+        places = [*chain.from_iterable(path)]
+        kept = [place for place in places if ids[place] != padding]
+        wanted.append(kept[-1] if kept else places[0])
     assert found == wanted

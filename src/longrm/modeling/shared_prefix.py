@@ -98,12 +98,12 @@ class Packed:
 def pack(trees: Sequence[TokenTree]) -> Packed:
     """Puts trees into one sequence, on the CPU; the nodes of each depth-first.
 
-    Every tree needs branches, and every node at least one token. Neighboring trees of equal shape are computed as a
-    batch: sort by shape where you can.
+    Every node needs at least one token. Neighboring trees of equal shape are computed as a batch: sort by shape where
+    you can.
     """
     nodes = [tokens for tree in trees for tokens, _ in tree.nodes()]
-    if not trees or not all(tree.branches for tree in trees) or not all(nodes):
-        raise ValueError("each tree needs branches, and each of its nodes at least one token")
+    if not nodes or not all(nodes):
+        raise ValueError("each node of a tree needs at least one token")
     layout = PackedLayout(tuple(tree.shape for tree in trees))
     ids = [token for tokens in nodes for token in tokens]
     return Packed(torch.tensor([ids]), torch.tensor([layout.position_ids()]), layout)

@@ -48,8 +48,10 @@ def token_ids(count: int) -> list[int]:
 def gradients(context: DistributedContext) -> dict[str, torch.Tensor]:
     """Scores and gradients by every weight, of one micro-batch."""
     found = {}
-    trees = (41, (3, 17, 1)), (9, (5,))
-    packed = pack([TokenTree(token_ids(n), [*map(token_ids, branches)]) for n, branches in trees])
+    order = TokenTree(token_ids(17), [token_ids(4), token_ids(14)])
+    packed = pack(
+        [TokenTree(token_ids(41), [token_ids(3), order, [7]]), TokenTree(token_ids(9), [token_ids(5)])]
+    )
     for family, config in CONFIGS.items():
         torch.manual_seed(0)
         auto: Any = AutoModelForSequenceClassification
@@ -57,7 +59,7 @@ def gradients(context: DistributedContext) -> dict[str, torch.Tensor]:
         if context.sequence is not None:
             share_sequences(model, context.sequence)
         values = scores(model, packed)
-        (values * torch.tensor([1.0, -2.0, 0.5, 1.5])).sum().backward()
+        (values * torch.tensor([1.0, -2.0, 0.5, 1.5, -0.7])).sum().backward()
         context.average_gradients(model)
         found[f"{family} scores"] = values.detach()
         found |= {

@@ -476,42 +476,50 @@ items = st.builds(
 )
 
 
+def texts(tree: TokenTree) -> list[list[int]]:
+    """The tokens of every path from the root to a leaf."""
+    below = [texts(branch) if isinstance(branch, TokenTree) else [[*branch]] for branch in tree.branches]
+    return [[*tree.tokens, *rest] for branch in below for rest in branch] or [[*tree.tokens]]
+
+
 @given(st.lists(items, min_size=1, max_size=6))
 def test_every_response_follows_its_whole_prompt_in_order(given_items: list[Encoded]):
     wanted = [[*item.prompt, *response] for item in given_items for response in item.responses]
     trees = build_trees(given_items)
-    assert [[*tree.tokens, *branch] for tree in trees for branch in tree.branches] == wanted
-    assert all(tree.tokens for tree in trees)
+    assert [text for tree in trees for text in texts(tree)] == wanted
+    assert all(tokens for tree in trees for tokens, _ in tree.nodes())
 
 
 def test_questions_about_one_context_share_it_and_other_contexts_do_not():
     rows = list(generate(WorldPlan("records", 300, per_group=3), 6, words_tokenizer()))
     tokenizer = words_tokenizer()
     trees = build_trees([encode(tokenizer, row.prompt, row.responses) for row in rows])
-    assert [len(tree.branches) for tree in trees] == [6, 6]
+    assert [len(texts(tree)) for tree in trees] == [6, 6]
     context = tokenizer.count("".join(rows[0].prompt[0]["content"].split("\n\n")[0]))
     assert len(trees[0].tokens) >= context
     alone = build_trees([encode(tokenizer, rows[0].prompt, rows[0].responses)])
     assert len(alone[0].tokens) == len(tokenizer.prompt_ids(rows[0].prompt))
 
 
-def size(tree: TokenTree) -> int:
-    return len(tree.tokens) + sum(map(len, tree.branches))
-
-
 @given(st.lists(items, min_size=1, max_size=6), st.integers(1, 40))
 def test_sharing_saves_tokens_and_keeps_to_a_budget(given_items: list[Encoded], budget: int):
-    alone = [size(TokenTree(item.prompt, item.responses)) for item in given_items]
-    assert sum(map(size, build_trees(given_items))) <= sum(alone)
-    assert all(size(tree) <= max(budget, *alone, 1) for tree in build_trees(given_items, budget))
+    assert sum(tree.size for tree in build_trees(given_items)) <= sum(item.size for item in given_items)
+    most = max(budget, *(item.size for item in given_items), 1)
+    assert all(tree.size <= most for tree in build_trees(given_items, budget))
 
 
-def test_what_would_be_repeated_for_many_responses_is_not_parted_from_its_document():
-    many = [[number] for number in range(5)]
-    for shared, trees in ((6, 2), (11, 1)):
-        assert (
-            len(build_trees([Encoded([0] * shared + [own] * (12 - shared), many) for own in (1, 2)])) == trees
-        )
+@given(st.lists(prompts, min_size=1, max_size=12))
+def test_no_token_that_sorted_prompts_share_is_read_twice(ends: list[list[int]]):
+    given_items = [Encoded([0] * 8 + end, [[2], [2, 3]]) for end in sorted(ends)]
+    (tree,) = build_trees(given_items)
+    beginnings = {tuple(item.prompt[:end]) for item in given_items for end in range(1, len(item.prompt) + 1)}
+    assert tree.size == len(beginnings) + 3 * len(given_items)
+    assert len(texts(tree)) == 2 * len(given_items)
+
+
+def test_a_trajectory_of_a_thousand_turns_is_one_tree():
+    (tree,) = build_trees([Encoded([0] * turn, [[1]]) for turn in range(10, 1011)])
+    assert pack([tree]).layout.trees[0].leaves == [*range(11, 1012)]
 
 
 def test_runs_stay_within_the_budget_and_a_larger_tree_is_a_run_of_its_own():

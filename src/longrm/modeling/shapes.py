@@ -294,36 +294,54 @@ class PackedLayout:
 
 
 def build_trees(items: "Sequence[Encoded]", budget: float = math.inf) -> list[TokenTree]:
-    """Makes token trees whose branches are all responses of all items, in order.
+    """Makes token trees whose leaves are all responses of all items, in order.
 
-    Neighboring items become one tree where that saves tokens and their prompts share at least half of their length (a
-    document with several questions): the shared tokens are the prefix, and a branch is the rest of a prompt with a
-    response. A tree of several items has at most `budget` tokens, and all its items have the same salt.
+    Neighboring items of the same salt become one tree where their prompts share at least half of their length: several
+    questions about a document, both orders of a comparison. What they share is a node, with a branch for the rest of
+    each prompt. A tree of several items has at most `budget` tokens.
     """
     from longrm.data.joining import common_prefix
 
-    runs: list[tuple[list[Encoded], int]] = []
+    runs: list[list[tuple[Encoded, int]]] = []  # each item with what it shares with the one before it
+    size = 0
     for item in items:
-        alone = [item], len(item.prompt)
         if runs:
-            run, shared = runs[-1]
-            common = min(shared, common_prefix(run[0].prompt, item.prompt))
-            alike = item.salt == run[0].salt and 2 * common >= max(len(item.prompt), len(run[0].prompt))
-            size = _tree_size([*run, item], common)
-            if alike and size <= budget and size < _tree_size(run, shared) + _tree_size(*alone):
-                runs[-1] = [*run, item], common
+            last, _ = runs[-1][-1]
+            shared = common_prefix(last.prompt, item.prompt) if item.salt == last.salt else 0
+            grown = size + item.size - shared
+            if 2 * shared >= max(len(last.prompt), len(item.prompt), 1) and grown <= budget:
+                runs[-1].append((item, shared))
+                size = grown
                 continue
-        runs.append(alone)
-    trees = []
-    for run, shared in runs:
-        branches = [[*item.prompt[shared:], *response] for item in run for response in item.responses]
-        trees.append(TokenTree(run[0].prompt[:shared], branches, run[0].salt))
-    return trees
+        runs.append([(item, 0)])
+        size = item.size
+    return [_joined(run) for run in runs]
 
 
-def _tree_size(run: "Sequence[Encoded]", shared: int) -> int:
-    # The part of a prompt that is not shared is repeated in each of its branches.
-    return shared + sum(len(item.prompt) - shared + len(own) for item in run for own in item.responses)
+def _joined(run: "Sequence[tuple[Encoded, int]]") -> TokenTree:
+    """The tree of items, each with the tokens that it shares with the one before it; all share some."""
+    (first, _), *others = run
+    branches: list[TokenTree | Sequence[int]] = [*first.responses]
+    # The nodes of the last item, from the root on: where each begins, and its branches.
+    path = [(0, TokenTree(first.prompt, branches, first.salt), branches)]
+    for item, shared in others:
+        while path[-1][0] >= shared:
+            path.pop()
+        begin, node, branches = path.pop()
+        if shared < begin + len(node.tokens):  # a prompt ends or forks within the node
+            below = TokenTree(node.tokens[shared - begin :], branches)
+            branches = [below]
+            node = TokenTree(node.tokens[: shared - begin], branches, node.salt)
+            if path:
+                path[-1][2][-1] = node
+        path.append((begin, node, branches))
+        if shared < len(item.prompt):
+            own: list[TokenTree | Sequence[int]] = []
+            node = TokenTree(item.prompt[shared:], own)
+            branches.append(node)
+            path.append((shared, node, own))
+        path[-1][2].extend(item.responses)
+    return path[0][1]
 
 
 Sized = TypeVar("Sized", bound=Any)

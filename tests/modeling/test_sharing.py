@@ -30,9 +30,10 @@ from transformers import (
 )
 from transformers.integrations.neftune import neftune_post_forward_hook
 
+from longrm.data.joining import common_prefix
 from longrm.errors import ModelError
 from longrm.modeling import sharing
-from longrm.modeling.sharing import choose_groups, share_prefixes, shared_tokens, unshare
+from longrm.modeling.sharing import Fork, choose_trees, share_prefixes, shared_tokens, unshare
 
 from .conftest import FAMILIES, SCORERS, SIZES, VOCABULARY
 
@@ -146,12 +147,19 @@ def test_scores_and_gradients(family: str):
     assert deviation(found(plain, inputs), found(shared, inputs)) < TOLERANCE
 
 
+def deeper(tree: Fork | int) -> Fork | int:
+    """Rows that share a token that they do not have in common."""
+    return (
+        Fork(tree.depth + 1, [deeper(branch) for branch in tree.branches]) if isinstance(tree, Fork) else tree
+    )
+
+
 def test_a_prefix_that_is_too_long_would_be_seen(monkeypatch: pytest.MonkeyPatch):
     """The negative control: rows share a token that they do not have in common."""
     plain, shared = twins()
     inputs = batch(BATCHES["pairs, one behind the other"])
-    right = choose_groups
-    monkeypatch.setattr(sharing, "choose_groups", lambda *given: [(n + 1, rows) for n, rows in right(*given)])
+    right = choose_trees
+    monkeypatch.setattr(sharing, "choose_trees", lambda *given: [deeper(tree) for tree in right(*given)])
     assert deviation(found(plain, inputs), found(shared, inputs)) > 100 * TOLERANCE
 
 
@@ -339,41 +347,24 @@ def test_what_cannot_be_shared_is_refused():
         share_prefixes(torch.nn.Linear(2, 2))
 
 
-def partitions(items: list[int]) -> Any:
-    if not items:
-        yield []
-        return
-    first, *rest = items
-    for groups in partitions(rest):
-        yield [[first], *groups]
-        for at, group in enumerate(groups):
-            yield [*groups[:at], [first, *group], *groups[at + 1 :]]
+def rows_of(tree: Fork | int) -> list[int]:
+    return [row for branch in tree.branches for row in rows_of(branch)] if isinstance(tree, Fork) else [tree]
 
 
-def test_groups_are_the_best_of_all():
+@pytest.mark.parametrize("least", [0, 1, 7])
+def test_trees_share_all_that_rows_have_in_common(least: int):
+    """Compared with the beginnings of rows, each counted once; a row keeps its last token."""
     draw = random.Random(5)
-    for _ in range(60):
-        rows = [[draw.randrange(2) for _ in range(draw.randrange(2, 9))] for _ in range(6)]
-        common = [
-            [
-                next((at for at, (a, b) in enumerate(zip(x, y, strict=False)) if a != b), min(len(x), len(y)))
-                for y in rows
-            ]
-            for x in rows
-        ]
-
-        def cost(group: list[int], rows: Any = rows, common: Any = common) -> float:
-            shared = min([*(len(rows[i]) - 1 for i in group), *(common[i][j] for i in group for j in group)])
-            if shared == 0 and len(group) > 1:
-                return float("inf")
-            return sum(len(rows[i]) for i in group) - (len(group) - 1) * shared
-
-        best = min(sum(map(cost, groups)) for groups in partitions(list(range(6))))
-        chosen = choose_groups(common, list(map(len, rows)))
-        assert sorted(row for _, group in chosen for row in group) == list(range(6))
-        assert sum(cost(group) for _, group in chosen) == best
-        for shared, group in chosen:
-            assert cost(group) == sum(len(rows[i]) for i in group) - (len(group) - 1) * shared
+    for _ in range(100):
+        rows = [[draw.choice((1, 1, 1, 2)) for _ in range(draw.randrange(2, 20))] for _ in range(8)]
+        sizes = [len(row) for row in rows]
+        common = [[common_prefix(x, y) for y in rows] for x in rows]
+        trees = choose_trees(common, sizes, least)
+        assert sorted(row for tree in trees for row in rows_of(tree)) == [*range(8)]
+        tokens = sum(sharing._computed(tree, sizes) for tree in trees)
+        beginnings = {tuple(row[:end]) for row in rows for end in range(1, len(row))}
+        needed = len(beginnings) + len(rows)
+        assert tokens == needed if least < 2 else needed < tokens <= sum(sizes)
 
 
 def test_heads_see_labels():
@@ -570,7 +561,7 @@ def parallel_gradients(rank: int, port: int) -> None:
             fully_shard(layer)
         return fully_shard(model)
 
-    right = choose_groups
+    right = choose_trees
     for wrap, order in itertools.product((ddp, fsdp), ("before", "after", "wrong")):
         model = make()
         if order != "after":
@@ -579,9 +570,9 @@ def parallel_gradients(rank: int, port: int) -> None:
         if order == "after":
             share_prefixes(model, min_tokens=1)
         if order == "wrong":  # the negative control
-            sharing.choose_groups = lambda *given: [(n + 1, rows) for n, rows in right(*given)]
+            sharing.choose_trees = lambda *given: [deeper(tree) for tree in right(*given)]
         gradients = found(model, batches[rank])
-        sharing.choose_groups = right
+        sharing.choose_trees = right
         assert bool(shared_tokens(model).given) is (rank == 0)
         whole = {
             name.removeprefix("module."): one.full_tensor() if hasattr(one, "full_tensor") else one

@@ -18,8 +18,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from inspect import signature
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -95,6 +96,9 @@ class _NoCache:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(_NO_CACHE)
 
+
+_LEAST = 16
+"""Tokens that a fork of rows must save."""
 
 _NO_CACHE = "a call that shares prefixes returns no cache: pass use_cache=True to get one"
 
@@ -341,12 +345,12 @@ def _plan(body: Any, sharing: _Sharing, given: Mapping[str, Any]) -> "_Plan | st
     counts = [line[rows + 1] for line in lines]
     if min(counts) < 2:
         return "a row of less than two tokens"
-    groups = choose_groups([line[:rows] for line in lines], counts)
-    if sum(shared * (len(members) - 1) for shared, members in groups) < sharing.min_tokens:
+    trees = choose_trees([line[:rows] for line in lines], counts, _LEAST)
+    if sum(counts) - sum(_computed(tree, counts) for tree in trees) < sharing.min_tokens:
         if apart and sharing.absolute:
             return "rows begin at different positions: pass position_ids, or pad on the right"
         return "rows of a micro-batch have too little in common"
-    return _lay_out(groups, [line[rows:] for line in lines], ids)
+    return _lay_out(trees, [line[rows:] for line in lines], ids)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -385,71 +389,84 @@ def _reads_absolute_positions(body: Any) -> bool:
     return bool((far.float() - near.float()).norm() > most * near.float().norm())
 
 
-def choose_groups(common: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """Chooses which rows share, so that the fewest tokens are computed: `(length of the prefix, rows)` of every group.
+class Fork(NamedTuple):
+    """Where rows part: they have the first `depth` tokens in common, and each branch is a row or another fork."""
 
-    `common[i][j]` is the length of what rows i and j have in common; every row has at least two tokens, and as a branch
-    keeps one. Common beginnings form a tree whose leaves are the rows. A group at a node of depth d saves d tokens for
-    each of its rows but one, so the best choice of nodes is found from the leaves up.
+    depth: int
+    branches: "list[Fork | int]"
+
+
+def choose_trees(common: Sequence[Sequence[int]], sizes: Sequence[int], least: int) -> list[Fork | int]:
+    """The rows of a batch as trees of what they have in common, each a fork or a row that shares nothing.
+
+    `common[i][j]` is the length of what rows i and j have in common; every row has at least two tokens, and keeps one
+    for itself. Rows share nothing more at a fork that would save less than `least` tokens: each costs attention a call.
     """
 
     def shared(one: int, other: int) -> int:
         return min(common[one][other], sizes[one] - 1, sizes[other] - 1)
 
-    @cache
-    def best(rows: tuple[int, ...], above: int) -> tuple[int, list[tuple[int, list[int]]], list[int]]:
-        """The most tokens saved below a node if the next group above has depth `above`: (saved, groups, rows left)."""
+    def grow(rows: list[int], above: int) -> list[Fork | int]:
         if len(rows) == 1:
-            return above, [], [*rows]
+            return [*rows]
         depth = min(shared(rows[0], row) for row in rows[1:])
-        children: list[tuple[int, ...]] = []
+        children: list[list[int]] = []
         left = rows
         while left:
-            children.append(tuple(row for row in left if row == left[0] or shared(left[0], row) > depth))
-            left = tuple(row for row in left if row not in children[-1])
-        options = []
-        for at in (above, depth):
-            parts = [best(child, at) for child in children]
-            groups = [group for _, found, _ in parts for group in found]
-            options.append(
-                (sum(saved for saved, _, _ in parts), groups, [row for *_, rest in parts for row in rest])
-            )
-        without, (saved, groups, rest) = options
-        if saved - depth > without[0]:
-            return saved - depth, [*groups, (depth, sorted(rest))], []
-        return without
+            children.append([row for row in left if row == left[0] or shared(left[0], row) > depth])
+            left = [row for row in left if row not in children[-1]]
+        worth = (depth - above) * (len(children) - 1) >= max(1, least)
+        branches = [branch for child in children for branch in grow(child, depth if worth else above)]
+        return [Fork(depth, branches)] if worth else branches
 
-    _, groups, alone = best(tuple(range(len(sizes))), 0)
-    return [*groups, *((sizes[row] - 1, [row]) for row in alone)]
+    return grow([*range(len(sizes))], 0)
 
 
-def _lay_out(
-    groups: Sequence[tuple[int, list[int]]], rows: Sequence[Sequence[int]], ids: Int[Tensor, "B L"]
-) -> _Plan:
-    """Packs `groups` of rows, which are given as `(first column, tokens, first position)`."""
+def _computed(tree: Fork | int, sizes: Sequence[int], above: int = 0) -> int:
+    """Tokens of a tree without the first `above`."""
+    if not isinstance(tree, Fork):
+        return sizes[tree] - above
+    return tree.depth - above + sum(_computed(branch, sizes, tree.depth) for branch in tree.branches)
+
+
+def _lay_out(trees: Sequence[Fork | int], rows: Sequence[Sequence[int]], ids: Int[Tensor, "B L"]) -> _Plan:
+    """Packs trees of rows, which are given as `(first column, tokens, first position)`."""
     shapes, packed, positions = [], [], []
     length = ids.shape[1]
     count = partial(torch.arange, device=ids.device)  # made there, so that nothing is sent
     place = torch.zeros_like(ids, dtype=torch.long)
     size = 0
-    for shared, members in groups:
-        first = members[0]
-        start, _, begin = rows[first]
-        packed.append(count(shared) + first * length + start)
-        positions.append(count(shared) + begin)
-        fork = size + shared
-        tail = fork
-        for row in members:
-            own, tokens, _ = rows[row]
-            rest = tokens - shared
-            packed.append(count(rest) + row * length + own + shared)
-            positions.append(count(rest) + begin + shared)
-            place[row, own : own + shared] = count(size, fork)
-            place[row, own + shared : own + tokens] = count(tail, tail + rest)
-            tail += rest
-            place[row, :own] = place[row, own + tokens :] = tail - 1
-        shapes.append(TreeShape(shared, tuple(rows[row][1] - shared for row in members)))
-        size = tail
+
+    def write(
+        branch: Fork | int, path: list[tuple[int, int]], nodes: list[tuple[int, int, int]], parent: int
+    ) -> None:
+        """Packs a node and all below it; `path` has the ends of the nodes above, in a row and in the packed one."""
+        nonlocal size
+        row = branch
+        while isinstance(row, Fork):
+            row = row.branches[0]
+        own, tokens, first = rows[row]
+        begin = nodes[0][2] if nodes else first  # only distances matter where rows begin apart
+        above, _ = path[-1]
+        end = branch.depth if isinstance(branch, Fork) else tokens
+        packed.append(count(above, end) + row * length + own)
+        positions.append(count(above, end) + begin)
+        size += end - above
+        nodes.append((end - above, parent, begin))
+        number, path = len(nodes) - 1, [*path, (end, size)]
+        if isinstance(branch, Fork):
+            for below in branch.branches:
+                write(below, path, nodes, number)
+            return
+        for (before, _), (last, reach) in pairwise(path):
+            place[row, own + before : own + last] = count(reach - (last - before), reach)
+        place[row, :own] = place[row, own + tokens :] = size - 1
+
+    for tree in trees:
+        nodes: list[tuple[int, int, int]] = []
+        write(tree, [(0, size)], nodes, -1)
+        lengths, parents, _ = zip(*nodes, strict=True)
+        shapes.append(TreeShape(lengths[0], lengths[1:], 0, parents[1:]))
     given = sum(tokens for _, tokens, _ in rows)
     packed_ids = ids.flatten()[torch.cat(packed)][None]
     return _Plan(PackedLayout(tuple(shapes)), given, packed_ids, torch.cat(positions)[None], place)

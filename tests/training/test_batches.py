@@ -46,16 +46,11 @@ def prepared(examples, *, budget, objective=None, limit=10_000):
 
 def sequences(micro):
     """Of every response: what its last token sees, and which of these tokens are its own."""
-    ids, found = micro.packed.input_ids[0].tolist(), []
-    start, branches = 0, iter(micro.packed.layout.written_tokens(micro.written))
-    for tree in micro.packed.layout.trees:
-        fork = begin = start + tree.prefix
-        for length in tree.branches:
-            own = [ids[at] for at in next(branches)]
-            found.append((ids[start:fork] + ids[begin : begin + length], own))
-            begin += length
-        start = begin
-    return found
+    ids, layout = micro.packed.input_ids[0].tolist(), micro.packed.layout
+    return [
+        ([ids[at] for place in path for at in place], [ids[at] for at in own])
+        for path, own in zip(layout.paths(), layout.written_tokens(micro.written), strict=True)
+    ]
 
 
 prompts = st.lists(st.integers(0, 1), min_size=1, max_size=8)
@@ -106,9 +101,9 @@ def test_prompts_that_share_a_document_are_one_tree_wherever_they_stand_in_the_s
         for number, start in enumerate([document, other] * 3)
     ]
     (micro,) = prepared(given_examples, budget=200).micro_batches
-    assert [(tree.prefix, len(tree.branches)) for tree in micro.packed.layout.trees] == [(20, 6), (20, 6)]
+    assert [(tree.prefix, len(tree.leaves)) for tree in micro.packed.layout.trees] == [(20, 6), (20, 6)]
     # A budget that a whole tree exceeds parts it, and the document is read once for each part.
-    parts = prepared(given_examples, budget=32).micro_batches
+    parts = prepared(given_examples, budget=31).micro_batches
     assert [[tree.prefix for tree in part.packed.layout.trees] for part in parts] == [[20]] * 2 + [[21]] * 2
 
 
@@ -124,7 +119,7 @@ def test_a_world_is_read_with_every_context_once():
     )
     micro_batches = prepared(source.batch(0, 128), budget=10_000).micro_batches
     trees = [tree for micro in micro_batches for tree in micro.packed.layout.trees]
-    assert [len(tree.branches) for tree in trees] == [16] * 16
+    assert [len(tree.leaves) for tree in trees] == [16] * 16
     assert all(tree.prefix > 80 for tree in trees)
     assert len(micro_batches) == 1
 

@@ -131,6 +131,15 @@ def distance(one, other):
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
+def share_apart(one, other, start):
+    """How far two trainings have come apart, over how far they came: Adam enlarges the rounding of small gradients."""
+    apart, moved = (
+        math.sqrt(sum(float((left[name] - right[name]).square().sum()) for name in one))
+        for left, right in ((one, other), (one, start))
+    )
+    return apart / moved
+
+
 @pytest.fixture
 def contents_of(results_of):
     """All bytes of a run that do not depend on clocks."""
@@ -353,7 +362,7 @@ def test_rewards_rise(finished, steps_of):
 SPARSE = {"rollouts__reward_weights": {"correct": 1.0}, "rollouts__max_completion_length": 3}
 
 
-def test_groups_of_equal_rewards_change_nothing(finished, settings, steps_of, tmp_path, monkeypatch):
+def test_groups_of_equal_rewards_change_nothing(finished, settings, steps_of, writer, tmp_path, monkeypatch):
     run = finished("file", **SPARSE)
     shares = [step.losses["constant_groups"] for step in steps_of(run)]
     assert 0 < fmean(shares) < 1
@@ -366,7 +375,8 @@ def test_groups_of_equal_rewards_change_nothing(finished, settings, steps_of, tm
     assert sum(step.tokens for step in steps_of(run)) < sum(
         step.tokens for step in steps_of(tmp_path / "all")
     )
-    assert distance(weights_of(run), weights_of(tmp_path / "all")) < 1e-5
+    start = load_file(writer / "model.safetensors")
+    assert share_apart(weights_of(run), weights_of(tmp_path / "all"), start) < 2e-3
     assert [one.tokens for one in rollouts_of(run)] == [one.tokens for one in rollouts_of(tmp_path / "all")]
 
 
@@ -380,15 +390,15 @@ def test_a_step_of_equal_rewards_alone_moves_no_weight(finished, writer, steps_o
     assert distance(weights_of(finished()), load_file(writer / "model.safetensors")) > 1e-3
 
 
-def test_several_micro_batches_equal_one(finished):
+def test_several_micro_batches_equal_one(finished, writer):
     one = finished("file", loss__loss_type="dapo", **KL)
     several = finished("file", loss__loss_type="dapo", memory__max_tokens_per_microbatch=70, **KL)
     assert [record.tokens for record in rollouts_of(one)] == [
         record.tokens for record in rollouts_of(several)
     ]
-    assert distance(weights_of(one), weights_of(several)) < 1e-5
-    other = finished("file", **KL)
-    assert distance(weights_of(one), weights_of(other)) > 1e-3
+    start = load_file(writer / "model.safetensors")
+    assert share_apart(weights_of(one), weights_of(several), start) < 2e-3
+    assert share_apart(weights_of(one), weights_of(finished("file", **KL)), start) > 0.2
 
 
 def test_checkpointed_layers_change_only_rounding(finished):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class MicroBatch:
     """A part of a step that goes through the model at once."""
 
-    packed: "Packed"  # the token trees; their branches are the responses of the examples, in order
+    packed: "Packed"  # the token trees; their leaves are the responses of the examples, in order
     examples: Sequence[Example]
     weight: float  # its share of the step; those of a step sum to 1 if all of its examples have a gradient
 
@@ -36,11 +36,7 @@ class MicroBatch:
 
     @property
     def written(self) -> list[Sequence[int]]:
-        """For every branch, the places of the tokens that the model wrote.
-
-        A branch may begin with the rest of a prompt, whose tokens are not part of the response; neither are tool
-        results and user turns within it.
-        """
+        """For every leaf, the places of the tokens that the model wrote, without tool results and user turns."""
         return [own for example in self.examples for own in example.tokens.completion_tokens]
 
 
@@ -158,7 +154,7 @@ class Batches:
 
 
 _ExampleTree = tuple[TokenTree, list[Example]]
-"""A tree and the examples whose responses are its branches, in order."""
+"""A tree and the examples whose responses are its leaves, in order."""
 
 
 def deal(

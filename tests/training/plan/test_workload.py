@@ -87,7 +87,7 @@ def test_rollouts_are_those_of_the_training(judge_prompts, tmp_path, iterations)
     # Both orders of a comparison share their context.
     apart = iterations * sum(record.length + 4 * 5 for record in records)
     assert planned.tokens < 0.9 * apart
-    assert all(len(tree.branches) == 8 for tree in planned.trees)
+    assert all(len(tree.leaves) == 8 for tree in planned.trees)
     assert max(tree.tokens for tree in planned.largest.trees) == planned.longest_row.tokens
     assert len(planned.largest.trees) == 2  # of four prompts
 

@@ -1,9 +1,9 @@
 """Attention over a shared prefix, as a function that transformers calls by name.
 
-A prefix token sees the prefix up to itself; a branch token sees its whole prefix, and its branch up to itself. Two
-calls of a flash kernel compute that and are merged (`attention_varlen`); on CUDA, `attention_cuda` chooses the kernel,
-or FlexAttention. Without one the scores are written out a part at a time. No mask over pairs of prefix tokens is built,
-so memory is linear in the prefix.
+A token sees all nodes above its own, and its own up to itself. Calls of a flash kernel, one for all nodes and one for
+each level of the tree, compute that and are merged (`attention_varlen`); on CUDA, `attention_cuda` chooses the kernel,
+or FlexAttention. Without one the scores are written out a part at a time. No mask over pairs of tokens is built, so
+memory is linear in the prefix.
 
 Transformers passes to an attention function whatever a model's architecture needs: windows, soft caps, sinks. Ignoring
 one would be silently wrong, so what is not computed here is refused at the call, and mostly earlier (`loading`). The

@@ -650,7 +650,7 @@ def _sees(q: Tensor, k: Tensor, bounds: SequenceBounds) -> Bool[Tensor, "R K"]:
     return (before >= 0) & (before < (bounds.window or len(keys)))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 @torch.inference_mode(False)
 def _batches(bounds: SequenceBounds, heads: int) -> tuple[tuple[int, Rows, Rows], ...]:
     """Groups sequences of equal lengths: how many, and where their queries and keys are.

@@ -173,6 +173,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="threads of torch (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON line instead of text")
     options = parser.parse_args()
+    if options.threads < 1:
+        parser.error("--threads is at least 1")
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     clock = time.thread_time if options.threads == 1 else time.perf_counter

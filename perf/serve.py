@@ -367,9 +367,9 @@ def main() -> None:
         "--prompts", type=int, default=4, help="prompts of single requests, 8 responses each (%(default)s)"
     )
     parser.add_argument(
-        "--short", type=int, help="tokens of the context of short requests (100, or 200 with --model)"
+        "--short", type=int, help="tokens of the context of short requests (100; 200 with a given model)"
     )
-    parser.add_argument("--world", help="where prompts come from (records, or many-facts with --model)")
+    parser.add_argument("--world", help="where prompts come from (records; many-facts with a given model)")
     parser.add_argument("--singles", type=int, default=64, help="short requests at once (%(default)s)")
     parser.add_argument(
         "--repeats",
@@ -382,12 +382,16 @@ def main() -> None:
     )
     parser.add_argument("--requests", type=int, default=0, help="only measure memory over this many requests")
     parser.add_argument("--cache", type=int, default=0, help="bytes of the prefix cache")
-    parser.add_argument("--json", action="store_true", help="print one JSON line instead of text")
+    parser.add_argument("--json", action="store_true", help="print the JSON on one line")
     options = parser.parse_args()
     if options.against == "vllm":
-        if options.vllm is None:
-            parser.error("--against vllm needs --vllm")
+        if options.vllm is None or not (options.vllm / "bin/vllm").exists():
+            parser.error("--against vllm needs --vllm VENV, where VENV/bin/vllm is")
         options.model = options.model or Path("runs/real-model")
+    if options.model and not (options.model / "config.json").is_file():
+        parser.error(f"{options.model} has no config.json; `make real-model` downloads runs/real-model")
+    if min(options.repeats, options.threads) < 1:
+        parser.error("--repeats and --threads are at least 1")
     print(json.dumps(measure(options), indent=None if options.json else 2))
 
 

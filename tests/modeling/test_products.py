@@ -130,3 +130,28 @@ def test_the_users_switch_small_models_and_bf16_are_left_alone(
     torch.backends.mkldnn.matmul.fp32_precision = "ieee"
     choose_products(model())
     assert switch() == "ieee"
+
+
+@pytest.mark.parametrize("own", ["highest", "high"])
+def test_a_switch_that_the_user_sets_later_stays(
+    own: str, monkeypatch: pytest.MonkeyPatch, switch: Callable[[], str]
+) -> None:
+    monkeypatch.setattr(products, "speedup", lambda *_: 2.0)
+    choose_products(model())
+    torch.set_float32_matmul_precision(own)
+    chosen = switch()
+    assert chosen not in ("bf16", "none")
+    choose_products(model())
+    with products.default_products():
+        assert switch() == chosen
+    assert switch() == chosen
+
+
+def test_the_trial_gives_threads_back() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        speedup(OPERANDS, lambda on: None)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -190,5 +190,7 @@ def keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(-3, 2**30)  # M_MMAP_THRESHOLD of malloc.h
+        _ = mallopt(-3, 2**30) or mallopt(
+            -3, 2**25
+        )  # M_MMAP_THRESHOLD of malloc.h; glibc before 2.35 takes no more
         mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD

@@ -37,20 +37,21 @@ _ROWS, _WIDEST, _REPEATS = 128, 1024, 8  # of the trial, which takes about 0.25 
 
 _MKLDNN: Any = torch.backends.mkldnn  # its types lack `matmul`
 
+_ON, _UNSET = "bf16", "none"  # what torch's switch reads
+
 _switched_on = False
 
 
 def choose_products(model: Any, *, training: bool = False) -> None:
     """Lets oneDNN compute fp32 products if a trial on the shapes of a model on a CPU finds it faster and as precise.
 
-    The choice holds for the whole process, as torch's switch does, and results change by rounding. It does nothing if
-    torch's switch is set already (`torch.backends.mkldnn.matmul.fp32_precision = "ieee"` keeps the default), or where
-    torch sees a GPU, which has the same switch. Loading and training call this; `share_prefixes` does not, as the rest
-    of the caller's program would change with it.
+    The choice holds for the whole process, as torch's switch does: that for the last model. Results change by rounding.
+    It does nothing if the caller has set torch's switch (`torch.backends.mkldnn.matmul.fp32_precision = "ieee"` keeps
+    the default), or where torch sees a GPU, which has the same switch. Loading and training call this; `share_prefixes`
+    does not, as the rest of the caller's program would change with it.
     """
     global _switched_on
-    set_by_user = _MKLDNN.matmul.fp32_precision != "none" and not _switched_on
-    if set_by_user or torch.accelerator.is_available() or not _MKLDNN.is_available():
+    if not _is_ours() or torch.accelerator.is_available() or not _MKLDNN.is_available():
         return
     layers = (module for module in model.base_model.modules() if isinstance(module, nn.Linear))
     weights = [layer.weight for layer in layers if layer.weight.dtype == torch.float32]
@@ -72,7 +73,7 @@ def choose_products(model: Any, *, training: bool = False) -> None:
 @contextmanager
 def default_products() -> Iterator[None]:
     """Undoes the choice while tokens are sampled: with 1 to 8 rows SmolLM2 is 14 to 22% slower by oneDNN (Zen 4)."""
-    chosen = _switched_on
+    chosen = _switched_on and _is_ours()
     if chosen:
         use_onednn(False)
     try:
@@ -89,12 +90,17 @@ def _gain(shapes: tuple[tuple[int, int], ...]) -> float:
     return gain
 
 
+def _is_ours() -> bool:
+    """Whether torch's switch is as it was left here."""
+    return bool(_MKLDNN.matmul.fp32_precision == (_ON if _switched_on else _UNSET))
+
+
 def use_onednn(on: bool) -> None:
     """Sets torch's switch, or makes it as if it was never set."""
     # The older of torch's two functions: after the newer one alone, torch.compile fails, as it reads the older.
     torch.set_float32_matmul_precision("medium" if on else "highest")
     if not on:
-        _MKLDNN.matmul.fp32_precision = "none"
+        _MKLDNN.matmul.fp32_precision = _UNSET
 
 
 @torch.inference_mode()
@@ -119,11 +125,12 @@ def speedup(
 ) -> float:
     """Returns how many times faster products are with a switch on than off, and 0.0 if it makes them less precise.
 
-    Times are the shortest of several, in turn. The switch is off at the end.
+    Times are the shortest of several, in turn, on one core: other programs disturb them little there. The switch is off
+    at the end.
     """
     off_seconds = on_seconds = 0.0
-    # Other processes disturb CPU time less; with several threads it would add up their waiting.
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
         for one, other in products:
             exact = product(one.double(), other.double())
@@ -131,10 +138,10 @@ def speedup(
             for repeat in range(1 + _REPEATS):
                 for on in (False, True):
                     switch(on)
-                    start = clock()
+                    start = time.thread_time()
                     found = product(one, other)
                     if repeat:  # the first call prepares a library for the shape
-                        seconds[on] = min(seconds[on], clock() - start)
+                        seconds[on] = min(seconds[on], time.thread_time() - start)
                     else:
                         errors[on] = float((found - exact).abs().max())
             if not errors[True] <= _ROUNDING * errors[False]:
@@ -142,4 +149,5 @@ def speedup(
             off_seconds, on_seconds = off_seconds + seconds[False], on_seconds + seconds[True]
     finally:
         switch(False)
+        torch.set_num_threads(threads)
     return off_seconds / on_seconds

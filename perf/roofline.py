@@ -189,7 +189,6 @@ def main() -> None:
     set_precision(model, options.precision)  # as it is loaded for scoring
     choose_products(model)
     keep_freed_memory()  # as commands that read a model do
-    products = {"scoring": fp32_products()}
     token = lambda: int(torch.randint(5, model.config.vocab_size, ()))  # noqa: E731 (a line's worth)
     tokens = lambda count: [token() for _ in range(count)]  # noqa: E731
     scored = pack(
@@ -207,9 +206,7 @@ def main() -> None:
     result: dict[str, Any] = {"scoring": measure(model, scoring, best, clock)}
     model.requires_grad_(True)
     set_precision(model, options.precision)
-    choose_products(model, training=True)
     return_freed_memory()
-    products["training"] = fp32_products()
     optimizer = make_optimizer(model, OptimizerSettings(max_steps=1))
 
     def step(parts: Parts) -> None:
@@ -227,7 +224,7 @@ def main() -> None:
     result |= {
         "precision": options.precision,
         "best_gflops": round(best, 1),
-        "fp32_products": products,
+        "fp32_products": "oneDNN" if torch.backends.mkldnn.matmul.fp32_precision == "bf16" else "default",
         "processor": features.get("cpu_name"),
         "features": [name for name in ("avx512_f", "avx512_bf16", "amx_bf16") if features.get(name)],
         **circumstances(options),
@@ -243,10 +240,6 @@ def main() -> None:
         for part, own in found["parts"].items():
             rate = f"{own['gflops']:7.0f} GFLOP/s ({own['of_best']:.0%})" if "gflops" in own else ""
             print(f"  {part:16} {own['share']:6.1%} {rate}")
-
-
-def fp32_products() -> str:
-    return "oneDNN" if torch.backends.mkldnn.matmul.fp32_precision == "bf16" else "default"
 
 
 def smollm2(layers: int) -> Any:

@@ -23,9 +23,9 @@ _logger = logging.getLogger(__name__)
 
 Product = tuple[Float[Tensor, "M K"], Float[Tensor, "K N"]]
 
-_GAIN, _GAIN_IN_TRAINING = 1.05, 1.25
-"""Least gains. With 1.1 (AMD Zen 4) a pass takes 5% less time; a training step 2% more, and 12% more memory, because
-oneDNN takes new memory for every product. Trials of eight repetitions gave 1.08 to 1.11 on a busy machine."""
+_GAIN = 1.25
+"""Least gain. At 1.1 (AMD Zen 4) one long pass takes 5% less time, a training step 2% more, and short requests to a
+server 6% more: oneDNN takes new memory for every product, and prepares itself for every number of rows."""
 
 _ROUNDING = 16
 """Largest error, in errors of torch's default. Another order of sums makes up to 4, products in tf32 over 1,000."""
@@ -42,7 +42,7 @@ _ON, _UNSET = "bf16", "none"  # what torch's switch reads
 _switched_on = False
 
 
-def choose_products(model: Any, *, training: bool = False) -> None:
+def choose_products(model: Any) -> None:
     """Lets oneDNN compute fp32 products if a trial on the shapes of a model on a CPU finds it faster and as precise.
 
     The choice holds for the whole process, as torch's switch does: that for the last model. Results change by rounding.
@@ -63,7 +63,7 @@ def choose_products(model: Any, *, training: bool = False) -> None:
     if not shapes:
         return
     gain = _gain(shapes)
-    faster = gain >= (_GAIN_IN_TRAINING if training else _GAIN)
+    faster = gain >= _GAIN
     if faster and not _switched_on:
         _logger.info("fp32 products: oneDNN, %.1fx", gain)
     use_onednn(faster)

@@ -109,7 +109,7 @@ def prepare_model(model: Scorer | LanguageModel, settings: TrainingSettings) -> 
         else:
             place()
             model.model.to(device)  # its buffers
-    choose_products(model.model, training=True)
+    choose_products(model.model)
 
 
 def stored_dtype(folder: Path) -> torch.dtype:

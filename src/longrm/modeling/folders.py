@@ -245,21 +245,33 @@ def layer_kinds(config: Any) -> list[str]:
     return kinds or ["sliding_attention" if windowed else "full_attention"] * config.num_hidden_layers
 
 
+RECURRENT = {"linear_attention", "conv", "hybrid"}
+"""Kinds of layers that carry a state from token to token, next to attention (hybrid) or in its place."""
+
+
+def recurrent_layers(config: Any) -> dict[int, str]:
+    """The kinds of a model's recurrent layers by their numbers."""
+    return {number: kind for number, kind in enumerate(layer_kinds(config)) if kind in RECURRENT}
+
+
 def unsupported(config: Any) -> Iterator[str]:
     """Yields what a model does that neither a shared prefix nor reading block by block computes exactly."""
     if problem := _not_a_decoder(config):
         yield problem
-    other = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"})
+    known = RECURRENT | {"full_attention", "sliding_attention", "moe", "mlp"}
+    other = sorted(set(getattr(config, "layer_types", None) or ()) - known)
     named = ", ".join(other)
     if named == "chunked_attention":
         yield f"{named}: attention within chunks is not supported with a shared prefix"
     elif named:
-        yield f"layers of type {named} (state-space, linear, sparse): their state cannot branch at a prefix"
+        yield f"layers of type {named}: not supported with a shared prefix"
     if getattr(config, "alibi", False):
         yield "alibi positions: a bias on attention logits is not supported"
     rope = getattr(config, "rope_parameters", None)
+    if not rope and recurrent_layers(config):
+        return  # positions are those of the recurrence
     if not rope:
-        yield "no rotary positions (learned, ALiBi or recurrent): not supported with a shared prefix"
+        yield "no rotary positions (learned or ALiBi): not supported with a shared prefix"
         return
     # Some families have parameters for each kind of layer.
     for own in (part for part in (rope, *rope.values()) if isinstance(part, dict)):

@@ -44,11 +44,13 @@ from longrm.modeling.folders import (
     check_decoder,
     find_model_folders,
     has_head,
+    recurrent_layers,
     tensor_shapes,
     weight_files,
 )
 from longrm.modeling.heads import MLPHead, draw_head, last_layer
 from longrm.modeling.products import choose_products
+from longrm.modeling.recurrent import check_mixers, pack_states
 from longrm.modeling.shapes import HeadForm, ModelShape
 from longrm.modeling.shared_prefix import TransformersModel, scaled_logits
 from longrm.reading import reading
@@ -144,6 +146,7 @@ def load_scorer(
     model = _read_model(AutoModelForSequenceClassification, parts.base, config, options, where, packed=True)
     _complete(model, tokenizer, parts, where)
     model.set_attn_implementation(SHARED_PREFIX)
+    pack_states(model)
     if stored and form == "mlp":
         model.score = MLPHead(model.config.hidden_size)
     # The head was read apart from the model, whose lower dtype would have rounded it.
@@ -195,6 +198,7 @@ def load_language_model(
     _complete(model, tokenizer, parts, where)
     if packed:
         model.set_attn_implementation(SHARED_PREFIX)
+        pack_states(model)
     with weights_fit(where, device):
         model.to(device).eval()
     choose_products(model)
@@ -463,8 +467,11 @@ def _check_modules(model: Any, where: str, *, packed: bool, scores: bool) -> Non
     for name, module in model.named_modules():
         if getattr(module, "is_causal", True) is False:
             raise ModelError(f"{where}: {name} is not causal: later tokens would change earlier ones")
-    # How transformers marks models that pass keyword arguments on to a custom attention.
-    if packed and not model._supports_attention_backend:
+    recurrent = packed and bool(recurrent_layers(model.config))
+    if recurrent:
+        check_mixers(model, where)
+    # How transformers marks models that pass keyword arguments on to a custom attention; most recurrent ones lack it.
+    if packed and not (model._supports_attention_backend or recurrent and model._can_set_attn_implementation()):
         raise ModelError(f"{where}: its attention cannot be replaced by one for a shared prefix")
     if packed and not scores:
         # Log-probabilities are computed from the last hidden states by the output embeddings alone.

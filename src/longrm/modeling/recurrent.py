@@ -1,0 +1,260 @@
+"""Recurrent layers over packed trees: every node continues the state in which its parent ended.
+
+Gated DeltaNet, Mamba 2 and short convolutions carry a state from token to token, in place of keys that later tokens
+choose from. Transformers keeps such states in a cache, so a layer can begin from any of them: the nodes of a tree are
+computed level by level, all nodes of a level as a batch, each from its parent's final states. No formula of a family
+is repeated here: `run_nodes` calls the layer's own forward.
+
+The layout reaches these layers as it reaches attention, as a keyword argument of the model's forward pass, so that a
+layer which gradient checkpointing computes again gets the same one.
+
+Shapes: S tokens of the packed sequence, N nodes of a batch with L tokens each, C hidden size, K size of a convolution.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from inspect import signature
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from longrm.errors import ModelError
+from longrm.modeling.folders import recurrent_layers
+from longrm.modeling.shapes import PackedLayout
+from longrm.modeling.shared_prefix import SHARED_PREFIX
+
+MIXING = (nn.modules.conv._ConvNd, nn.RNNBase)
+"""Modules that carry a state from token to token."""
+
+_CACHES = ("cache_params", "past_key_values")  # what mixers of transformers call the cache of their states
+
+
+class NodeStates:
+    """The states of one layer for a batch of nodes, in place of transformers' cache.
+
+    That one copies new states into old tensors, which no gradient passes through; here they are new tensors.
+    """
+
+    def __init__(self, conv: dict[int, Tensor] | None = None, recurrent: dict[int, Tensor] | None = None) -> None:
+        self.conv, self.recurrent = conv or {}, recurrent or {}
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        return self.conv.get(state_idx)
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        return self.recurrent.get(state_idx)
+
+    def update_conv_state(
+        self,
+        conv_states: Float[Tensor, "N C L"],
+        layer_idx: int,
+        state_idx: int = 0,
+        conv_kernel_size: int | None = None,
+        **options: Any,
+    ) -> Float[Tensor, "N C more"]:
+        """Keeps the last K columns; returns the new ones behind the kept ones, at least K, as transformers does."""
+        size = conv_kernel_size or conv_states.shape[-1]
+        if state_idx in self.conv:
+            conv_states = torch.cat([self.conv[state_idx], conv_states], dim=-1)
+        conv_states = functional.pad(conv_states, (max(0, size - conv_states.shape[-1]), 0))
+        self.conv[state_idx] = conv_states[..., -size:]
+        return conv_states
+
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **options: Any
+    ) -> Tensor:
+        self.recurrent[state_idx] = recurrent_states
+        return recurrent_states
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        """True avoids a kernel for single tokens that writes into the state."""
+        return True
+
+    def of_node(self, row: int) -> "NodeStates":
+        """The states of one node of the batch."""
+        return NodeStates(*({key: part[row] for key, part in own.items()} for own in (self.conv, self.recurrent)))
+
+    @classmethod
+    def stack(cls, nodes: "Sequence[NodeStates]") -> "NodeStates":
+        """A batch that begins with the states of these nodes."""
+        kinds = ([node.conv for node in nodes], [node.recurrent for node in nodes])
+        return cls(*({key: torch.stack([own[key] for own in kind]) for key in kind[0]} for kind in kinds))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
+    """Nodes that are computed together. Those with children have equal lengths, as padding would change their states."""
+
+    nodes: list[int]
+    parents: list[int]  # empty at the first level
+    branching: bool
+    tokens: Int[Tensor, "N L"]  # where they are in the packed sequence; padding repeats the last one
+
+
+def nodes_of(layout: PackedLayout) -> Iterator[tuple[int, int, int]]:
+    """Yields `(begin, end, parent)` of every node, depth first; -1 is the parent of a root."""
+    branches = layout.branches()
+    number = 0
+    for root, tree in zip(layout.roots(), layout.trees, strict=True):
+        yield root, root + tree.prefix, -1
+        for _ in tree.branches:
+            _, begin, end = next(branches)
+            yield begin, end, number
+        number += 1 + len(tree.branches)
+
+
+@lru_cache(maxsize=16)  # for all layers, and for the pass that computes them again
+def plan(layout: PackedLayout, device: torch.device) -> tuple[list[_Batch], Int[Tensor, " S"]]:
+    """Returns the batches in order, and where each token is in their outputs, one after another."""
+    assert not any(tree.cached for tree in layout.trees), "states of cached tokens are not stored"
+    tokens: list[list[int]] = []
+    parents: list[int] = []
+    for begin, end, parent in nodes_of(layout):
+        tokens.append([*range(begin, end)])
+        parents.append(parent)
+    children = [[child for child, parent in enumerate(parents) if parent == node] for node in range(len(parents))]
+    levels: dict[int, list[int]] = {}
+    depths: dict[int, int] = {-1: -1}
+    for node in range(len(parents)):
+        # An only child is computed with its parent. A single token that continues a state is computed with every child,
+        # because layers have a form for it that writes into the state.
+        if len(children[node]) == 1 or (children[node] and len(tokens[node]) == 1 and parents[node] >= 0):
+            for child in children[node]:
+                tokens[child] = tokens[node] + tokens[child]
+                parents[child] = parents[node]
+            continue
+        depths[node] = depths[parents[node]] + 1
+        levels.setdefault(depths[node], []).append(node)
+    batches = []
+    place = torch.zeros(layout.tokens, dtype=torch.long)
+    size = 0
+    for level in levels.values():
+        level.sort(key=lambda node: (bool(children[node]), len(tokens[node])), reverse=True)
+        for nodes in _alike(level, tokens, children):
+            branching = bool(children[nodes[0]])
+            longest = max(len(tokens[nodes[0]]), 1 if branching else 2)  # two, again because of single tokens
+            rows = torch.tensor([tokens[n] + tokens[n][-1:] * (longest - len(tokens[n])) for n in nodes])
+            for row, node in enumerate(nodes):
+                begin = size + row * longest
+                place[tokens[node]] = torch.arange(begin, begin + len(tokens[node]))
+            size += rows.numel()
+            above = [parents[node] for node in nodes]
+            batches.append(_Batch(nodes, above if above[0] >= 0 else [], branching, rows.to(device)))
+    return batches, place.to(device)
+
+
+def _alike(level: list[int], tokens: list[list[int]], children: list[list[int]]) -> Iterator[list[int]]:
+    """Splits a sorted level into batches: equal lengths with children, and without any at most a quarter of padding."""
+    batch: list[int] = []
+    for node in level:
+        if batch:
+            longest, own = len(tokens[batch[0]]), len(tokens[node])
+            same = bool(children[node]) == bool(children[batch[0]])
+            if not same or (own != longest if children[node] else 4 * own < 3 * longest):
+                yield batch
+                batch = []
+        batch.append(node)
+    yield batch
+
+
+class Mixer(nn.Module):
+    """A recurrent layer that computes packed trees; `pack_states` makes it of a layer of transformers, and back."""
+
+    packed_config: Any  # of the model
+
+    def forward(self, hidden_states: Tensor, *args: Any, layout: PackedLayout | None = None, **kwargs: Any) -> Any:
+        if layout is None:
+            if self.packed_config._attn_implementation == SHARED_PREFIX:
+                raise ModelError(f"{type(self).__name__} got no layout of packed sequences")
+            return super().forward(hidden_states, *args, **kwargs)
+        return run_nodes(super().forward, hidden_states, layout)
+
+
+def run_nodes(
+    compute: Callable[..., Tensor], hidden: Float[Tensor, "1 S C"], layout: PackedLayout
+) -> Float[Tensor, "1 S C"]:
+    """Computes a layer's forward for all tokens of a packed sequence, node by node."""
+    batches, place = plan(layout, hidden.device)
+    final: dict[int, NodeStates] = {}
+    outputs = []
+    for batch in batches:
+        states = NodeStates.stack([final[node] for node in batch.parents]) if batch.parents else NodeStates()
+        outputs.append(_call(compute, hidden[0][batch.tokens], states).flatten(0, 1))
+        if batch.branching:
+            final.update((node, states.of_node(row)) for row, node in enumerate(batch.nodes))
+    return torch.cat(outputs)[place][None]
+
+
+def _call(compute: Callable[..., Tensor], hidden: Float[Tensor, "N L C"], states: NodeStates) -> Float[Tensor, "N L C"]:
+    named = next(name for name in _CACHES if name in signature(compute).parameters)
+    return compute(hidden_states=hidden, **{named: states})
+
+
+@cache
+def _packed_class(plain: type) -> type:
+    # A class, because a deep copy of an instance's `forward` would call the original instance.
+    return type(plain.__name__, (Mixer, plain), {"__module__": plain.__module__})
+
+
+def pack_states(model: Any, packed: bool = True) -> None:
+    """Makes the recurrent layers of a model compute packed trees, or, without `packed`, plain sequences again."""
+    if recurrent_layers(model.config):
+        for module in mixers(model, type(model).__name__):
+            if packed and not isinstance(module, Mixer):
+                module.packed_config = model.config
+                module.__class__ = _packed_class(type(module))
+            elif not packed and isinstance(module, Mixer):
+                module.__class__ = type(module).__mro__[2]
+
+
+def mixers(model: Any, where: str) -> list[Any]:
+    """Returns the modules that take a cache of states; raises a `ModelError` for a module that has states of its own."""
+    found = []
+    for name, module in model.base_model.named_modules():
+        if any(isinstance(child, MIXING) for child in module.children()):
+            plain = type(module).__mro__[2] if isinstance(module, Mixer) else type(module)
+            if not any(cache in signature(plain.forward).parameters for cache in _CACHES):
+                raise ModelError(f"{where}: {name} ({plain.__name__}) keeps its states in a way that is not supported")
+            found.append(module)
+    return found
+
+
+def check_mixers(skeleton: Any, where: str) -> None:
+    """Refuses a model, on the meta device, whose recurrent layers cannot begin from given states."""
+    kinds = recurrent_layers(skeleton.config)
+    for module in {type(module): module for module in mixers(skeleton, where)}.values():
+        if not _continues(module, skeleton.config.hidden_size):
+            raise ModelError(
+                f"{where}: {type(module).__name__} does not continue a state by several tokens: not supported with a "
+                "shared prefix"
+            )
+    for number, layer in enumerate(skeleton.base_model.layers):
+        if number in kinds and not any(isinstance(module, MIXING) for module in layer.modules()):
+            raise ModelError(
+                f"{where}: layer {number} ({kinds[number]}) does not take a cache of states: not supported with a "
+                "shared prefix"
+            )
+
+
+def _continues(mixer: Any, width: int) -> bool:
+    """Whether the outputs of several tokens depend on all states before them: on the meta device, by autograd."""
+    hidden = torch.zeros(1, 2, width, device="meta", dtype=next(mixer.parameters()).dtype)
+    exporting = torch.compiler.is_exporting
+    # Transformers then takes its own code in place of kernels, which do not compute on the meta device.
+    torch.compiler.is_exporting = lambda: True
+    try:
+        with torch.enable_grad():
+            _call(mixer.forward, hidden, states := NodeStates())
+            for kind in (states.conv, states.recurrent):
+                kind.update({key: state.detach().requires_grad_() for key, state in kind.items()})
+            before = [*states.conv.values(), *states.recurrent.values()]
+            output: Any = _call(mixer.forward, hidden, states)
+            if not isinstance(output, Tensor):
+                return False
+            return None not in torch.autograd.grad(output.sum(), before, allow_unused=True)
+    finally:
+        torch.compiler.is_exporting = exporting

@@ -139,7 +139,8 @@ def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
             f"{source}: a gate that reads the prompt ({gate}) weights its scores, which is not supported; heads with "
             "fixed weights per label are (--weights)"
         )
-    if any(name.endswith("ForCausalLM") for name in architectures):
+    # A multimodal model may have a text part; otherwise it is refused with its reason when it is loaded.
+    if any(name.endswith(("ForCausalLM", "ForConditionalGeneration")) for name in architectures):
         return "generative"
     raise ModelError(
         f"{source}: neither a scalar head ({HEAD}) among its weights nor a causal language model in its config "
@@ -254,6 +255,12 @@ def recurrent_layers(config: Any) -> dict[int, str]:
     return {number: kind for number, kind in enumerate(layer_kinds(config)) if kind in RECURRENT}
 
 
+def check_keys_only(config: Any, what: str) -> None:
+    """Refuses a model with recurrent layers for what stores or exchanges keys and values alone, with a `ModelError`."""
+    if recurrent_layers(config):
+        raise ModelError(f"{what}: not supported for a model with recurrent layers")
+
+
 def unsupported(config: Any) -> Iterator[str]:
     """Yields what a model does that neither a shared prefix nor reading block by block computes exactly."""
     if problem := _not_a_decoder(config):
@@ -268,8 +275,11 @@ def unsupported(config: Any) -> Iterator[str]:
     if getattr(config, "alibi", False):
         yield "alibi positions: a bias on attention logits is not supported"
     rope = getattr(config, "rope_parameters", None)
-    if not rope and recurrent_layers(config):
-        return  # positions are those of the recurrence
+    if recurrent_layers(config):
+        if getattr(config, "max_position_embeddings", None) is None:
+            yield "no context length in its config (a pure state-space model): not supported"
+        if not rope:
+            return  # the states alone tell positions apart
     if not rope:
         yield "no rotary positions (learned or ALiBi): not supported with a shared prefix"
         return

@@ -38,6 +38,7 @@ from longrm.modeling.attention_varlen import (
     plan_ranges,
 )
 from longrm.modeling.device_memory import autocast_body
+from longrm.modeling.folders import check_keys_only
 from longrm.modeling.products import default_products
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.modeling.shared_prefix import (
@@ -87,6 +88,7 @@ class GroupSampler:
     """
 
     def __init__(self, model: TransformersModel, ends: Collection[int], *, fp32_head: bool = True) -> None:
+        check_keys_only(model.config, "sampling over shared keys (rollouts)")
         self._model, self._ends, self._fp32_head = model, frozenset(ends), fp32_head
         self._kept: list[_Prompt] = []  # of the last call
         self._layers: list[tuple[Tensor, Tensor]] = []  # keys and values of every layer, [T, G, D] each

@@ -9,6 +9,7 @@ import copy
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -57,6 +58,9 @@ from longrm.reading import reading
 
 # Loading takes milliseconds to seconds, and longrm shows the progress of long work itself.
 disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers has no types here
+
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -322,13 +326,25 @@ def resolve_device(device: torch.device | str) -> torch.device | str:
 
 
 def read_config(folder: Path, where: str) -> Any:
-    """Reads the config of a model folder."""
+    """Reads the config of a model folder; of a multimodal model that transformers can load as text alone, that part."""
     try:
         # False, as by default transformers asks on the terminal whether the model's own code may run.
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # transformers raises errors of many types for values of the wrong kind
         reason = " ".join(str(error).split())[:400]
         raise ModelError(f"{where}: its config cannot be read: {reason}") from None
+    text = config.get_text_config()
+    if text is config or getattr(_text_model(config), "config_class", None) is not type(text):
+        return config
+    _logger.warning("%s: a multimodal model, of which only the text part is loaded", where)
+    if hasattr(config, "quantization_config"):
+        text.quantization_config = config.quantization_config
+    return text
+
+
+def _text_model(config: Any) -> Any:
+    """The class by which transformers loads a config as a causal language model; None if there is none."""
+    return AutoModelForCausalLM._model_mapping.get(type(config), None)
 
 
 def check_savable(model: TransformersModel, where: str) -> None:
@@ -434,8 +450,12 @@ def _read_model(
     for shard in weight_files(folder) if unexpected else ():
         shapes |= tensor_shapes(shard)
     body = f"{model.base_model_prefix}."
+    # Of other parts of a multimodal model.
+    ignored = getattr(_text_model(model.config), "_keys_to_ignore_on_load_unexpected", None) or []
     unread = []
     for name in unexpected:
+        if any(re.match(pattern, name) for pattern in ignored):
+            continue
         # A scorer may be a language model with a new head: the head over the vocabulary is not used then.
         of_vocabulary = name in shapes and shapes[name][0] == config.vocab_size
         if not (hasattr(model, "score") and of_vocabulary and not name.startswith(body)):
@@ -471,7 +491,9 @@ def _check_modules(model: Any, where: str, *, packed: bool, scores: bool) -> Non
     if recurrent:
         check_mixers(model, where)
     # How transformers marks models that pass keyword arguments on to a custom attention; most recurrent ones lack it.
-    if packed and not (model._supports_attention_backend or recurrent and model._can_set_attn_implementation()):
+    if packed and not (
+        model._supports_attention_backend or (recurrent and model._can_set_attn_implementation())
+    ):
         raise ModelError(f"{where}: its attention cannot be replaced by one for a shared prefix")
     if packed and not scores:
         # Log-probabilities are computed from the last hidden states by the output embeddings alone.

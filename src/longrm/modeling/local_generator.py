@@ -8,7 +8,6 @@ logit, in bf16 often), a text may depend on the other requests of its batch, as 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Self
 
 import torch
@@ -23,10 +22,10 @@ from longrm.errors import DataError
 from longrm.judging.answers import opened_thought, thinking_tags
 from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.device_memory import autocast_body, cache_bytes, concerns_one_query
-from longrm.modeling.folders import unsupported
+from longrm.modeling.folders import recurrent_layers, unsupported
 from longrm.modeling.group_sampling import Continuation, GroupSampler, Sample, write_tokens
 from longrm.modeling.loading import LanguageModel, load_language_model
-from longrm.modeling.shared_prefix import check_embedded, evaluation_mode, packed_attention_of
+from longrm.modeling.shared_prefix import attention_of, check_embedded, evaluation_mode
 from longrm.types import Message, Outcome
 
 _TOGETHER = 64
@@ -40,7 +39,7 @@ class LocalTextGenerator(TextGenerator):
     request's seed. The sampling settings of `generation_config.json` (top-k, top-p, penalties) are not applied. The
     text omits special tokens, except those that mark thinking, and includes a thought that the chat template opens.
 
-    Architectures whose attention cannot be replaced exactly (state-space layers) answer one request at a time.
+    Architectures with recurrent layers, or whose attention cannot be replaced exactly, answer one request at a time.
     """
 
     keeps_prompt = True
@@ -53,7 +52,10 @@ class LocalTextGenerator(TextGenerator):
         self.limit: int | None = getattr(self._model.config, "max_position_embeddings", None)
         self._ends = end_tokens(language_model)
         self._sampler: GroupSampler | None = None
-        if self._model._supports_attention_backend and not any(unsupported(self._model.config)):
+        config = self._model.config
+        if self._model._supports_attention_backend and not (
+            any(unsupported(config)) or recurrent_layers(config)
+        ):
             self._sampler = GroupSampler(self._model, self._ends, fp32_head=False)
         self._room = 0  # tokens of a batch; unknown before the first one
 
@@ -93,8 +95,14 @@ class LocalTextGenerator(TextGenerator):
                 completions[index] = Completion(Outcome.TOO_LONG, detail=detail, prompt_tokens=len(ids))
             else:
                 prompts[index] = ids
-        attention = nullcontext() if self._sampler is None else packed_attention_of(self._model)
-        with evaluation_mode(self._model), attention:
+        own = self._model.config._attn_implementation
+        if self._sampler is not None:
+            own = SHARED_PREFIX
+        elif (
+            own == SHARED_PREFIX
+        ):  # in training: layers without keys are generated from by transformers' own cache
+            own = "sdpa" if self._model._supports_sdpa else "eager"
+        with evaluation_mode(self._model), attention_of(self._model, own):
             for batch in self._batches(prompts, requests):
 
                 def report(written: float, done: int = len(completions)) -> None:

@@ -24,8 +24,7 @@ from torch.nn import functional
 
 from longrm.errors import ModelError
 from longrm.modeling.folders import recurrent_layers
-from longrm.modeling.shapes import PackedLayout
-from longrm.modeling.shared_prefix import SHARED_PREFIX
+from longrm.modeling.shapes import SHARED_PREFIX, PackedLayout
 
 MIXING = (nn.modules.conv._ConvNd, nn.RNNBase)
 """Modules that carry a state from token to token."""
@@ -39,13 +38,17 @@ class NodeStates:
     That one copies new states into old tensors, which no gradient passes through; here they are new tensors.
     """
 
-    def __init__(self, conv: dict[int, Tensor] | None = None, recurrent: dict[int, Tensor] | None = None) -> None:
+    def __init__(
+        self, conv: dict[int, Tensor] | None = None, recurrent: dict[int, Tensor] | None = None
+    ) -> None:
         self.conv, self.recurrent = conv or {}, recurrent or {}
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        """The last K inputs of a convolution; None at the beginning of a sequence."""
         return self.conv.get(state_idx)
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        """The state of a recurrence; None at the beginning of a sequence."""
         return self.recurrent.get(state_idx)
 
     def update_conv_state(
@@ -67,6 +70,7 @@ class NodeStates:
     def update_recurrent_state(
         self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **options: Any
     ) -> Tensor:
+        """Keeps the state after the last token."""
         self.recurrent[state_idx] = recurrent_states
         return recurrent_states
 
@@ -76,7 +80,9 @@ class NodeStates:
 
     def of_node(self, row: int) -> "NodeStates":
         """The states of one node of the batch."""
-        return NodeStates(*({key: part[row] for key, part in own.items()} for own in (self.conv, self.recurrent)))
+        return NodeStates(
+            *({key: part[row] for key, part in own.items()} for own in (self.conv, self.recurrent))
+        )
 
     @classmethod
     def stack(cls, nodes: "Sequence[NodeStates]") -> "NodeStates":
@@ -87,7 +93,7 @@ class NodeStates:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Batch:
-    """Nodes that are computed together. Those with children have equal lengths, as padding would change their states."""
+    """Nodes that are computed together. With children they have equal lengths: padding would change their states."""
 
     nodes: list[int]
     parents: list[int]  # empty at the first level
@@ -95,55 +101,44 @@ class _Batch:
     tokens: Int[Tensor, "N L"]  # where they are in the packed sequence; padding repeats the last one
 
 
-def nodes_of(layout: PackedLayout) -> Iterator[tuple[int, int, int]]:
-    """Yields `(begin, end, parent)` of every node, depth first; -1 is the parent of a root."""
-    branches = layout.branches()
-    number = 0
-    for root, tree in zip(layout.roots(), layout.trees, strict=True):
-        yield root, root + tree.prefix, -1
-        for _ in tree.branches:
-            _, begin, end = next(branches)
-            yield begin, end, number
-        number += 1 + len(tree.branches)
-
-
 @lru_cache(maxsize=16)  # for all layers, and for the pass that computes them again
 def plan(layout: PackedLayout, device: torch.device) -> tuple[list[_Batch], Int[Tensor, " S"]]:
     """Returns the batches in order, and where each token is in their outputs, one after another."""
     assert not any(tree.cached for tree in layout.trees), "states of cached tokens are not stored"
-    tokens: list[list[int]] = []
-    parents: list[int] = []
-    for begin, end, parent in nodes_of(layout):
-        tokens.append([*range(begin, end)])
-        parents.append(parent)
-    children = [[child for child, parent in enumerate(parents) if parent == node] for node in range(len(parents))]
-    levels: dict[int, list[int]] = {}
-    depths: dict[int, int] = {-1: -1}
-    for node in range(len(parents)):
-        # An only child is computed with its parent. A single token that continues a state is computed with every child,
-        # because layers have a form for it that writes into the state.
-        if len(children[node]) == 1 or (children[node] and len(tokens[node]) == 1 and parents[node] >= 0):
+    nodes = layout.nodes(joined=True)
+    tokens = [[*range(node.begin, node.end)] for node in nodes]
+    parents = [node.parent for node in nodes]
+    children = [[child for child, above in enumerate(parents) if above == node] for node in range(len(nodes))]
+    levels: list[list[int]] = []
+    depths: dict[int | None, int] = {None: -1}
+    for node, above in enumerate(parents):
+        # A single token that continues a state is computed with each of its children: layers have a form for it that
+        # writes into the state.
+        if above is not None and children[node] and len(tokens[node]) == 1:
             for child in children[node]:
                 tokens[child] = tokens[node] + tokens[child]
-                parents[child] = parents[node]
+                parents[child] = above
             continue
-        depths[node] = depths[parents[node]] + 1
-        levels.setdefault(depths[node], []).append(node)
+        depths[node] = depths[above] + 1
+        levels += [[]] * (depths[node] == len(levels))
+        levels[depths[node]].append(node)
     batches = []
     place = torch.zeros(layout.tokens, dtype=torch.long)
     size = 0
-    for level in levels.values():
+    for level in levels:
         level.sort(key=lambda node: (bool(children[node]), len(tokens[node])), reverse=True)
-        for nodes in _alike(level, tokens, children):
-            branching = bool(children[nodes[0]])
-            longest = max(len(tokens[nodes[0]]), 1 if branching else 2)  # two, again because of single tokens
-            rows = torch.tensor([tokens[n] + tokens[n][-1:] * (longest - len(tokens[n])) for n in nodes])
-            for row, node in enumerate(nodes):
+        for batch in _alike(level, tokens, children):
+            branching = bool(children[batch[0]])
+            longest = max(len(tokens[batch[0]]), 1 if branching else 2)  # two, again because of single tokens
+            rows = torch.tensor(
+                [tokens[node] + tokens[node][-1:] * (longest - len(tokens[node])) for node in batch]
+            )
+            for row, node in enumerate(batch):
                 begin = size + row * longest
                 place[tokens[node]] = torch.arange(begin, begin + len(tokens[node]))
             size += rows.numel()
-            above = [parents[node] for node in nodes]
-            batches.append(_Batch(nodes, above if above[0] >= 0 else [], branching, rows.to(device)))
+            above = [parent for node in batch if (parent := parents[node]) is not None]
+            batches.append(_Batch(batch, above, branching, rows.to(device)))
     return batches, place.to(device)
 
 
@@ -166,7 +161,10 @@ class Mixer(nn.Module):
 
     packed_config: Any  # of the model
 
-    def forward(self, hidden_states: Tensor, *args: Any, layout: PackedLayout | None = None, **kwargs: Any) -> Any:
+    def forward(
+        self, hidden_states: Tensor, *args: Any, layout: PackedLayout | None = None, **kwargs: Any
+    ) -> Any:
+        """Computes a packed sequence if there is a layout, else what the layer of transformers does."""
         if layout is None:
             if self.packed_config._attn_implementation == SHARED_PREFIX:
                 raise ModelError(f"{type(self).__name__} got no layout of packed sequences")
@@ -189,7 +187,9 @@ def run_nodes(
     return torch.cat(outputs)[place][None]
 
 
-def _call(compute: Callable[..., Tensor], hidden: Float[Tensor, "N L C"], states: NodeStates) -> Float[Tensor, "N L C"]:
+def _call(
+    compute: Callable[..., Tensor], hidden: Float[Tensor, "N L C"], states: NodeStates
+) -> Float[Tensor, "N L C"]:
     named = next(name for name in _CACHES if name in signature(compute).parameters)
     return compute(hidden_states=hidden, **{named: states})
 
@@ -212,13 +212,15 @@ def pack_states(model: Any, packed: bool = True) -> None:
 
 
 def mixers(model: Any, where: str) -> list[Any]:
-    """Returns the modules that take a cache of states; raises a `ModelError` for a module that has states of its own."""
+    """Returns the modules that take a cache of states; a module that keeps its states itself is a `ModelError`."""
     found = []
     for name, module in model.base_model.named_modules():
         if any(isinstance(child, MIXING) for child in module.children()):
             plain = type(module).__mro__[2] if isinstance(module, Mixer) else type(module)
             if not any(cache in signature(plain.forward).parameters for cache in _CACHES):
-                raise ModelError(f"{where}: {name} ({plain.__name__}) keeps its states in a way that is not supported")
+                raise ModelError(
+                    f"{where}: {name} ({plain.__name__}) keeps its states in a way that is not supported"
+                )
             found.append(module)
     return found
 

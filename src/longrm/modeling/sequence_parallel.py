@@ -23,6 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from longrm.errors import ConfigError
+from longrm.modeling.folders import check_keys_only
 
 SequenceGroup = dist.ProcessGroup
 
@@ -31,6 +32,7 @@ _GROUP = "longrm_sequence"  # attribute of a model: the processes that share its
 
 def share_sequences(model: Any, group: SequenceGroup) -> None:
     """Makes a model read sequences of which every process of a group holds a share."""
+    check_keys_only(model.config, "parallel.sequence_parallel_size")
     heads, members = int(model.config.num_attention_heads), group.size()
     if heads % members:
         divisors = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)

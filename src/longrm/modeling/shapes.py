@@ -15,6 +15,9 @@ from longrm.errors import ModelError
 if TYPE_CHECKING:  # the help of `longrm train` reads settings that use this module, and loads no tokenizer
     from longrm.data.joining import Encoded
 
+SHARED_PREFIX = "longrm_shared_prefix"
+"""The `attn_implementation` of packed sequences over shared prefixes."""
+
 HeadForm = Literal["linear", "mlp"]
 """A scalar head of one linear layer, or of two with SiLU in between."""
 

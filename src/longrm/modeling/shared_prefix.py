@@ -37,11 +37,10 @@ from longrm.errors import DataError
 from longrm.modeling.attention_varlen import AttentionSpec, Keys, Output, Queries
 from longrm.modeling.device_memory import autocast_body
 from longrm.modeling.heads import MLPHead, last_layer
+from longrm.modeling.recurrent import pack_states
 from longrm.modeling.sequence_parallel import gather_parts, gather_rows, own_part, own_share, sequence_group
 from longrm.modeling.shapes import LOGITS_AT_ONCE, PackedLayout, TokenTree
-
-SHARED_PREFIX = "longrm_shared_prefix"
-"""The `attn_implementation` of packed sequences over shared prefixes."""
+from longrm.modeling.shapes import SHARED_PREFIX as SHARED_PREFIX
 
 TransformersModel = Any
 """A transformers model whose attention is `longrm_shared_prefix`; transformers has no static type for its heads."""
@@ -129,24 +128,26 @@ def hidden_states(model: TransformersModel, packed: Packed, only_ends: bool = Fa
         inputs = {name: own_share(ids, group) for name, ids in inputs.items()} | {"sequence": group}
     if packed.attention_for is not None:
         inputs["layer_attention"] = packed.attention_for(model)
-    with autocast_body(model), packed_attention_of(model):
+    with autocast_body(model), attention_of(model, SHARED_PREFIX):
         output = model.base_model(**inputs, use_cache=False, layout=packed.layout, only_ends=only_ends)
     states: Tensor = output.last_hidden_state[0]
     return states
 
 
 @contextmanager
-def packed_attention_of(model: TransformersModel) -> Iterator[None]:
-    """Gives a caller's model the attention of packed sequences within a block; longrm's own models have it always."""
+def attention_of(model: TransformersModel, implementation: str) -> Iterator[None]:
+    """Gives a model another attention within a block: a caller's that of packed sequences, longrm's own a plain one."""
     before = model.config._attn_implementation
-    if before == SHARED_PREFIX:
+    if before == implementation:
         yield
         return
-    model.set_attn_implementation(SHARED_PREFIX)
+    model.set_attn_implementation(implementation)
+    pack_states(model, implementation == SHARED_PREFIX)
     try:
         yield
     finally:
         model.set_attn_implementation(before)
+        pack_states(model, before == SHARED_PREFIX)
 
 
 @contextmanager
@@ -243,9 +244,10 @@ def next_logits(model: TransformersModel, states: Float[Tensor, "N C"]) -> Float
 def scaled_logits(model: TransformersModel, logits: Tensor) -> Tensor:
     """Returns what the model's own forward makes of the output embeddings' logits; loading compares both."""
     config = model.config
-    # Under the names that the configs of Cohere, Granite and Gemma share.
-    if (factor := getattr(config, "logit_scale", None)) is not None:
-        logits = logits * factor
+    # Under the names that the configs of Cohere, Falcon H1, Granite and Gemma share.
+    for name in ("logit_scale", "lm_head_multiplier"):
+        if (factor := getattr(config, name, None)) is not None:
+            logits = logits * factor
     if (divisor := getattr(config, "logits_scaling", None)) is not None:
         logits = logits / divisor
     if (softcap := getattr(config, "final_logit_softcapping", None)) is not None:

@@ -5,6 +5,7 @@ by a scalar head (`DiscriminativeRewardModel`), the likelihood of a response (`L
 probability of one token (`TokenRewardModel`).
 """
 
+import logging
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from longrm.judging import (
     truncate_context,
 )
 from longrm.modeling.device_memory import cache_bytes, concerns_one_query
+from longrm.modeling.folders import recurrent_layers
 from longrm.modeling.heads import last_layer
 from longrm.modeling.loading import LanguageModel, LoadedModel, Scorer, load_scorer
 from longrm.modeling.prefix_cache import BLOCK, PrefixCache, block_keys
@@ -46,6 +48,8 @@ from longrm.modeling.shared_prefix import (
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.settings import DEFAULT_JUDGE, DEFAULT_MODEL, JudgeSettings, ModelSettings
 from longrm.types import Cut, Judgment, Outcome, Query, Scale
+
+_logger = logging.getLogger(__name__)
 
 # Tokens of one forward pass. Short contexts are packed up to it; a longer one is read alone.
 _TOKENS_PER_FORWARD = 16_384
@@ -110,6 +114,12 @@ class PackedRewardModel(RewardModel):
         The default is half of a GPU's free memory, as forward passes need some too, and 1 GiB elsewhere.
         Scores change by rounding only: in fp32 by less than 5e-5 of max(1, their size).
         """
+        if any(recurrent_layers(model.config) for model in self._models):
+            _logger.info(
+                "%s: the prefix cache is off: its recurrent layers have states, which are not cached",
+                self.name,
+            )
+            return
         self.prefix_cache = PrefixCache(self._models, cache_bytes(self._model) if budget is None else budget)
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:

@@ -16,7 +16,13 @@ from longrm.modeling.device_memory import (
     set_precision,
     tile_feed_forward,
 )
-from longrm.modeling.folders import check_trainable, find_model_folders, kind_of, stored_precisions
+from longrm.modeling.folders import (
+    check_keys_only,
+    check_trainable,
+    find_model_folders,
+    kind_of,
+    stored_precisions,
+)
 from longrm.modeling.loading import (
     LanguageModel,
     Scorer,
@@ -65,6 +71,8 @@ def load_initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | 
     else:
         assert start.path is not None, "settings have either a path or a new model"
         model = _load(start.path, start, kind, settings.seed)
+        if settings.rollouts is not None:  # the sampler refuses it, too, but later
+            check_keys_only(model.model.config, f"{start.path}, rollouts")
         if start.rope_theta is not None:
             rescale_rope(model.model, start.rope_theta)
         if start.lora is not None:

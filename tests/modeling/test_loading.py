@@ -194,7 +194,7 @@ SMALL = {k: v for k, v in SIZES.items() if k not in ("initializer_range", "max_p
     [
         (Llama4TextConfig(**SMALL, intermediate_size_mlp=48, num_local_experts=2), "chunked_attention"),
         (ModernBertConfig(**SMALL), "not causal"),
-        (JambaConfig(**SMALL, attn_layer_period=2, attn_layer_offset=1), "linear_attention"),
+        (JambaConfig(**SMALL, attn_layer_period=2, attn_layer_offset=1), "does not continue a state"),
         (GPT2Config(vocab_size=97, n_embd=32, n_layer=1, n_head=4), "rotary"),
         (
             LlamaConfig(**SIZES, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),

@@ -137,8 +137,8 @@ def plan(layout: PackedLayout, device: torch.device) -> tuple[list[_Batch], Int[
                 begin = size + row * longest
                 place[tokens[node]] = torch.arange(begin, begin + len(tokens[node]))
             size += rows.numel()
-            above = [parent for node in batch if (parent := parents[node]) is not None]
-            batches.append(_Batch(batch, above, branching, rows.to(device)))
+            begins = [parent for node in batch if (parent := parents[node]) is not None]
+            batches.append(_Batch(batch, begins, branching, rows.to(device)))
     return batches, place.to(device)
 
 
@@ -195,7 +195,7 @@ def _call(
 
 
 @cache
-def _packed_class(plain: type) -> type:
+def _packed_class(plain: Any) -> Any:
     # A class, because a deep copy of an instance's `forward` would call the original instance.
     return type(plain.__name__, (Mixer, plain), {"__module__": plain.__module__})
 
@@ -205,8 +205,8 @@ def pack_states(model: Any, packed: bool = True) -> None:
     if recurrent_layers(model.config):
         for module in mixers(model, type(model).__name__):
             if packed and not isinstance(module, Mixer):
-                module.packed_config = model.config
-                module.__class__ = _packed_class(type(module))
+                plain: Any = type(module)
+                module.packed_config, module.__class__ = model.config, _packed_class(plain)
             elif not packed and isinstance(module, Mixer):
                 module.__class__ = type(module).__mro__[2]
 
@@ -216,7 +216,7 @@ def mixers(model: Any, where: str) -> list[Any]:
     found = []
     for name, module in model.base_model.named_modules():
         if any(isinstance(child, MIXING) for child in module.children()):
-            plain = type(module).__mro__[2] if isinstance(module, Mixer) else type(module)
+            plain: Any = type(module).__mro__[2] if isinstance(module, Mixer) else type(module)
             if not any(cache in signature(plain.forward).parameters for cache in _CACHES):
                 raise ModelError(
                     f"{where}: {name} ({plain.__name__}) keeps its states in a way that is not supported"

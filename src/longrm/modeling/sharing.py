@@ -130,7 +130,9 @@ def share_prefixes(model: _Model, *, min_tokens: int = 64) -> _Model:
         if getattr(module, "is_causal", True) is False:
             raise ModelError(f"{where}: {name} is not causal: later tokens would change earlier ones")
         if isinstance(module, _MIXING):
-            raise ModelError(f"{where}: the state of {name} cannot branch at a prefix")
+            raise ModelError(
+                f"{where}: sharing the states of recurrent layers ({name}) is not supported here yet"
+            )
     if not {*_REPLACED} <= signature(body.forward).parameters.keys():
         raise ModelError(f"{where}: its {type(body).__name__} takes no positions")
     if "forward" in vars(body):  # by accelerate, for a device_map of several devices

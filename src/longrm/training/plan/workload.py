@@ -97,7 +97,7 @@ def _sizes_of_config(config: Any, kind: ModelKind, path: str) -> ModelSizes:
     if rest or not 0 <= biases <= 0.02 * sizes.layer_parameters:
         raise ModelError(
             f"{path}: it has {parameters} parameters, and a decoder of its sizes {sizes.parameters}; architectures "
-            "other than Llama's (experts, plain feed-forward layers) cannot be planned"
+            "other than Llama's (experts, recurrent or plain feed-forward layers) cannot be planned"
         )
     return replace(sizes, biases=biases)
 

@@ -5,16 +5,20 @@
 - `chain`: a trajectory with a score after every step. Against a sequence per step, and against one level, where all
   steps share the first one only.
 - `one_level`: a prompt and its responses, against separate sequences.
+- `hybrid`: 8 responses to a prompt in a small Qwen3.5, three of four layers Gated DeltaNet, against separate sequences;
+  recurrences are not counted in `ideal`.
 
 Separate sequences are transformers' own, with SDPA, one by one: each is freed before the next, and only the last
 position goes through the head. `ideal` is the ratio of operations, causal attention included.
 """
 
 import argparse
+import copy
 import json
 import random
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +36,10 @@ from measuring import (
     rounded,
 )
 from torch import Tensor
+from transformers import AutoModelForCausalLM, Qwen3_5TextConfig
 
+from longrm.modeling.attention import SHARED_PREFIX
+from longrm.modeling.recurrent import pack_states
 from longrm.modeling.shapes import PackedLayout, TokenTree
 from longrm.modeling.shared_prefix import pack, response_logprobs, scores
 
@@ -160,7 +167,80 @@ def words(options: argparse.Namespace) -> Callable[[int], list[int]]:
     return lambda count: [draw.randrange(END + 1, options.vocabulary) for _ in range(count)]
 
 
-CASES = {"levels3": levels3, "chain": chain, "one_level": one_level}
+def hybrid(options: argparse.Namespace, responses: int = 8) -> dict[str, Any]:
+    """Times forward and backward passes of a prompt and its responses."""
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    size = options.hidden // options.heads
+    config = Qwen3_5TextConfig(
+        vocab_size=options.vocabulary,
+        hidden_size=options.hidden,
+        intermediate_size=options.intermediate,
+        num_hidden_layers=4,
+        num_attention_heads=options.heads,
+        num_key_value_heads=options.kv_heads,
+        head_dim=size,
+        linear_num_key_heads=options.heads,
+        linear_num_value_heads=options.heads,
+        linear_key_head_dim=size,
+        linear_value_head_dim=size,
+    )
+    stock = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    ours = copy.deepcopy(stock)
+    ours.set_attn_implementation(SHARED_PREFIX)
+    pack_states(ours)
+    draw = random.Random(1)
+    prompt, *branches = (
+        [draw.randrange(END + 1, options.vocabulary) for _ in range(length)]
+        for length in (options.prompt, *[options.response] * responses)
+    )
+    packed = pack([TokenTree(prompt, branches)])
+
+    def together() -> Tensor:
+        loss = torch.cat(response_logprobs(ours, packed)).sum()
+        torch.autograd.backward(loss)
+        ours.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    def separate() -> Tensor:
+        total = torch.zeros(())
+        for branch in branches:
+            ids = torch.tensor([[*prompt, *branch]])
+            logits = stock(ids, use_cache=False, logits_to_keep=len(branch) + 1).logits[0, :-1]
+            loss = -torch.nn.functional.cross_entropy(logits, torch.tensor(branch), reduction="sum")
+            torch.autograd.backward(loss)
+            total += loss.detach()
+        stock.zero_grad(set_to_none=True)
+        return total
+
+    matrices = sum(
+        2 * part.weight.numel() for part in stock.model.modules() if isinstance(part, torch.nn.Linear)
+    )
+    pair = 4 * config.num_attention_heads * size  # of the one layer with attention
+
+    def operations(layout: PackedLayout) -> float:
+        return matrices * layout.tokens + pair * sum(tree.pairs() for tree in layout.trees)
+
+    losses = float(together()), float(separate())  # warms up, too
+    if abs(losses[0] - losses[1]) > AGREEMENT * abs(losses[1]):
+        raise SystemExit(f"the tree has loss {losses[0]}, separate sequences {losses[1]}")
+    median = medians(interleaved({"tree": together, "separate": separate}, options.repeats))
+    alone = pack([TokenTree(prompt, [branch]) for branch in branches]).layout
+    return {
+        "against": "separate",
+        "speedup": round(median["separate"] / median["tree"], 3),
+        "ideal": round(operations(alone) / operations(packed.layout), 3),
+        "seconds": rounded(median),
+    }
+
+
+CASES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "levels3": levels3,
+    "chain": chain,
+    "one_level": one_level,
+    "hybrid": hybrid,
+    "hybrid, 4 responses": partial(hybrid, responses=4),
+}
 
 
 def main() -> int:

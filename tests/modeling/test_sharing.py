@@ -367,6 +367,23 @@ def test_trees_share_all_that_rows_have_in_common(least: int):
         assert tokens == needed if least < 2 else needed < tokens <= sum(sizes)
 
 
+def test_rows_that_part_one_after_another():
+    sizes = [size + 3 for size in range(1500)]
+    common = [[min(x, y) + 1 if x != y else sizes[x] for y in range(1500)] for x in range(1500)]
+    (tree,) = choose_trees(common, sizes, 1)
+    assert sorted(rows_of(tree)) == [*range(1500)]
+    assert 0 < sharing._computed(tree, sizes) < sum(sizes)
+
+
+def test_a_classifier_s_row_of_padding_alone_is_read_as_before():
+    plain, shared = twins("llama", AutoModelForSequenceClassification)
+    plain.config.pad_token_id = shared.config.pad_token_id = 0
+    inputs = batch([[*DOCUMENT, 5], [*DOCUMENT, 6, 7], [0, 0]], "left")
+    with torch.no_grad():
+        torch.testing.assert_close(shared(**inputs).logits, plain(**inputs).logits)
+    assert not shared_tokens(shared).given
+
+
 def test_heads_see_labels():
     plain, shared = twins()
     inputs = batch(BATCHES["pairs, one behind the other"])

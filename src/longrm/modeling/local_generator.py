@@ -98,9 +98,7 @@ class LocalTextGenerator(TextGenerator):
         own = self._model.config._attn_implementation
         if self._sampler is not None:
             own = SHARED_PREFIX
-        elif (
-            own == SHARED_PREFIX
-        ):  # in training: layers without keys are generated from by transformers' own cache
+        elif own == SHARED_PREFIX:  # in training; without a sampler, transformers' own cache is used
             own = "sdpa" if self._model._supports_sdpa else "eager"
         with evaluation_mode(self._model), attention_of(self._model, own):
             for batch in self._batches(prompts, requests):

@@ -100,6 +100,9 @@ class _NoCache:
 _LEAST = 16
 """Tokens that a fork of rows must save."""
 
+_LEVELS = 100
+"""Forks in a row, below which rows share nothing more: within Python's limit of recursions."""
+
 _NO_CACHE = "a call that shares prefixes returns no cache: pass use_cache=True to get one"
 
 
@@ -316,7 +319,8 @@ def _plan(body: Any, sharing: _Sharing, given: Mapping[str, Any]) -> "_Plan | st
     inside = (columns >= starts[:, None]) & (columns < (starts + sizes)[:, None])
     whole = (inside == seen).all()
     if sharing.scored_at is not None:  # a classifier whose last token is padding of another id
-        whole = whole & ~((ids != sharing.scored_at) & (columns >= (starts + sizes)[:, None])).any()
+        text = ids != sharing.scored_at
+        whole = whole & ~(text & (columns >= (starts + sizes)[:, None])).any() & (text & inside).any(1).all()
     begin = starts  # the position of every row's first token
     if position_ids is not None:
         positions = position_ids.expand(rows, length)
@@ -408,8 +412,8 @@ def choose_trees(common: Sequence[Sequence[int]], sizes: Sequence[int], least: i
     def shared(one: int, other: int) -> int:
         return min(common[one][other], sizes[one] - 1, sizes[other] - 1)
 
-    def grow(rows: list[int], above: int) -> list[Fork | int]:
-        if len(rows) == 1:
+    def grow(rows: list[int], above: int, levels: int) -> list[Fork | int]:
+        if len(rows) == 1 or not levels:
             return [*rows]
         depth = min(shared(rows[0], row) for row in rows[1:])
         children: list[list[int]] = []
@@ -418,10 +422,11 @@ def choose_trees(common: Sequence[Sequence[int]], sizes: Sequence[int], least: i
             children.append([row for row in left if row == left[0] or shared(left[0], row) > depth])
             left = [row for row in left if row not in children[-1]]
         worth = (depth - above) * (len(children) - 1) >= max(1, least)
-        branches = [branch for child in children for branch in grow(child, depth if worth else above)]
+        above = depth if worth else above
+        branches = [branch for child in children for branch in grow(child, above, levels - 1)]
         return [Fork(depth, branches)] if worth else branches
 
-    return grow([*range(len(sizes))], 0)
+    return grow([*range(len(sizes))], 0, _LEVELS)
 
 
 def _computed(tree: Fork | int, sizes: Sequence[int], above: int = 0) -> int:

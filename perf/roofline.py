@@ -20,13 +20,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
-from longrm.cli.terminal import keep_freed_memory
 from longrm.modeling.attention import SHARED_PREFIX
-from longrm.modeling.device_memory import return_freed_memory, set_precision
+from longrm.modeling.device_memory import set_precision
 from longrm.modeling.loading import load_scorer
 from longrm.modeling.products import choose_products, speedup, use_onednn
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack, scores
+from longrm.runs.freed_memory import keep_freed_memory, return_freed_memory
 from longrm.training.settings import OptimizerSettings
 from longrm.training.train import make_optimizer
 

@@ -6,7 +6,8 @@ import click
 
 from longrm.cli.help import Command
 from longrm.cli.options import MODEL_HELP, MODEL_OPTIONS, SET, resolve, setting
-from longrm.cli.terminal import echo, keep_freed_memory, print_next
+from longrm.cli.terminal import echo, print_next
+from longrm.runs.freed_memory import keep_freed_memory
 
 _KEY_HELP = "Key that requests must send; LONGRM_API_KEY keeps it out of process lists."
 _ALLOWED_HELP = "Host name that requests without a key may address; repeatable."

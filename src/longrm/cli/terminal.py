@@ -1,6 +1,5 @@
 """Prints results and progress. Control characters are escaped, because texts of models are not trusted."""
 
-import ctypes
 import json
 import logging
 import shlex
@@ -14,6 +13,7 @@ from typing import Any, TextIO
 import click
 
 from longrm.reading import CONTROL_CHARACTERS, visible
+from longrm.runs.freed_memory import keep_freed_memory
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import WorkerGroup, world_size
 from longrm.text_tables import fact_lines, table_lines, wrapped
@@ -180,17 +180,3 @@ def shared_work() -> Iterator[tuple[WorkerGroup, Progress]]:
         workers = nullcontext(WorkerGroup())  # type: ignore[assignment]  # another context manager of the same type
     with workers as group, progress() as report:
         yield group, report if group.is_main_process else no_progress
-
-
-def keep_freed_memory() -> None:
-    """Makes freed tensors stay with this process, for the next ones: passes on a CPU take 6% less time, at equal peaks.
-
-    By default glibc returns tensors of megabytes to the system, which clears the pages of every new one. Without glibc,
-    nothing happens.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        _ = mallopt(-3, 2**30) or mallopt(
-            -3, 2**25
-        )  # M_MMAP_THRESHOLD of malloc.h; glibc before 2.35 takes no more
-        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD

@@ -149,7 +149,7 @@ class LevelCall:
 class Calls:
     """The calls for a layout."""
 
-    own: SequenceBounds  # the first call: every node on itself, and with a window also on the end of what is above it
+    own: SequenceBounds  # the first call: every node on itself, and with a window also on the end of the nodes above it
     keys: Sequence[range]  # the keys of the first call among those of all tokens
     levels: Sequence[LevelCall]  # from the root down; none with a window, or if no tree forks
     ends: Int[Tensor, " branches"] | None  # the tokens that are queries, if not all are

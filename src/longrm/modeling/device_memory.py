@@ -3,7 +3,6 @@
 Shapes: S tokens of the sequence, C hidden size.
 """
 
-import ctypes
 import logging
 import re
 from collections.abc import Callable, Iterable
@@ -213,15 +212,3 @@ def pair_cost(model: Any) -> float:
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     full = layer_kinds(config).count("full_attention")
     return float(2 * config.num_attention_heads * size * full / elements)
-
-
-def return_freed_memory() -> None:
-    """Makes freed tensors of 4 MiB or more go back to the system at once, for the rest of this process.
-
-    By default glibc raises that threshold to 32 MiB while a program runs, and keeps smaller blocks in a heap that
-    tensors of many sizes fragment. Without glibc, nothing happens.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(-3, 4 * 2**20)  # M_MMAP_THRESHOLD of malloc.h
-        mallopt(-1, 128 * 2**10)  # M_TRIM_THRESHOLD, glibc's default

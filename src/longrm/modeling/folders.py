@@ -279,7 +279,7 @@ def unsupported(config: Any) -> Iterator[str]:
         if getattr(config, "max_position_embeddings", None) is None:
             yield "no context length in its config (a pure state-space model): not supported"
         if not rope:
-            return  # the states alone tell positions apart
+            return  # states alone encode positions
     if not rope:
         yield "no rotary positions (learned or ALiBi): not supported with a shared prefix"
         return

@@ -318,10 +318,10 @@ def build_trees(items: "Sequence[Encoded]", budget: float = math.inf) -> list[To
                 continue
         runs.append([(item, 0)])
         size = item.size
-    return [_joined(run) for run in runs]
+    return [_tree_of(run) for run in runs]
 
 
-def _joined(run: "Sequence[tuple[Encoded, int]]") -> TokenTree:
+def _tree_of(run: "Sequence[tuple[Encoded, int]]") -> TokenTree:
     """The tree of items, each with the tokens that it shares with the one before it; all share some."""
     (first, _), *others = run
     branches: list[TokenTree | Sequence[int]] = [*first.responses]

@@ -34,6 +34,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from longrm.errors import ModelError
 from longrm.modeling.attention import shared_prefix_attention
 from longrm.modeling.folders import check_config
+from longrm.modeling.recurrent import MIXING
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.modeling.shared_prefix import evaluation_mode
 
@@ -51,9 +52,6 @@ _reading: ContextVar[set[int] | None] = ContextVar("reading", default=None)
 _ATTENTION = {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"}
 _REPLACED = ("input_ids", "attention_mask", "position_ids")
 _HARMLESS = {"use_cache", "cache_position"}
-
-# Modules that carry a state from token to token, next to attention or in its place.
-_MIXING = (nn.modules.conv._ConvNd, nn.RNNBase)
 
 
 class SharedTokens(NamedTuple):
@@ -132,7 +130,7 @@ def share_prefixes(model: _Model, *, min_tokens: int = 64) -> _Model:
     for name, module in body.named_modules():
         if getattr(module, "is_causal", True) is False:
             raise ModelError(f"{where}: {name} is not causal: later tokens would change earlier ones")
-        if isinstance(module, _MIXING):
+        if isinstance(module, MIXING):
             raise ModelError(
                 f"{where}: sharing the states of recurrent layers ({name}) is not supported here yet"
             )

@@ -123,7 +123,8 @@ class Batches:
         trees: list[_ExampleTree] = []
         for tree in build_trees([example.tokens for example in ordered], self.budget):
             own: list[Example] = []
-            while sum(len(example.tokens.responses) for example in own) < len(tree.shape.leaves):
+            leaves = len(tree.shape.leaves)
+            while sum(len(example.tokens.responses) for example in own) < leaves:
                 own.append(next(remaining))
             trees.append((tree, own))
 

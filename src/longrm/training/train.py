@@ -34,13 +34,14 @@ from transformers.trainer_pt_utils import get_parameter_names
 from longrm.data.training_rows import Example
 from longrm.errors import ConfigError, RunError, TrainingError, nearest
 from longrm.evaluation.summary_schema import read_summary
-from longrm.modeling.device_memory import is_out_of_memory, pair_cost, return_freed_memory
+from longrm.modeling.device_memory import is_out_of_memory, pair_cost
 from longrm.modeling.loading import LanguageModel
 from longrm.modeling.saving import save
 from longrm.modeling.sequence_parallel import share_sequences
 from longrm.modeling.sharding import compute, gather_weights, is_sharded
 from longrm.modeling.shared_prefix import TransformersModel
 from longrm.runs.folder import FILES, SCHEMA_VERSION, SUMMARY, check_files, read_json, write_json
+from longrm.runs.freed_memory import return_freed_memory
 from longrm.runs.logs import STEPS, Log
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import ContextRecord, StepRecord, TimingRecord

@@ -12,6 +12,7 @@ Shapes: S tokens of the packed sequence, N nodes of a batch with L tokens each, 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from inspect import signature
@@ -28,6 +29,9 @@ from longrm.modeling.shapes import SHARED_PREFIX, PackedLayout
 
 MIXING = (nn.modules.conv._ConvNd, nn.RNNBase)
 """Modules that carry a state from token to token."""
+
+called_modules: ContextVar[set[int] | None] = ContextVar("called_modules", default=None)
+"""Within a packed pass of `share_prefixes`: the modules that got the layout, attention and recurrences; else None."""
 
 _CACHES = ("cache_params", "past_key_values")  # what mixers of transformers call the cache of their states
 
@@ -165,11 +169,18 @@ class Mixer(nn.Module):
         self, hidden_states: Tensor, *args: Any, layout: PackedLayout | None = None, **kwargs: Any
     ) -> Any:
         """Computes a packed sequence if there is a layout, else what the layer of transformers does."""
+        called = called_modules.get()
         if layout is None:
-            if self.packed_config._attn_implementation == SHARED_PREFIX:
+            if called is not None or self.packed_config._attn_implementation == SHARED_PREFIX:
                 raise ModelError(f"{type(self).__name__} got no layout of packed sequences")
             return super().forward(hidden_states, *args, **kwargs)
+        if called is not None:
+            called.add(id(self))
         return run_nodes(super().forward, hidden_states, layout)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # Pickle finds no class of this name, so that it stores the plain one.
+        return _restored, (type(self).__mro__[2],), *object.__reduce_ex__(self, protocol)[2:]
 
 
 def run_nodes(
@@ -194,21 +205,30 @@ def _call(
     return compute(hidden_states=hidden, **{named: states})
 
 
+def _restored(plain: type) -> Any:
+    return object.__new__(_packed_class(plain))
+
+
 @cache
 def _packed_class(plain: Any) -> Any:
     # A class, because a deep copy of an instance's `forward` would call the original instance.
     return type(plain.__name__, (Mixer, plain), {"__module__": plain.__module__})
 
 
-def pack_states(model: Any, packed: bool = True) -> None:
-    """Makes the recurrent layers of a model compute packed trees, or, without `packed`, plain sequences again."""
-    if recurrent_layers(model.config):
-        for module in mixers(model, type(model).__name__):
-            if packed and not isinstance(module, Mixer):
-                plain: Any = type(module)
-                module.packed_config, module.__class__ = model.config, _packed_class(plain)
-            elif not packed and isinstance(module, Mixer):
-                module.__class__ = type(module).__mro__[2]
+def pack_states(model: Any, packed: bool = True) -> bool:
+    """Makes the recurrent layers of a model compute packed trees, or, without `packed`, plain sequences again.
+
+    Returns whether that changed them.
+    """
+    own = mixers(model, type(model).__name__) if recurrent_layers(model.config) else []
+    changed = [module for module in own if isinstance(module, Mixer) is not packed]
+    for module in changed:
+        if packed:
+            module.packed_config, module.__class__ = model.config, _packed_class(type(module))
+        else:
+            del module.packed_config
+            module.__class__ = type(module).__mro__[2]
+    return bool(changed)
 
 
 def mixers(model: Any, where: str) -> list[Any]:

@@ -142,12 +142,14 @@ def attention_of(model: TransformersModel, implementation: str) -> Iterator[None
         yield
         return
     model.set_attn_implementation(implementation)
-    pack_states(model, implementation == SHARED_PREFIX)
+    # Recurrent layers that compute packed trees compute plain sequences, too; those of a caller become plain again.
+    packed = implementation == SHARED_PREFIX and pack_states(model)
     try:
         yield
     finally:
         model.set_attn_implementation(before)
-        pack_states(model, before == SHARED_PREFIX)
+        if packed:
+            pack_states(model, False)
 
 
 @contextmanager

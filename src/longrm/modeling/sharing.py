@@ -5,18 +5,19 @@
 
 Every trainer calls the body of the model (`model.base_model`, below all heads); TRL replaces `model.forward`. The
 body's forward finds rows of the batch with a common prefix, packs them into trees, reads these in one pass with
-`longrm_shared_prefix` attention, and gathers the last hidden states back to `[B, L, C]`. Heads, losses and gradients
-are computed from these as before. Calls with anything but a plain batch of token ids (a cache, embeddings, hidden
-states of all layers, ...) use the original forward.
+`longrm_shared_prefix` attention and recurrent layers that continue the states of a node in its branches, and gathers
+the last hidden states back to `[B, L, C]`. Heads, losses and gradients are computed from these as before. Calls with
+anything but a plain batch of token ids (a cache, embeddings, hidden states of all layers, ...) use the original
+forward.
 
 Shapes: B rows of L tokens, padding included; S tokens of the packed sequence, C hidden size.
 """
 
+import copy
 import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
@@ -32,9 +33,9 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMa
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from longrm.errors import ModelError
-from longrm.modeling.attention import shared_prefix_attention
-from longrm.modeling.folders import check_config
-from longrm.modeling.recurrent import MIXING
+from longrm.modeling.attention import SHARED_PREFIX, shared_prefix_attention
+from longrm.modeling.folders import check_config, layer_kinds, recurrent_layers
+from longrm.modeling.recurrent import MIXING, called_modules, check_mixers, mixers, pack_states
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.modeling.shared_prefix import evaluation_mode
 
@@ -44,14 +45,12 @@ _Model = TypeVar("_Model", bound=nn.Module)
 
 _ATTRIBUTE = "_longrm_sharing"  # of a body that shares; a plain object, so it is in no checkpoint
 
-_reading: ContextVar[set[int] | None] = ContextVar("reading", default=None)
-"""Within a pass over packed trees, which need no mask: the attention modules that were called; else None."""
-
 # Arguments of attention that are not parameters of the body. Others, such as the columns that trainers pass on, change
 # no hidden state.
 _ATTENTION = {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"}
 _REPLACED = ("input_ids", "attention_mask", "position_ids")
 _HARMLESS = {"use_cache", "cache_position"}
+_WITHOUT_ATTENTION = {"linear_attention", "conv", "mlp", "moe"}
 
 
 class SharedTokens(NamedTuple):
@@ -75,11 +74,12 @@ class _Sharing:
     min_tokens: int
     attention: str  # the implementation before
     scored_at: int | None  # the padding id by which a classifier finds the last token of a row
+    layers: int  # how many modules of attention and recurrences a packed pass calls
     given: int = 0
     computed: int = 0
     plain: Counter[str] = field(default_factory=Counter)
     absolute: bool | None = None  # whether it reads more than distances of positions; None if not tried
-    checked: bool = False  # a packed pass called the attention of every layer
+    checked: bool = False  # a packed pass called them all
     logged: set[str] = field(default_factory=set)
 
     def log_once(self, message: str, *values: object) -> None:
@@ -119,7 +119,7 @@ def share_prefixes(model: _Model, *, min_tokens: int = 64) -> _Model:
         min_tokens: A batch in which sharing saves fewer tokens is computed as before.
 
     Raises:
-        ModelError: The architecture needs what attention over a shared prefix does not compute.
+        ModelError: The architecture needs what is not computed over a shared prefix.
     """
     owner = _owner(model)
     body = owner.base_model
@@ -127,26 +127,32 @@ def share_prefixes(model: _Model, *, min_tokens: int = 64) -> _Model:
     config = body.config
     where = type(model).__name__
     check_config(config, where)
+    recurrent = recurrent_layers(config)
     for name, module in body.named_modules():
         if getattr(module, "is_causal", True) is False:
             raise ModelError(f"{where}: {name} is not causal: later tokens would change earlier ones")
-        if isinstance(module, MIXING):
-            raise ModelError(
-                f"{where}: sharing the states of recurrent layers ({name}) is not supported here yet"
-            )
+        if isinstance(module, MIXING) and not recurrent:
+            raise ModelError(f"{where}: {name} mixes tokens, and its config names no recurrent layers")
+    if recurrent:
+        with torch.device("meta"):
+            check_mixers(type(body)(copy.deepcopy(config)), where)
     if not {*_REPLACED} <= signature(body.forward).parameters.keys():
         raise ModelError(f"{where}: its {type(body).__name__} takes no positions")
     if "forward" in vars(body):  # by accelerate, for a device_map of several devices
         raise ModelError(f"{where}: the forward of its {type(body).__name__} was replaced: not supported")
-    if not body._supports_attention_backend:
+    # Most families with recurrent layers lack the mark of those that pass keyword arguments on to attention, and do it.
+    if not (body._supports_attention_backend or (recurrent and body._can_set_attn_implementation())):
         raise ModelError(f"{where}: its attention cannot be replaced by one for a shared prefix")
     if getattr(config, "attention_dropout", 0.0):
         raise ModelError(f"{where}: attention dropout is not supported: set attention_dropout to 0")
     before = config._attn_implementation
     # A language model's loss has labels; all other heads may choose the token that they read by its id.
     writes = owner is not body and owner.get_output_embeddings() is not None
+    pack_states(body)
     body.set_attn_implementation(_either_attention(before))
-    sharing = _Sharing(min_tokens, before, None if writes else config.pad_token_id)
+    kinds = layer_kinds(config)[: config.num_hidden_layers]
+    layers = len(mixers(body, where)) + sum(kind not in _WITHOUT_ATTENTION for kind in kinds)
+    sharing = _Sharing(min_tokens, before, None if writes else config.pad_token_id, layers)
     if "llama_4_scaling_beta" in (getattr(config, "rope_parameters", None) or {}):
         sharing.absolute = True
     setattr(body, _ATTRIBUTE, sharing)
@@ -163,6 +169,7 @@ def unshare(model: _Model) -> _Model:
         sharing = vars(body).pop(_ATTRIBUTE)
         if body.config._attn_implementation == _name(sharing.attention):
             body.set_attn_implementation(sharing.attention)
+        pack_states(body, sharing.attention == SHARED_PREFIX)
         # FSDP2 made a subclass if it came later; its forward is plain from now on.
         if "_longrm_plain" in vars(type(body)):
             body.__class__ = type(body)._longrm_plain
@@ -235,14 +242,14 @@ def _forward(body: Any, plain: Callable[..., Any], given: dict[str, Any]) -> Any
     sharing.given, sharing.computed = sharing.given + plan.given, sharing.computed + plan.layout.tokens
     sharing.log_once("prefixes are shared: %d of %d tokens are computed", plan.layout.tokens, plan.given)
     called: set[int] = set()
-    token = _reading.set(called)
+    token = called_modules.set(called)
     try:
         replaced = {"input_ids": plan.input_ids, "attention_mask": None, "position_ids": plan.position_ids}
         output = plain(**{**given, **replaced, "use_cache": False, "layout": plan.layout})
     finally:
-        _reading.reset(token)
+        called_modules.reset(token)
     if not sharing.checked:
-        if len(called) < body.config.num_hidden_layers:
+        if len(called) < sharing.layers:
             raise ModelError(f"{type(body).__name__} has layers without attention: prefixes cannot be shared")
         sharing.checked = True
     states = output.last_hidden_state[0]
@@ -489,7 +496,7 @@ def _either_attention(implementation: str) -> str:
     name = _name(implementation)
 
     def attention(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        called = _reading.get()
+        called = called_modules.get()
         if kwargs.get("layout") is not None:
             if getattr(module, "is_causal", True) is False:
                 raise ModelError(
@@ -511,7 +518,7 @@ def _either_attention(implementation: str) -> str:
     def mask(*args: Any, **kwargs: Any) -> Any:
         return (
             None
-            if _reading.get() is not None
+            if called_modules.get() is not None
             else ALL_MASK_ATTENTION_FUNCTIONS[implementation](*args, **kwargs)
         )
 

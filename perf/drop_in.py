@@ -2,8 +2,10 @@
 
 The arms alternate in one process, with the same weights, tokens and settings: `reward` (`RewardTrainer`, one pair of
 responses of equal lengths), `reward-unequal` (the second is longer by --unequal), `dpo` (`DPOTrainer`, its reference
-model shares, too), `grpo` (one update of `GRPOTrainer` on given rollouts, all G in one batch), and `grpo-step` (the
-same with sampling, which shares nothing). With --model, one GRPO update of that model on prompts of 2,048 tokens.
+model shares, too), `grpo` (one update of `GRPOTrainer` on given rollouts, all G in one batch), `grpo-questions` (two
+prompts that part in their last --question tokens, G / 2 rollouts of each in one batch), `grpo-hybrid` (`grpo` with a
+small Qwen3.5, three of four layers Gated DeltaNet), and `grpo-step` (a step with sampling, which shares nothing). With
+--model, one GRPO update of that model on prompts of 2,048 tokens.
 
 On a CPU, TRL applies the vocabulary to all tokens of DPO and GRPO, and on a GPU only to those that the loss reads.
 `speedup` is measured as on a GPU, but computed here; `speedup_all_logits` as on a CPU. `share` is the speedup over the
@@ -22,9 +24,11 @@ losses differ by more than 1e-4, or gradient norms of GRPO.
 """
 
 import argparse
+import copy
 import sys
 import tempfile
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -37,6 +41,7 @@ from measuring import (
     attention_flops_per_pair,
     circumstances,
     hand_over,
+    hybrid_config,
     interleaved,
     linear_flops_per_token,
     make_workload,
@@ -54,13 +59,14 @@ from transformers import AutoModelForCausalLM
 import longrm
 from longrm.modeling import sharing
 from longrm.modeling.attention import SHARED_PREFIX
-from longrm.modeling.shapes import TokenTree
+from longrm.modeling.recurrent import pack_states
+from longrm.modeling.shapes import TokenTree, TreeShape
 
 AGREEMENT = 1e-4
-CASES = ("reward", "reward-unequal", "dpo", "grpo", "grpo-step")
+CASES = ("reward", "reward-unequal", "dpo", "grpo", "grpo-questions", "grpo-hybrid", "grpo-step")
 ARMS = ("plain", "shared")
 QUICK = """
---prompts 160 --response 12 --generations 3 --unequal 4 --repeats 1 --rows 4 --tokens 512 --step 256
+--prompts 160 --response 12 --generations 4 --unequal 4 --question 8 --repeats 1 --rows 4 --tokens 512 --step 256
 --layers 1 --hidden 32 --heads 2 --kv-heads 2 --intermediate 48 --vocabulary 128
 """
 
@@ -74,7 +80,20 @@ def own_lengths(options: argparse.Namespace, case: str, response: int) -> list[i
 def workload(options: argparse.Namespace, case: str, prompt: int, response: int) -> Workload:
     lengths = own_lengths(options, case, response)
     if not options.model:
-        return make_workload(options, prompt, lengths, writes=not case.startswith("reward"))
+        work = make_workload(options, prompt, lengths, writes=not case.startswith("reward"))
+        if case == "grpo-questions":
+            tokens, own, half = work.tree.tokens, work.tree.branches, len(lengths) // 2
+            begin, first = tokens[: -options.question], tokens[-options.question :]
+            tree = TokenTree(begin, [TokenTree(first, own[:half]), TokenTree(first[::-1], own[half:])])
+            return replace(work, tree=tree)
+        if case == "grpo-hybrid":
+            torch.manual_seed(0)
+            stock = AutoModelForCausalLM.from_config(hybrid_config(options), attn_implementation="sdpa")
+            ours = copy.deepcopy(stock)
+            ours.set_attn_implementation(SHARED_PREFIX)
+            pack_states(ours)
+            return replace(work, stock=stock, ours=ours)
+        return work
     torch.set_num_threads(options.threads)
     models = [
         AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32, attn_implementation=kind)
@@ -96,11 +115,11 @@ def make_arm(
     work.stock.train()
     if arm == "shared":
         longrm.share_prefixes(work.stock)
-    count = len(work.tree.branches)
-    if case == "grpo":
-        return make_grpo_peer(work, group_advantages(count), old, count)
+    count = len(work.tree.shape.leaves)
     if case == "grpo-step":
         return grpo_step(work)
+    if case.startswith("grpo"):
+        return make_grpo_peer(work, group_advantages(count), old, count)
     settings = argparse.Namespace(objective="dpo" if case == "dpo" else "bradley_terry")
     settings.vocabulary = options.vocabulary
     return make_peer(settings, work, 1, 0.1, 0.0)
@@ -152,7 +171,7 @@ def measure(options: argparse.Namespace, case: str, prompt: int) -> dict[str, An
         SystemExit: The arms disagree about the loss or the norm of the gradient.
     """
     works = {arm: workload(options, case, prompt, options.response) for arm in ARMS}
-    old = old_logprobs(works["plain"]) if case == "grpo" else None
+    old = old_logprobs(works["plain"]) if case.startswith("grpo") and case != "grpo-step" else None
     arms = {arm: make_arm(options, case, arm, work, old) for arm, work in works.items()}
     computed: dict[str, Tensor] = {}
 
@@ -165,7 +184,8 @@ def measure(options: argparse.Namespace, case: str, prompt: int) -> dict[str, An
 
     sampled = case == "grpo-step"
     repeats = 1 if sampled or options.model else options.repeats
-    warm = {arm: make_arm(options, case, arm, workload(options, case, 64, 8), None) for arm in ARMS}
+    short = max(64, 2 * options.question)
+    warm = {arm: make_arm(options, case, arm, workload(options, case, short, 8), None) for arm in ARMS}
     for arm in warm.values():
         arm()
     seconds = {"gpu": run("gpu", repeats)}
@@ -185,6 +205,10 @@ def measure(options: argparse.Namespace, case: str, prompt: int) -> dict[str, An
     found = {key: medians(values) for key, values in seconds.items()}
     speed = {key: values["plain"] / values["shared"] for key, values in found.items()}
     ideal = ideals(shape, own)["ideal"]
+    if case == "grpo-questions":
+        ideal = ideal_of(shape, works["plain"].tree)
+    elif case == "grpo-hybrid":
+        ideal = ideal_of(shape, works["plain"].tree, model)
     memory = {}
     if not sampled and prompt == max(options.prompts) and not options.model:
         memory = {
@@ -207,6 +231,21 @@ def measure(options: argparse.Namespace, case: str, prompt: int) -> dict[str, An
         "memory_bytes": memory,
         **circumstances(options),
     }
+
+
+def ideal_of(options: argparse.Namespace, tree: TokenTree, hybrid: Any = None) -> float:
+    """The ratio of FLOPs of any tree, but for recurrences."""
+    c, a = linear_flops_per_token(options), attention_flops_per_pair(options)
+    if hybrid is not None:
+        c = sum(
+            2 * part.weight.numel() for part in hybrid.model.modules() if isinstance(part, torch.nn.Linear)
+        )
+        a //= options.layers  # one layer has attention
+    shapes = [tree.shape], [TreeShape(length) for length in tree.shape.leaves]
+    tokens, pairs = ([sum(map(of, own)) for own in shapes] for of in (TreeShape.tokens.fget, TreeShape.pairs))
+    rows = 2 * options.hidden * options.vocabulary * options.response * len(tree.shape.leaves)
+    together, separate = (c * t + a * p + rows for t, p in zip(tokens, pairs, strict=True))
+    return separate / together
 
 
 def real_sizes(config: Any, options: argparse.Namespace) -> argparse.Namespace:
@@ -270,6 +309,7 @@ def main() -> int:
     parser.add_argument("--prompts", nargs="+", type=int, help="tokens (1024 4096 8192)")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
     parser.add_argument("--generations", type=int, default=8, help="G of GRPO")
+    parser.add_argument("--question", type=int, default=128, help="tokens in which two prompts part")
     parser.add_argument("--unequal", type=int, default=64, help="tokens by which one response is longer")
     parser.add_argument("--model", help="folder of a model: its GRPO update, and no other case")
     parser.add_argument(
@@ -288,7 +328,7 @@ def main() -> int:
         case = options.cases[0]
         warm, arm = (
             make_arm(options, case, options.memory_of, workload(options, case, *sizes), None)
-            for sizes in ((64, 8), (options.prompts[0], options.response))
+            for sizes in ((max(64, 2 * options.question), 8), (options.prompts[0], options.response))
         )
         with as_on("gpu"):
             hand_over(peak_growth(warm, arm))

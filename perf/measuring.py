@@ -23,7 +23,7 @@ import tokenizers
 import torch
 import transformers
 from tokenizers import decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, Qwen3_5TextConfig
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.attention import SHARED_PREFIX
@@ -87,6 +87,26 @@ def make_workload(
     words = lambda n: [draw.randrange(END + 1, options.vocabulary) for _ in range(n)]  # noqa: E731 (a line's worth)
     tree = TokenTree(words(prompt), [[*words(n - 1), END] for n in responses])
     return Workload(tree, stock, ours)
+
+
+def hybrid_config(options: argparse.Namespace) -> Qwen3_5TextConfig:
+    """A small Qwen3.5: four layers, of which three are Gated DeltaNet."""
+    size = options.hidden // options.heads
+    return Qwen3_5TextConfig(
+        vocab_size=options.vocabulary,
+        hidden_size=options.hidden,
+        intermediate_size=options.intermediate,
+        num_hidden_layers=4,
+        num_attention_heads=options.heads,
+        num_key_value_heads=options.kv_heads,
+        head_dim=size,
+        linear_num_key_heads=options.heads,
+        linear_num_value_heads=options.heads,
+        linear_key_head_dim=size,
+        linear_value_head_dim=size,
+        pad_token_id=PAD,
+        initializer_range=0.1,
+    )
 
 
 def words_backend(vocabulary: int) -> tokenizers.Tokenizer:

@@ -28,6 +28,7 @@ from measuring import (
     Workload,
     attention_flops_per_pair,
     circumstances,
+    hybrid_config,
     interleaved,
     linear_flops_per_token,
     make_workload,
@@ -36,7 +37,7 @@ from measuring import (
     rounded,
 )
 from torch import Tensor
-from transformers import AutoModelForCausalLM, Qwen3_5TextConfig
+from transformers import AutoModelForCausalLM
 
 from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.recurrent import pack_states
@@ -171,20 +172,7 @@ def hybrid(options: argparse.Namespace, responses: int = 8) -> dict[str, Any]:
     """Times forward and backward passes of a prompt and its responses."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    size = options.hidden // options.heads
-    config = Qwen3_5TextConfig(
-        vocab_size=options.vocabulary,
-        hidden_size=options.hidden,
-        intermediate_size=options.intermediate,
-        num_hidden_layers=4,
-        num_attention_heads=options.heads,
-        num_key_value_heads=options.kv_heads,
-        head_dim=size,
-        linear_num_key_heads=options.heads,
-        linear_num_value_heads=options.heads,
-        linear_key_head_dim=size,
-        linear_value_head_dim=size,
-    )
+    config = hybrid_config(options)
     stock = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
     ours = copy.deepcopy(stock)
     ours.set_attn_implementation(SHARED_PREFIX)
@@ -216,7 +204,7 @@ def hybrid(options: argparse.Namespace, responses: int = 8) -> dict[str, Any]:
     matrices = sum(
         2 * part.weight.numel() for part in stock.model.modules() if isinstance(part, torch.nn.Linear)
     )
-    pair = 4 * config.num_attention_heads * size  # of the one layer with attention
+    pair = 4 * config.num_attention_heads * config.head_dim  # of the one layer with attention
 
     def operations(layout: PackedLayout) -> float:
         return matrices * layout.tokens + pair * sum(tree.pairs() for tree in layout.trees)
@@ -253,8 +241,9 @@ def main() -> int:
     parser.add_argument(
         "--steps", type=int, default=20, help="of the trajectory, which is as long as the prompt"
     )
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     options = parser.parse_args()
-    result = {name: case(options) for name, case in CASES.items()}
+    result = {name: CASES[name](options) for name in options.cases}
     if options.json:
         print(json.dumps(result | circumstances(options)))
         return 0

@@ -24,6 +24,8 @@ from transformers.utils import logging
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, RewardConfig, RewardTrainer
 from trl.trainer.utils import pad, split_tensor_dict
 
+from longrm.modeling.shapes import TokenTree
+
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # a notice that its interface may change, which we know
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 
@@ -76,7 +78,13 @@ def make_grpo_peer(
     """
     datasets.disable_progress_bars()
     logging.set_verbosity_error()  # it says that it sets the padding id
-    prompt, completions = work.tree.tokens, work.tree.branches
+    # Below a prompt, or below several that begin alike.
+    prompts, completions, generations = [], [], 0
+    for question in work.tree.branches if isinstance(work.tree.branches[0], TokenTree) else [work.tree]:
+        own = question.tokens if question is work.tree else [*work.tree.tokens, *question.tokens]
+        prompts += [own] * len(question.branches)
+        completions += question.branches
+        generations = len(question.branches)
     parts, rest = divmod(len(completions), per_batch)
     assert not rest, "batches weigh the same"
     with tempfile.TemporaryDirectory() as scratch:
@@ -85,7 +93,7 @@ def make_grpo_peer(
             reward_funcs=lambda completions, **_: [0.0] * len(completions),  # the advantages are given
             args=GRPOConfig(
                 loss_type="grpo",
-                num_generations=len(completions),
+                num_generations=generations,
                 gradient_accumulation_steps=parts,
                 max_completion_length=max(map(len, completions)),
                 **_common(scratch, per_batch),
@@ -96,8 +104,8 @@ def make_grpo_peer(
     trainer.current_gradient_accumulation_steps = parts  # as its loop does
     whole = {
         # As its rollouts are padded, before they are split into batches.
-        "prompt_ids": pad([torch.tensor(prompt)] * len(completions), PAD, "left"),
-        "prompt_mask": pad([torch.ones(len(prompt), dtype=torch.long)] * len(completions), 0, "left"),
+        "prompt_ids": pad([torch.tensor(own) for own in prompts], PAD, "left"),
+        "prompt_mask": pad([torch.ones(len(own), dtype=torch.long) for own in prompts], 0, "left"),
         "completion_ids": pad([torch.tensor(own) for own in completions], PAD),
         "completion_mask": pad([torch.ones(len(own), dtype=torch.long) for own in completions], 0),
         "advantages": torch.tensor(advantages),

@@ -202,9 +202,10 @@ def test_recurrent_layers_before_and_after(family: str):
     inputs = batch(BATCHES["one system prompt, three questions"], "left")
     texts = [model.generate(**inputs, max_new_tokens=5, do_sample=False) for model in (plain, shared)]
     assert torch.equal(*texts)
-    assert deviation(found(plain, inputs), found(shared, inputs)) < rounding(
-        family
-    )  # padding in the plain one
+    recurrent.plan.cache_clear()
+    with torch.inference_mode():
+        shared(**inputs)
+    assert deviation(found(plain, inputs), found(shared, inputs)) < rounding(family)
     unshare(shared)
     for one, other in zip(plain.modules(), shared.modules(), strict=True):
         assert type(one) is type(other)

@@ -75,12 +75,14 @@ def test_grpo_update():
 
 def test_drop_in():
     found = run("drop_in.py", "--quick")
-    assert [line["case"] for line in found] == ["reward", "reward-unequal", "dpo", "grpo", "grpo-step"]
+    kinds = ["grpo", "grpo-questions", "grpo-hybrid", "grpo-step"]
+    assert [line["case"] for line in found] == ["reward", "reward-unequal", "dpo", *kinds]
     for line in found:
         assert line["tokens_computed"] < line["tokens_given"]
         assert line["seconds"]["gpu"].keys() == {"plain", "shared"}
     assert found[0]["tokens_given"] == 2 * (160 + 12)
-    assert found[3]["tokens_computed"] == 160 + 3 * 12
+    assert found[3]["tokens_computed"] == found[5]["tokens_computed"] == 160 + 4 * 12
+    assert found[4]["tokens_computed"] == 160 + 8 + 4 * 12  # the second prompt's last 8
     (cost,) = run("drop_in.py", "--quick", "--grouping")
     assert 0 < cost["seconds"] < cost["step_measured_seconds"]
 

@@ -106,6 +106,7 @@ class _Batch:
 
 
 @lru_cache(maxsize=16)  # for all layers, and for the pass that computes them again
+@torch.inference_mode(False)  # a later pass may need gradients
 def plan(layout: PackedLayout, device: torch.device) -> tuple[list[_Batch], Int[Tensor, " S"]]:
     """Returns the batches in order, and where each token is in their outputs, one after another."""
     assert not any(tree.cached for tree in layout.trees), "states of cached tokens are not stored"
@@ -224,7 +225,8 @@ def pack_states(model: Any, packed: bool = True) -> bool:
     changed = [module for module in own if isinstance(module, Mixer) is not packed]
     for module in changed:
         if packed:
-            module.packed_config, module.__class__ = model.config, _packed_class(type(module))
+            plain: Any = type(module)
+            module.packed_config, module.__class__ = model.config, _packed_class(plain)
         else:
             del module.packed_config
             module.__class__ = type(module).__mro__[2]

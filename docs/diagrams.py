@@ -95,7 +95,7 @@ def shared_prefix() -> tuple[int, int, list[str]]:
         shapes += _bar(4, y, prompt, bar, "prompt", "prompt")
         shapes += _bar(4 + prompt, y, response, bar, "response", f"response {number}")
         y += step
-    shapes.append(text(4, y + 8, "4 × (4,096 + 128) = 16,896 tokens", more=f'{start} fill="$muted"'))
+    shapes.append(text(4, y + 12, "4 × (4,096 + 128) = 16,896 tokens", more=f'{start} fill="$muted"'))
     y += 60
     shapes.append(text(4, y - 8, "Shared prefix", size=18, more=f'{start} font-weight="600"'))
     middle = y + 1.5 * step
@@ -106,9 +106,52 @@ def shared_prefix() -> tuple[int, int, list[str]]:
         shapes.append(arrow(f"M{4 + prompt + 3} {a}C{prompt + 32} {a} {prompt + 28} {b} {prompt + 55} {b}"))
         y += step
     shapes.append(
-        text(4, y + 8, "4,096 + 4 × 128 = 4,608 tokens, the same scores", more=f'{start} fill="$muted"')
+        text(4, y + 12, "4,096 + 4 × 128 = 4,608 tokens, the same scores", more=f'{start} fill="$muted"')
     )
-    return 4 + prompt + 56 + response + 4, y + 20, shapes
+    return 4 + prompt + 56 + response + 4, y + 24, shapes
+
+
+def token_tree() -> tuple[int, int, list[str]]:
+    """A tree of three levels, its packed sequence, and what one of its leaves sees."""
+    bar, step = 30, 38
+    heading, start = 'text-anchor="start" font-weight="600"', 'text-anchor="start" fill="$muted"'
+    shapes = [text(4, 20, "A tree", size=18, more=heading)]
+    judgments = [28 + step * at for at in range(4)]
+    orders = [(judgments[at] + judgments[at + 1]) / 2 for at in (0, 2)]
+    context = sum(orders) / 2
+    shapes += _bar(4, context, 220, bar, "prompt", "context")
+    for order, name in zip(orders, ("A, B", "B, A"), strict=True):
+        a, b = context + bar / 2, order + bar / 2
+        shapes.append(arrow(f"M227 {a}C250 {a} 248 {b} 273 {b}"))
+        shapes += _bar(278, order, 100, bar, "own", name)
+    for at, judgment in enumerate(judgments):
+        a, b = orders[at // 2] + bar / 2, judgment + bar / 2
+        shapes.append(arrow(f"M381 {a}C402 {a} 400 {b} 425 {b}"))
+        shapes += _bar(430, judgment, 126, bar, "response", f"judgment {at + 1}")
+    nodes = [("context", 140, "prompt")]
+    for order in (0, 1):
+        nodes.append(("A, B" if not order else "B, A", 54, "own"))
+        nodes += [(f"judg. {2 * order + 1 + at}", 76, "response") for at in (0, 1)]
+    ends = [4]
+    for _, width, _ in nodes:
+        ends.append(ends[-1] + width)
+    y = judgments[-1] + 76
+    shapes.append(text(4, y, "Its packed sequence, every node once", size=18, more=heading))
+    y += 54
+    for (name, width, color), x in zip(nodes, ends, strict=False):
+        shapes += _bar(x, y, width, bar, color, name)
+    # Children that do not follow their parent directly.
+    for parent, child in ((1, 3), (0, 4), (4, 6)):
+        a, b, top = ends[parent + 1] - 5, ends[child] + 5, y - (42 if parent == 0 else 22)
+        shapes.append(
+            arrow(f"M{a} {y - 2}C{a + 8} {top} {b - 8} {top} {b} {y - 5}", 'stroke-dasharray="4 4"')
+        )
+    shapes.append(text(4, y + 53, "Positions and recurrent states continue those of the parent.", more=start))
+    y += 94
+    shapes.append(text(4, y, "What judgment 4 attends to", size=18, more=heading))
+    for (name, width, color), x, seen in zip(nodes, ends, (1, 0, 0, 0, 1, 0, 1), strict=False):
+        shapes += _bar(x, y + 12, width, bar, color if seen else "page", name if seen else "")
+    return 560, y + 48, shapes
 
 
 def _bar(x: float, y: float, width: float, height: float, color: str, label: str) -> list[str]:
@@ -121,6 +164,7 @@ def _bar(x: float, y: float, width: float, height: float, color: str, label: str
 DIAGRAMS: Mapping[str, Callable[[], tuple[int, int, list[str]]]] = {
     "architecture": architecture,
     "shared_prefix": shared_prefix,
+    "token_tree": token_tree,
 }
 
 

@@ -3,7 +3,13 @@
 import json
 
 import pytest
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, MixtralConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    FalconH1Config,
+    MixtralConfig,
+    Qwen3_5TextConfig,
+)
 
 from longrm.data import write
 from longrm.errors import ConfigError, ModelError
@@ -164,14 +170,18 @@ def test_published_shapes_give_the_published_number_of_parameters(recipe):
     assert "[plan.model]" in sizes_of(settings, "scorer").origin
 
 
-def test_experts_are_refused(recipe, tmp_path):
-    config = MixtralConfig(
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [(MixtralConfig, "experts"), (Qwen3_5TextConfig, "recurrent"), (FalconH1Config, "recurrent")],
+)
+def test_what_is_no_llama_is_refused(family, reason, recipe, tmp_path):
+    config = family(
         hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, vocab_size=50
     )
     config.num_key_value_heads = 2
     config.sliding_window = None
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
-    with pytest.raises(ModelError, match="cannot be planned"):
+    with pytest.raises(ModelError, match=reason):
         sizes_of(recipe(model__path=str(tmp_path)), "language_model")
 
 

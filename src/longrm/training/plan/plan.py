@@ -261,7 +261,7 @@ def fit_memory(
         fitted = decide_checkpointing(setup)
         before, needed = setup.peak().total, fitted.peak().total
     except LongRMError as error:
-        _logger.debug("memory is not planned: %s", error)
+        _logger.info("memory is not checked before the first step: %s", error)
         return settings
     fitted = replace(fitted, device=replace(device, memory=int(_COMFORTABLE * device.memory)))
     available = f"and {format_bytes(device.memory)} are available"

@@ -209,14 +209,15 @@ def measure(options: argparse.Namespace, case: str, prompt: int) -> dict[str, An
         ideal = ideal_of(shape, works["plain"].tree)
     elif case == "grpo-hybrid":
         ideal = ideal_of(shape, works["plain"].tree, model)
-    memory = {}
+    memory, kind = {}, "Qwen3.5, " if case == "grpo-hybrid" else ""
     if not sampled and prompt == max(options.prompts) and not options.model:
         memory = {
             arm: peak_growth_in_fresh_process(arm, "--cases", case, "--prompts", str(prompt)) for arm in ARMS
         }
     return {
         "case": case,
-        "model": options.model or f"{options.layers} layers, hidden size {options.hidden}",
+        "model": options.model
+        or f"{kind}{model.config.num_hidden_layers} layers, hidden size {options.hidden}",
         **{name: getattr(options, name) for name in ("response", "generations", "unequal")},
         "prompt": prompt,
         "speedup": round(speed["gpu"], 3),
@@ -241,10 +242,11 @@ def ideal_of(options: argparse.Namespace, tree: TokenTree, hybrid: Any = None) -
             2 * part.weight.numel() for part in hybrid.model.modules() if isinstance(part, torch.nn.Linear)
         )
         a //= options.layers  # one layer has attention
-    shapes = [tree.shape], [TreeShape(length) for length in tree.shape.leaves]
-    tokens, pairs = ([sum(map(of, own)) for own in shapes] for of in (TreeShape.tokens.fget, TreeShape.pairs))
-    rows = 2 * options.hidden * options.vocabulary * options.response * len(tree.shape.leaves)
-    together, separate = (c * t + a * p + rows for t, p in zip(tokens, pairs, strict=True))
+    rows = 2.0 * options.hidden * options.vocabulary * options.response * len(tree.shape.leaves)
+    together, separate = (
+        rows + sum(c * one.tokens + a * one.pairs() for one in shapes)
+        for shapes in ([tree.shape], [TreeShape(length) for length in tree.shape.leaves])
+    )
     return separate / together
 
 

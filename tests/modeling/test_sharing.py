@@ -187,8 +187,8 @@ def test_recurrent_layers_to_1e_9(family: str, monkeypatch: pytest.MonkeyPatch):
     assert not calls
     plan = recurrent.plan
 
-    def shifted(layout: Any, device: Any) -> Any:
-        batches, place = plan(layout, device)
+    def shifted(*given: Any) -> Any:
+        batches, place = plan(*given)
         return [replace(own, parents=[*own.parents[-1:], *own.parents[:-1]]) for own in batches], place
 
     monkeypatch.setattr(recurrent, "plan", shifted)

@@ -66,7 +66,7 @@ AGREEMENT = 1e-4
 CASES = ("reward", "reward-unequal", "dpo", "grpo", "grpo-questions", "grpo-hybrid", "grpo-step")
 ARMS = ("plain", "shared")
 QUICK = """
---prompts 160 --response 12 --generations 4 --unequal 4 --question 8 --repeats 1 --rows 4 --tokens 512 --step 256
+--prompts 160 --response 12 --generations 4 --unequal 4 --question 16 --repeats 1 --rows 4 --tokens 512 --step 256
 --layers 1 --hidden 32 --heads 2 --kv-heads 2 --intermediate 48 --vocabulary 128
 """
 

@@ -82,7 +82,7 @@ def test_drop_in():
         assert line["seconds"]["gpu"].keys() == {"plain", "shared"}
     assert found[0]["tokens_given"] == 2 * (160 + 12)
     assert found[3]["tokens_computed"] == found[5]["tokens_computed"] == 160 + 4 * 12
-    assert found[4]["tokens_computed"] == 160 + 8 + 4 * 12  # the second prompt's last 8
+    assert found[4]["tokens_computed"] == 160 + 16 + 4 * 12  # the second prompt's last 16
     (cost,) = run("drop_in.py", "--quick", "--grouping")
     assert 0 < cost["seconds"] < cost["step_measured_seconds"]
 

@@ -1,9 +1,13 @@
 """A tiny judge of short contexts, trained on long ones by reinforcement on its verdicts or by imitation.
 
-For every seed, SFT on contexts of up to 128 tokens makes the start. From it, at equal tokens computed:
+All seeds have one base, which finds facts in contexts of up to 128 tokens (of other seeds, few learn to). For every
+seed, SFT on contexts of that length makes the start: a judge, with rotary positions that are stretched already. From
+it, on the same contexts:
 
-- `grpo`: the recipe demo/generative_grpo;
-- `sft`: imitation of right judgments on the same lengths;
+- `grpo`: the recipe demo/generative_grpo, with groups over both orders of a comparison;
+- `rft`: as many steps of rejection sampling, which imitates the judge's own right judgments;
+- `grpo-prompt`: as `grpo`, with a group for each prompt;
+- `sft`: imitation of right judgments, which the world knows, with as many tokens computed as `grpo`;
 - `shuffled`: as `grpo`, but the rewards of a step are shuffled among all of its judgments (control).
 
 All are measured on unseen contexts, and `grpo` also on contexts that have nothing to do with the question, where only
@@ -27,12 +31,16 @@ from longrm.errors import ConfigError, RunError
 from longrm.reading import read_json, read_toml
 from longrm.reward_models.verdict_rewards import VerdictReward, VerdictScore
 from longrm.runs.logs import Log
-from longrm.runs.records import RolloutRecord, StepRecord
+from longrm.runs.records import Estimate, RolloutRecord, StepRecord
 from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 from longrm.training.world_judgments import TEMPLATES
 
+OTHER_ARMS = ("rft", "grpo-prompt", "sft", "shuffled")
 RECIPES = Path(longrm.__file__).parent / "recipes" / "demo"
+ROPE_THETA = (
+    100_000.0  # as in demo/generative_grpo; stretched only there, the judge would write no verdict at first
+)
 _MEASURED_SEED = 1_000_000  # of contexts that are measured on; no training comes so far
 
 
@@ -73,32 +81,47 @@ def computed(run: Path) -> int:
     return update + sum(group.length + sum(map(len, group.tokens)) for group in groups)
 
 
-def arms(out: Path, seed: int, steps: int) -> dict[str, Path]:
-    """The run folders of all trainings of a seed."""
+def arms(out: Path, seed: int, steps: int, names: Sequence[str]) -> Iterator[tuple[str, Path]]:
+    """Yields the names and run folders of the trainings of a seed, as they end."""
     data = 10 * seed  # as the demo does: no two trainings read the same contexts
-    base = trained(out / "base", "generative_base", seed=seed, data__world__seed=data + 6)
+    base = trained(out / "base", "generative_base")
+    own = out / str(seed)
     start = trained(
-        out / "start",
+        own / "start",
         "generative_short",
         seed=seed,
         data__world__seed=data + 7,
         model__path=str(base / "model"),
+        model__rope_theta=ROPE_THETA,
     )
+    yield "start", start
     long = {"seed": seed, "data__world__seed": data + 8, "model__path": str(start / "model")}
-    grpo = trained(out / "grpo", "generative_grpo", **long, optimizer__max_steps=steps)
-    with rewarded_by(Shuffled):
-        shuffled = trained(out / "shuffled", "generative_grpo", **long, optimizer__max_steps=steps)
-    curriculum = read_toml(RECIPES / "generative_grpo.toml", ConfigError)["curriculum"]
-    imitation = {
-        **long,
-        "data__world__completions": ["pairwise"],
-        "curriculum__lengths": curriculum["lengths"],
-        "curriculum__ramp": curriculum["ramp"],
-    }
-    tenth = trained(out / "sft-tenth", "generative_long", **imitation, optimizer__max_steps=10)
-    same = round(10 * computed(grpo) / computed(tenth))
-    sft = trained(out / "sft", "generative_long", **imitation, optimizer__max_steps=same)
-    return {"start": start, "grpo": grpo, "sft": sft, "shuffled": shuffled}
+    rollouts = {"rollouts__group_by": "comparison", "optimizer__max_steps": steps}
+    grpo = trained(own / "grpo", "generative_grpo", **long, **rollouts)
+    yield "grpo", grpo
+    for name in names:
+        folder = own / name
+        if name == "rft":
+            change = {**long, **rollouts, "rollouts__advantage_estimator": "rft"}
+            yield name, trained(folder, "generative_grpo", **change)
+        elif name == "grpo-prompt":
+            yield name, trained(folder, "generative_grpo", **long, optimizer__max_steps=steps)
+        elif name == "shuffled":
+            with rewarded_by(Shuffled):
+                run = trained(folder, "generative_grpo", **long, **rollouts)
+            yield name, run
+        else:
+            assert name == "sft", name
+            curriculum = read_toml(RECIPES / "generative_grpo.toml", ConfigError)["curriculum"]
+            imitation = {
+                **long,
+                "data__world__completions": ["pairwise"],
+                "curriculum__lengths": curriculum["lengths"],
+                "curriculum__ramp": curriculum["ramp"],
+            }
+            tenth = trained(own / "sft-tenth", "generative_long", **imitation, optimizer__max_steps=10)
+            same = round(10 * computed(grpo) / computed(tenth))
+            yield name, trained(folder, "generative_long", **imitation, optimizer__max_steps=same)
 
 
 def measured(
@@ -116,18 +139,22 @@ def measured(
     }
     longrm.probe(str(model), out, lengths=options.lengths, tasks=["records"], n=options.n, settings=settings)
     summary = read_json(out / "summary.json", RunError)
-
     metrics, position = summary["metrics"], summary["position"] or {}
 
-    def shown(estimate: Mapping[str, float | None] | None) -> list[float | None] | None:
-        return estimate and [estimate[part] for part in ("value", "low", "high")]
+    def own(estimate: Mapping[str, float | None] | None) -> list[float | None] | None:
+        return estimate and shown(Estimate(**estimate))
 
     return {
-        "accuracy": shown(metrics["overall"]["pair_accuracy"]),
-        "by_length": {length: shown(cell["pair_accuracy"]) for length, cell in metrics["by_length"].items()},
-        "consistency": shown(position.get("consistency")),
-        "first_wins": shown(position.get("first_wins")),
+        "accuracy": own(metrics["overall"]["pair_accuracy"]),
+        "by_length": {length: own(cell["pair_accuracy"]) for length, cell in metrics["by_length"].items()},
+        "consistency": own(position.get("consistency")),
+        "first_wins": own(position.get("first_wins")),
     }
+
+
+def shown(estimate: Estimate) -> list[float | None]:
+    """A value with its interval."""
+    return [estimate.value, estimate.low, estimate.high]
 
 
 def main() -> None:
@@ -135,7 +162,10 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, required=True, help="folder of the trainings; a killed one continues"
     )
-    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])
+    parser.add_argument(
+        "--arms", nargs="*", choices=OTHER_ARMS, default=OTHER_ARMS, help="next to start and grpo"
+    )
     parser.add_argument("--steps", type=int, default=150, help="steps of GRPO")
     parser.add_argument("--lengths", type=int, nargs="*", default=[128, 256, 512, 1024, 2048])
     parser.add_argument("--n", type=int, default=64, help="comparisons per length, each in both orders")
@@ -143,19 +173,20 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     for seed in options.seeds:
-        folder = options.out / str(seed)
-        for arm, run in arms(folder, seed, options.steps).items():
+        start: Path | None = None  # its evaluation
+        for arm, run in arms(options.out, seed, options.steps, options.arms):
             for name, unrelated in (
                 (arm, False),
                 *([("grpo, unrelated contexts", True)] if arm == "grpo" else []),
             ):
-                found = measured(
-                    run / "model",
-                    folder / "measured" / name.replace(", ", "-").replace(" ", "-"),
-                    options,
-                    seed,
-                    unrelated=unrelated,
-                )
+                out = options.out / str(seed) / "measured" / name.replace(", ", "-").replace(" ", "-")
+                found = measured(run / "model", out, options, seed, unrelated=unrelated)
+                if arm == "start":
+                    start = out
+                elif not unrelated:
+                    assert start is not None, "the start is measured first"
+                    parts = longrm.compare(start, out).by_length.items()
+                    found["gain_by_length"] = {length: shown(part.difference) for length, part in parts}
                 about = {
                     "arm": name,
                     "seed": seed,

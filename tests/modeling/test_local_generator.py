@@ -24,10 +24,13 @@ from longrm.modeling.group_sampling import Sample
 from longrm.modeling.local_generator import LocalTextGenerator
 from longrm.types import Outcome
 
-from .conftest import FAMILIES, SIZES, VOCABULARY, write_model
+from . import test_recurrent
+from .conftest import FAMILIES as KEYS_ONLY
+from .conftest import SIZES, VOCABULARY, write_model
 
 BLOCK = 16
 NEW = 24
+FAMILIES = KEYS_ONLY | {name: test_recurrent.FAMILIES[name] for name in ("qwen3.5", "falcon-h1", "zamba2")}
 PLAIN = {k: v for k, v in SIZES.items() if k != "max_position_embeddings"}
 WHOLE = {  # what cannot be read in blocks
     "state space and attention": lambda: JambaConfig(
@@ -134,7 +137,7 @@ def test_greedy_text_is_that_of_transformers_together_and_alone(family: str, fol
     assert (len(shares) > 5, shares[-1]) == (True, 1.0)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt-oss"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt-oss", "qwen3.5"])
 def test_batches_have_room_for_their_keys(
     family: str, folders: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ):
@@ -143,7 +146,7 @@ def test_batches_have_room_for_their_keys(
     writer = LocalTextGenerator.load(str(folder))
     expected = written(writer.generate(requests))
     assert writer._sampler is not None
-    monkeypatch.setattr(local_generator, "cache_bytes", lambda model: 200 * writer._sampler.token_bytes())
+    monkeypatch.setattr(local_generator, "cache_bytes", lambda model: 200 * writer._sampler.memory()[0])
     writer._room, most, steps = 0, 0, []
     sampler_write = writer._sampler.write
 

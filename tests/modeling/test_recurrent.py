@@ -5,6 +5,7 @@ The families compute parts in fp32 whatever the dtype of their weights (norms, d
 """
 
 import copy
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,13 +36,13 @@ from transformers import (
 from longrm.clients import Request
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError
-from longrm.modeling import recurrent
+from longrm.modeling import group_sampling, recurrent
 from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.device_memory import checkpoint_activations
-from longrm.modeling.group_sampling import GroupSampler
+from longrm.modeling.group_sampling import Continuation, GroupSampler
 from longrm.modeling.loading import load_language_model, load_scorer
 from longrm.modeling.local_generator import LocalTextGenerator
-from longrm.modeling.recurrent import NodeStates, pack_states
+from longrm.modeling.recurrent import LayerStates, NodeStates, pack_states
 from longrm.modeling.sequence_parallel import share_sequences
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import hidden_states, pack, response_logprobs, scores
@@ -98,6 +99,11 @@ FAMILIES: dict[str, Any] = {
     "zamba2": lambda: Zamba2Config(**HYBRID | ZAMBA),
     "lfm2": lambda: Lfm2Config(**HYBRID, layer_types=["conv", "full_attention", "conv"]),
 }
+WRITERS = FAMILIES | {  # a block of attention that is called twice
+    "zamba2, twice": lambda: Zamba2Config(
+        **HYBRID | ZAMBA | {"layers_block_type": ["hybrid", "mamba", "hybrid"]}
+    )
+}
 DRAW = torch.Generator().manual_seed(5)
 
 
@@ -133,7 +139,7 @@ def sequences(tree: TokenTree) -> list[tuple[list[int], int]]:
 
 def make(family: str, auto: Any = AutoModelForCausalLM) -> Any:
     """A model of transformers whose states matter: with the decays of a new one hardly anything is remembered."""
-    config = FAMILIES[family]()
+    config = WRITERS[family]()
     config.num_labels = 1
     torch.manual_seed(0)
     model = auto.from_config(config, attn_implementation="sdpa").train()
@@ -253,16 +259,16 @@ def test_a_state_of_another_node_shows(family: str, monkeypatch: pytest.MonkeyPa
     wrong = torch.cat(together(ours))
     assert float((wrong - right).abs().max() / right.abs().max()) > 1e-3
     monkeypatch.setattr(recurrent, "plan", plan)
-    stack = NodeStates.stack
+    cat = NodeStates.cat
 
     def sibling(nodes: Any) -> NodeStates:  # one after the other
-        states = stack(nodes)
+        states = cat(nodes)
         for kind in (states.conv, states.recurrent):
             for key, state in kind.items():
                 kind[key] = state + 0.1 * state.roll(1, -1)
         return states
 
-    monkeypatch.setattr(NodeStates, "stack", sibling)
+    monkeypatch.setattr(NodeStates, "cat", sibling)
     wrong = torch.cat(together(ours))
     assert float((wrong - right).abs().max() / right.abs().max()) > 1e-3
 
@@ -335,9 +341,105 @@ def test_the_text_part_of_a_multimodal_model_is_loaded(
     assert distance(hidden_states(scorer, pack(TREES)), states) < ROUNDING * float(states.abs().max())
 
 
+DOCUMENT = ids(45)
+QUESTION = ids(10)
+PROMPTS = [
+    ids(1),
+    ids(16),
+    ids(17),
+    DOCUMENT,
+    [*DOCUMENT, *ids(9)],
+    [*DOCUMENT, *QUESTION, *ids(3)],
+    [*DOCUMENT, *QUESTION, *ids(4)],
+    [*DOCUMENT[:20], *ids(30)],
+    [*DOCUMENT[:32], *ids(2)],
+    [*DOCUMENT[:44], 96, *ids(60)],
+]
+
+
+def greedy(model: Any, prompt: list[int], most: int = 12) -> tuple[int, ...]:
+    """The continuation that transformers' own generation writes."""
+    given = torch.tensor([prompt])
+    mask = torch.ones_like(given)
+    whole = model.generate(given, attention_mask=mask, do_sample=False, max_new_tokens=most)
+    return tuple(whole[0, len(prompt) :].tolist())
+
+
+def read_tokens(model: Any, sampler: GroupSampler, wanted: list[Continuation]) -> tuple[list[Any], int]:
+    """The continuations, and how many tokens of prompts were read."""
+    sizes: list[int] = []
+    hook = model.base_model.register_forward_pre_hook(
+        lambda _, __, given: sizes.append(given["input_ids"].shape[1]), with_kwargs=True
+    )
+    found = [sample.tokens for sample in sampler.write(wanted)]
+    hook.remove()
+    return found, sum(sizes) - sum(len(tokens) - 1 for tokens in found)
+
+
+@pytest.mark.parametrize("family", WRITERS)
+def test_greedy_continuations_are_those_of_transformers(family: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(group_sampling, "_BLOCK", 16)
+    model = make(family).eval()
+    ours = packed(model)
+    expected = [greedy(model, prompt) for prompt in PROMPTS]
+    assert len(set(expected)) == len(PROMPTS)
+    wanted = [Continuation(prompt, 12) for prompt in PROMPTS]
+    sampler = GroupSampler(ours, {2})
+    found, read = read_tokens(ours, sampler, [*wanted, wanted[3]])
+    assert found == [*expected, expected[3]]
+    assert read == len({tuple(prompt[:end]) for prompt in PROMPTS for end in range(1, len(prompt) + 1)})
+    # Over what the call before left behind: again, and one prompt after the other.
+    found, again = read_tokens(ours, sampler, wanted[6:2:-1])
+    assert found == expected[6:2:-1]
+    assert again < 60, "the document of 45 tokens and the question of 10 are known"
+    assert [sampler.write([one])[0].tokens for one in wanted] == expected
+    # Those that end at different times.
+    short = [Continuation(prompt, 1 + 5 * at % 12) for at, prompt in enumerate(PROMPTS)]
+    assert [own.tokens for own in sampler.write(short)] == [
+        own[: one.max_tokens] for own, one in zip(expected, short, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("family", WRITERS)
+@torch.no_grad()
+def test_logprobs_at_sampling_are_those_of_packed_sequences(family: str, monkeypatch: pytest.MonkeyPatch):
+    ours = packed(make(family)).eval()
+    for mixer in recurrent.mixers(ours, ""):
+        # Zamba 2 and Nemotron-H bound time steps from below, but not where transformers reads a single token.
+        mixer.time_step_limit = (0.0, math.inf)
+    seen: list[torch.Tensor] = []
+    logits = group_sampling.next_logits
+    monkeypatch.setattr(group_sampling, "_BLOCK", 16)
+    monkeypatch.setattr(group_sampling, "next_logits", lambda *given: seen.append(logits(*given)) or seen[-1])
+
+    def difference() -> float:
+        seen.clear()
+        wanted = [Continuation(PROMPTS[8], 6, seed, 1.0) for seed in range(4)]
+        sampled = [sample.tokens for sample in GroupSampler(ours, ()).write(wanted)]
+        rows = torch.stack([seen[-6].expand(4, -1), *seen[-5:]], 1).log_softmax(-1)  # [4, 6, vocabulary]
+        found = rows.gather(2, torch.tensor(sampled)[:, :, None])[:, :, 0]
+        return distance(found, torch.stack(response_logprobs(ours, pack([TokenTree(PROMPTS[8], sampled)]))))
+
+    assert difference() < 5e-5
+    carry = LayerStates.__call__
+
+    def neighbor(states: LayerStates, compute: Any, layer: int, *rest: Any) -> Any:
+        output = carry(states, compute, layer, *rest)
+        rows = range(1 - len(states[layer]), 1)
+        states[layer] = NodeStates.cat([states[layer].of_node(row % len(rows)) for row in rows])
+        return output
+
+    def left(states: LayerStates, compute: Any, layer: int, *rest: Any) -> Any:
+        if len(states.get(layer, ())) > 1:  # only where continuations are written
+            states = LayerStates({layer: NodeStates.cat([states[layer]])})
+        return carry(states, compute, layer, *rest)
+
+    for wrong in (neighbor, left):
+        monkeypatch.setattr(LayerStates, "__call__", wrong)
+        assert difference() > 100 * 5e-5
+
+
 def test_what_knows_keys_alone_is_refused(folder: Path):
     model = load_language_model(folder, packed=True).model
-    with pytest.raises(ModelError, match="recurrent"):
-        GroupSampler(model, {2})
     with pytest.raises(ModelError, match="sequence_parallel_size"):
         share_sequences(model, None)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, Qwen3_5TextConfig
 
 from longrm.errors import ModelError
 from longrm.modeling.loading import (
@@ -17,8 +18,11 @@ from longrm.modeling.loading import (
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape, TokenTree
 from longrm.modeling.shared_prefix import pack, response_logprobs, scores
+from longrm.runs.logs import ROLLOUTS, Log
+from longrm.runs.records import RolloutRecord
 from longrm.training.initial_model import initial_model, stored_dtype
 from longrm.training.settings import TrainingSettings
+from longrm.training.train import train
 from longrm.worlds import words_tokenizer
 
 SHAPE = ModelShape(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, init_std=0.2)
@@ -238,3 +242,44 @@ def test_adapters_on_a_base_in_four_bits_are_those_on_the_dequantized_base(tmp_p
     for name, gradient in gradients.items():
         distance = (model.get_parameter(name).grad - gradient).abs().max()
         assert distance <= 1e-4 * gradient.abs().max().clamp(min=1e-3), name
+
+
+def test_grpo_trains_a_model_with_recurrent_layers(tmp_path: Path):
+    tokenizer = words_tokenizer(verdicts=True)
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+    }
+    config = Qwen3_5TextConfig(
+        **sizes, tie_word_embeddings=True, vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_id
+    )
+    torch.manual_seed(0)
+    plain = AutoModelForCausalLM.from_config(config).eval()
+    embeddings = plain.get_input_embeddings().weight.data  # of the head, too: verdicts become likely
+    embeddings += 0.25
+    embeddings[[*tokenizer.encode("[[ A ]] [[ B ]]"), tokenizer.eos_id]] += 0.75
+    plain.save_pretrained(tmp_path / "start")
+    tokenizer.save(tmp_path / "start")
+    tree = {
+        "objective": "grpo",
+        "model.path": str(tmp_path / "start"),
+        "rollouts": {"num_generations": 4, "max_completion_length": 5},
+        "optimizer": {"max_steps": 2, "learning_rate": 1e-3},
+        "data.world": {"tokens_per_step": 80, "responses_per_step": 4},
+        "curriculum.lengths": [32],
+    }
+    train(TrainingSettings.resolve(None, tree), tmp_path / "run")
+    records = list(Log(tmp_path / "run" / ROLLOUTS, RolloutRecord))
+    assert [record.step for record in records] == [1] * 4 + [2] * 4
+    assert any(len(set(record.rewards)) > 1 for record in records)
+    trained = load_language_model(tmp_path / "run" / "model").model.state_dict()
+    assert any(not torch.equal(weight, trained[name]) for name, weight in plain.state_dict().items())

@@ -36,7 +36,7 @@ from longrm.modeling.attention_varlen import (
     varlen_attention,
     varlen_ranges,
 )
-from longrm.modeling.folders import check_keys_only, layer_kinds
+from longrm.modeling.folders import layer_kinds
 from longrm.modeling.sequence_parallel import SequenceGroup, over_heads, over_tokens, own_part
 from longrm.modeling.shapes import PackedLayout
 from longrm.modeling.shared_prefix import SHARED_PREFIX as SHARED_PREFIX
@@ -175,14 +175,12 @@ def _takes_groups(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 @torch.no_grad()
 def keys_and_values(model: TransformersModel, packed: Packed) -> list[tuple[LayerKeys, LayerKeys]]:
-    """Returns the keys and values of every layer, as attention sees them (rotated), by one forward pass."""
-    check_keys_only(model.config, "keys and values of all layers")
+    """Returns the keys and values of every layer with attention, as it sees them (rotated), by one forward pass."""
     layers: list[tuple[Tensor, Tensor]] = []
 
     def record(layer: int, query: Queries, key: Keys, value: Keys, *options: Any) -> Output:
-        assert layer == len(layers), "layers are computed in order"
         layers.append((key[0], value[0]))
         return packed_attention(query, key, value, *options)  # layout, spec, only_ends
 
-    hidden_states(model, replace(packed, attention_for=lambda model: record))
+    hidden_states(model, replace(packed, layers_for=lambda model: {"layer_attention": record}))
     return layers

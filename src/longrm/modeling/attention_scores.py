@@ -38,6 +38,7 @@ from longrm.modeling.attended_regions import (
 )
 from longrm.modeling.attention import keys_and_values
 from longrm.modeling.attention_varlen import AttentionSpec, Keys, Output, Queries
+from longrm.modeling.folders import check_keys_only
 from longrm.modeling.loading import Scorer
 from longrm.modeling.shapes import PackedLayout, TreeShape, build_trees
 from longrm.modeling.shared_prefix import (
@@ -143,6 +144,7 @@ def attention_rows(
 
     The model is in evaluation mode, with `longrm_shared_prefix` attention; its weights get no gradient.
     """
+    check_keys_only(model.config, "attention at scored tokens")
     known = keys_and_values(model, packed)
     scored = packed.scored_tokens(model.config.pad_token_id).tolist()
     seen = _tokens_before(packed.layout, scored)
@@ -174,7 +176,10 @@ def attention_rows(
 
     # The scored tokens as branches without a prefix, at the positions that they have in the whole sequence.
     layout = PackedLayout((TreeShape(0, (1,) * len(scored)),))
-    again = Packed(packed.input_ids[:, scored], packed.position_ids[:, scored], layout, lambda model: attend)
+    over_keys = {"layer_attention": attend}
+    again = Packed(
+        packed.input_ids[:, scored], packed.position_ids[:, scored], layout, lambda model: over_keys
+    )
     with torch.enable_grad(), _embedding_outputs(model):
         scores = branch_scores(model, hidden_states(model, again), again)
         # Each score depends on its own row only, so the gradient of their sum holds the gradient of each.

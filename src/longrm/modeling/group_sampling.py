@@ -11,6 +11,9 @@ comparison share the context.
 All keys of a layer are in one tensor, and a continuation sees some ranges of it: those of its prompt, which it may
 share with others, and its own. Attention over them needs neither padding nor a copy (`attention.range_attention`).
 
+Recurrent layers have states instead, one set for each continuation. A prompt can begin only where states are kept:
+where prompts of one call part, and as far apart as they take no more memory than the keys between them.
+
 Tokens depend on the seed and the logits alone; the batch changes logits by rounding only.
 
 The model has `longrm_shared_prefix` attention, as in training.
@@ -19,8 +22,9 @@ Shapes: T tokens that there is room for, N continuations, G key heads, D head si
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 from typing import Any
 
 import torch
@@ -38,8 +42,9 @@ from longrm.modeling.attention_varlen import (
     plan_ranges,
 )
 from longrm.modeling.device_memory import autocast_body
-from longrm.modeling.folders import check_keys_only
+from longrm.modeling.folders import recurrent_layers
 from longrm.modeling.products import default_products
+from longrm.modeling.recurrent import LayerStates
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.modeling.shared_prefix import (
     LayerAttention,
@@ -79,6 +84,14 @@ class Sample:
 class _Prompt:
     ids: list[int]
     places: list[range]  # where its keys are
+    begin: int = 0  # the first token that is read
+    alike: int = 0  # the first token that differs from the prompt before
+    # Of recurrent layers, after as many of its tokens; empty until they are read.
+    states: dict[int, LayerStates] = field(default_factory=dict)
+
+    def known(self, tokens: int) -> int:
+        """How many of its first tokens have states, `tokens` at most."""
+        return max((at for at in self.states if at <= tokens), default=0)
 
 
 class GroupSampler:
@@ -88,10 +101,11 @@ class GroupSampler:
     """
 
     def __init__(self, model: TransformersModel, ends: Collection[int], *, fp32_head: bool = True) -> None:
-        check_keys_only(model.config, "sampling over shared keys (rollouts)")
+        self._recurrent = bool(recurrent_layers(model.config))
         self._model, self._ends, self._fp32_head = model, frozenset(ends), fp32_head
         self._kept: list[_Prompt] = []  # of the last call
         self._layers: list[tuple[Tensor, Tensor]] = []  # keys and values of every layer, [T, G, D] each
+        self._state_bytes = 0  # of one sequence, in all recurrent layers; known once one is read
 
     def sample(
         self,
@@ -125,8 +139,8 @@ class GroupSampler:
         `on_step` is called after every token with the number that ended, plus the written share of each other one.
         """
         prompts: dict[int, _Prompt] = {}
+        different: list[_Prompt] = []
         written: dict[int, range] = {}  # where the keys of the tokens of every continuation are
-        begins: list[int] = []  # the first token of every different prompt that is read
         moved: list[tuple[range, int]] = []  # what was kept, and where it goes
         size = 0
         last = _Prompt([], [])
@@ -135,18 +149,27 @@ class GroupSampler:
             ids = list(continuations[index].prompt)
             if ids != last.ids:
                 # ids[:-1]: the last token must be read for its logits even if all of the prompt is kept.
-                shared = begin = common_prefix(last.ids, ids[:-1])
+                shared = begin = alike = common_prefix(last.ids, ids[:-1])
+                source = _reader(different, shared) if self._recurrent else last
+                if source is None:
+                    begin = 0
                 for kept in self._kept:
-                    if (known := common_prefix(kept.ids, ids[:-1])) > begin:
+                    known = common_prefix(kept.ids, ids[:-1])
+                    if (known := kept.known(known) if self._recurrent else known) > begin:
                         begin, source = known, kept
-                if begin > shared:
+                known_states: dict[int, LayerStates] = {}
+                if self._recurrent and source is not None and begin:
+                    source.states.setdefault(begin, LayerStates())  # reading it pauses there
+                    known_states = {at: own for at, own in source.states.items() if at <= begin}
+                    shared = min(shared, begin)
+                if source is not None and begin > shared:
                     target = size
                     for place in _between(source.places, shared, begin):
                         moved.append((place, target))
                         target += len(place)
                 places = [*_between(last.places, 0, shared), range(size, size + len(ids) - shared)]
-                last = _Prompt(ids, places)
-                begins.append(begin)
+                last = _Prompt(ids, places, begin, alike, known_states)
+                different.append(last)
                 size += len(ids) - shared
             prompts[index] = last
             most = continuations[index].max_tokens - 1  # the last token is not read
@@ -166,16 +189,16 @@ class GroupSampler:
             keys[slots], values[slots] = key[0].transpose(0, 1), value[0].transpose(0, 1)
             return keys, values
 
-        different = list({id(prompt): prompt for prompt in prompts.values()}.values())
-        after = {
-            id(prompt): self._read(prompt, begin, keep)
-            for prompt, begin in zip(different, begins, strict=True)
-        }
+        after = {id(prompt): self._read(prompt, keep) for prompt in different}
         self._kept = different
+        rows: Sequence[int] = range(len(continuations))  # of the states
+        states = LayerStates.of([(after[id(prompts[index])][1], 0) for index in rows])
         steps = 0
 
         def read(live: Sequence[int], tokens: Sequence[int]) -> Float[Tensor, "N V"]:
-            nonlocal steps
+            nonlocal rows, states, steps
+            if len(live) < len(rows):
+                states, rows = LayerStates.of([(states, rows.index(index)) for index in live]), live
             positions = [len(prompts[index].ids) + steps for index in live]
             slots = torch.tensor([written[index][steps] for index in live], device=self._model.device)
             steps += 1
@@ -196,14 +219,19 @@ class GroupSampler:
                 _, spec, _ = options
                 return range_attention(query, *keep(layer, key, value, slots), calls(spec.window), spec)
 
-            return self._forward(tokens, positions, attend, len(live))
+            return self._forward(tokens, positions, attend, states, len(live))
 
-        logits = torch.cat([after[id(prompts[index])] for index in range(len(continuations))])
+        logits = torch.cat([after[id(prompts[index])][0] for index in rows])
+        del after
         return write_tokens(continuations, logits, self._ends, read, on_step)
 
-    def token_bytes(self) -> int:
-        """Bytes of the keys and values of a token."""
+    def memory(self) -> tuple[int, int]:
+        """Bytes that a token takes, and bytes that a continuation takes besides, at most."""
         self.write([Continuation([0], 1)])
+        # Kept states take as much as keys, and those of continuations are copied where one ends.
+        return self._key_bytes() * (2 if self._recurrent else 1), 2 * self._state_bytes
+
+    def _key_bytes(self) -> int:
         return sum(part[0].nbytes for pair in self._layers for part in pair)
 
     def forget(self) -> None:
@@ -211,12 +239,9 @@ class GroupSampler:
         self._kept, self._layers = [], []
 
     def _read(
-        self,
-        prompt: _Prompt,
-        start: int,
-        keep: Callable[[int, Keys, Keys, slice | Tensor], tuple[Tensor, Tensor]],
-    ) -> Float[Tensor, "1 V"]:
-        """Reads the tokens of a prompt from `start`; returns the logits after its last one."""
+        self, prompt: _Prompt, keep: Callable[[int, Keys, Keys, slice | Tensor], tuple[Tensor, Tensor]]
+    ) -> tuple[Float[Tensor, "1 V"], LayerStates]:
+        """Reads the tokens of a prompt that are not known; returns logits and states after its last one."""
 
         def attend(layer: int, query: Queries, key: Keys, value: Keys, *options: Any) -> Output:
             layout, spec, _ = options
@@ -232,31 +257,49 @@ class GroupSampler:
             own = PackedLayout((TreeShape(layout.tokens, cached=begin),))
             return packed_attention(query, keys, values, own, spec)
 
-        for begin in range(start, len(prompt.ids), _BLOCK):
-            ids = prompt.ids[begin : begin + _BLOCK]
-            logits = self._forward(ids, range(begin, begin + len(ids)), attend, 1)
-        return logits
+        begin, end = 0, prompt.begin
+        states = LayerStates.of([(prompt.states[end], 0)]) if end in prompt.states else LayerStates()
+        while end < len(prompt.ids):
+            begin = end
+            end = min(begin + _BLOCK, len(prompt.ids), *(at for at in prompt.states if at > begin))
+            logits = self._forward(prompt.ids[begin:end], range(begin, end), attend, states, 1)
+            self._state_bytes = states.nbytes
+            apart = (end - prompt.known(end - 1)) * self._key_bytes()
+            if end in prompt.states or (states and apart >= self._state_bytes):
+                prompt.states.setdefault(end, LayerStates()).update(LayerStates.of([(states, 0)]))
+        return logits, states
 
     def _forward(
-        self, ids: Sequence[int], positions: Sequence[int], attend: LayerAttention, count: int
+        self,
+        ids: Sequence[int],
+        positions: Sequence[int],
+        attend: LayerAttention,
+        states: LayerStates,
+        last: int,
     ) -> Float[Tensor, "N V"]:
-        """Reads tokens; returns the fp32 logits after the last `count`."""
+        """Reads tokens; returns the fp32 logits after the `last` ones."""
+        numbers = count()  # a recurrent model's numbers have gaps, and a layer that is called twice has one
+
+        def attend_in_order(layer: int, *options: Any) -> Output:
+            return attend(next(numbers), *options)
+
+        layers = {"layer_attention": attend_in_order, "layer_states": states}
         packed = Packed(
             torch.tensor([list(ids)]),
             torch.tensor([list(positions)]),
             PackedLayout((TreeShape(len(ids)),)),
-            lambda model: attend,
+            lambda model: layers,
         ).to(self._model.device)
         if self._fp32_head:
-            return next_logits(self._model, hidden_states(self._model, packed)[-count:])
+            return next_logits(self._model, hidden_states(self._model, packed)[-last:])
         with autocast_body(self._model):
             output = self._model(
                 input_ids=packed.input_ids,
                 position_ids=packed.position_ids,
                 use_cache=False,
-                logits_to_keep=count,
+                logits_to_keep=last,
                 layout=packed.layout,
-                layer_attention=attend,
+                **layers,
             )
         logits: Tensor = output.logits[0].float()
         return logits
@@ -310,6 +353,16 @@ def write_tokens(
         Sample(tuple(tokens), bool(tokens) and tokens[-1] in ends, total / max(1, len(tokens)), known)
         for tokens, total, known in zip(written, entropies, finite, strict=True)
     ]
+
+
+def _reader(prompts: Sequence[_Prompt], shared: int) -> _Prompt | None:
+    """Of sorted prompts, that one whose reading passes the first `shared` tokens of the last."""
+    for prompt in reversed(prompts):
+        if prompt.begin <= shared:
+            return prompt
+        if prompt.alike < shared:  # what lies between was read in another call
+            return None
+    return None
 
 
 def _between(places: Sequence[range], begin: int, end: int) -> list[range]:

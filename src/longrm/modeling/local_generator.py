@@ -25,6 +25,7 @@ from longrm.modeling.device_memory import autocast_body, cache_bytes, concerns_o
 from longrm.modeling.folders import recurrent_layers, unsupported
 from longrm.modeling.group_sampling import Continuation, GroupSampler, Sample, write_tokens
 from longrm.modeling.loading import LanguageModel, load_language_model
+from longrm.modeling.recurrent import can_continue
 from longrm.modeling.shared_prefix import attention_of, check_embedded, evaluation_mode
 from longrm.types import Message, Outcome
 
@@ -39,7 +40,8 @@ class LocalTextGenerator(TextGenerator):
     request's seed. The sampling settings of `generation_config.json` (top-k, top-p, penalties) are not applied. The
     text omits special tokens, except those that mark thinking, and includes a thought that the chat template opens.
 
-    Architectures with recurrent layers, or whose attention cannot be replaced exactly, answer one request at a time.
+    Architectures whose attention cannot be replaced exactly, or whose recurrent layers cannot begin from given states,
+    answer one request at a time.
     """
 
     keeps_prompt = True
@@ -53,19 +55,17 @@ class LocalTextGenerator(TextGenerator):
         self._ends = end_tokens(language_model)
         self._sampler: GroupSampler | None = None
         config = self._model.config
-        if self._model._supports_attention_backend and not (
-            any(unsupported(config)) or recurrent_layers(config)
-        ):
+        recurrent = bool(recurrent_layers(config))
+        replaced = can_continue(self._model) if recurrent else self._model._supports_attention_backend
+        if replaced and not any(unsupported(config)):
             self._sampler = GroupSampler(self._model, self._ends, fp32_head=False)
-        self._room = 0  # tokens of a batch; unknown before the first one
+        # Tokens of a batch, and what a request takes besides, in tokens; unknown before the first batch.
+        self._room = self._own = 0
 
     @classmethod
     def load(cls, model: str, *, dtype: str = "auto", device: str = "auto") -> Self:
         """Loads a folder or Hub id, as `load_language_model` does."""
-        loaded = cls(load_language_model(model, dtype=dtype, device=device), model)
-        if loaded._sampler is not None:
-            loaded._model.set_attn_implementation(SHARED_PREFIX)
-        return loaded
+        return cls(load_language_model(model, dtype=dtype, device=device), model)
 
     def tokens(self, messages: Sequence[Message]) -> int:
         """Returns the number of tokens of a prompt, including the assistant's header."""
@@ -114,11 +114,12 @@ class LocalTextGenerator(TextGenerator):
     def _batches(self, prompts: Mapping[int, list[int]], requests: Sequence[Request]) -> Iterator[list[int]]:
         """The requests that are answered at once, by their numbers: those whose keys and values fit into memory."""
         if not self._room and self._sampler is not None and prompts:
-            self._room = cache_bytes(self._model) // self._sampler.token_bytes()
+            token, own = self._sampler.memory()
+            self._room, self._own = cache_bytes(self._model) // token, -(-own // token)
         batch: list[int] = []
         room = 0
         for index in sorted(prompts, key=prompts.__getitem__):
-            whole = len(prompts[index]) + requests[index].max_tokens
+            whole = len(prompts[index]) + requests[index].max_tokens + self._own
             needed = whole - (common_prefix(prompts[batch[-1]], prompts[index]) if batch else 0)
             if batch and (len(batch) == _TOGETHER or needed > room):
                 yield batch

@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import groupby
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -29,7 +30,7 @@ from longrm.modeling.attention import LayerKeys, keys_and_values, packed_attenti
 from longrm.modeling.attention_varlen import AttentionSpec, Keys, Output, Queries, Rows, rows_at
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.shapes import PackedLayout, TokenTree
-from longrm.modeling.shared_prefix import LayerAttention, Packed, TransformersModel, pack
+from longrm.modeling.shared_prefix import Packed, TransformersModel, pack
 
 BLOCK = 16
 """Tokens of a block: what two prompts share is read again from the last multiple of it."""
@@ -104,7 +105,7 @@ class _Forward:
     reserved: Mapping[bytes, int]  # the slots of the new blocks by their keys, in the order of `blocks`
     chains: Sequence[Sequence[bytes]]  # the keys of all blocks of every tree
 
-    def __call__(self, model: TransformersModel) -> LayerAttention:
+    def __call__(self, model: TransformersModel) -> dict[str, Any]:
         """The attention of the model's layers over what is cached and what is not; it stores the new blocks."""
         pool = self.pools[id(model)]
 
@@ -148,7 +149,7 @@ class _Forward:
                     begin = end
             return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
-        return attend
+        return {"layer_attention": attend}
 
 
 class PrefixCache:
@@ -229,7 +230,7 @@ class PrefixCache:
         """Makes the blocks that the forward pass of the last packed sequence computed available to later ones."""
         forward, self._pending = self._pending, None
         assert forward is not None, "nothing was packed"
-        assert packed.attention_for is forward, "not the last packed sequence"
+        assert packed.layers_for is forward, "not the last packed sequence"
         self.table.keep(forward.reserved.items(), forward.chains)
 
     def _reserve(self, keys: Sequence[bytes], reserved: dict[bytes, int], in_use: set[int]) -> list[int]:

@@ -11,6 +11,7 @@ layer which gradient checkpointing computes again gets the same one.
 Shapes: S tokens of the packed sequence, N nodes of a batch with L tokens each, C hidden size, K size of a convolution.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ MIXING = (nn.modules.conv._ConvNd, nn.RNNBase)
 
 called_modules: ContextVar[set[int] | None] = ContextVar("called_modules", default=None)
 """Within a packed pass of `share_prefixes`: the modules that got the layout, attention and recurrences; else None."""
+
+LayerRecurrence = Callable[[Callable[..., Tensor], int, Tensor, PackedLayout], Tensor]
+"""Computes a recurrent layer of a forward pass from states of the caller's: by its plain forward, number and input."""
 
 _CACHES = ("cache_params", "past_key_values")  # what mixers of transformers call the cache of their states
 
@@ -82,17 +86,57 @@ class NodeStates:
         """True avoids a kernel for single tokens that writes into the state."""
         return True
 
+    def __len__(self) -> int:
+        """N; 1 at the beginning of a sequence."""
+        return max(map(len, self.conv.values()), default=1)
+
     def of_node(self, row: int) -> "NodeStates":
-        """The states of one node of the batch."""
+        """The states of one node, as a batch of one."""
         return NodeStates(
-            *({key: part[row] for key, part in own.items()} for own in (self.conv, self.recurrent))
+            *({key: part[row : row + 1] for key, part in own.items()} for own in (self.conv, self.recurrent))
         )
 
     @classmethod
-    def stack(cls, nodes: "Sequence[NodeStates]") -> "NodeStates":
-        """A batch that begins with the states of these nodes."""
+    def cat(cls, nodes: "Sequence[NodeStates]") -> "NodeStates":
+        """A batch that begins with copies of these states."""
         kinds = ([node.conv for node in nodes], [node.recurrent for node in nodes])
-        return cls(*({key: torch.stack([own[key] for own in kind]) for key in kind[0]} for kind in kinds))
+        return cls(*({key: torch.cat([own[key] for own in kind]) for key in kind[0]} for kind in kinds))
+
+
+class LayerStates(dict[int, NodeStates]):
+    """The states of all recurrent layers, by their numbers, for a batch of N sequences that one forward pass continues.
+
+    It is the argument `layer_states` of a model whose input is the next L tokens of each sequence, one after another.
+    Layers write into the state where L is 1, so what is kept is a copy (`of`).
+    """
+
+    def __call__(
+        self,
+        compute: Callable[..., Tensor],
+        layer: int,
+        hidden: Float[Tensor, "1 NL C"],
+        layout: PackedLayout,
+    ) -> Float[Tensor, "1 NL C"]:
+        """Computes a layer from its states, which become those after its input."""
+        states = self.setdefault(layer, NodeStates())
+        return _call(compute, hidden.reshape(len(states), -1, hidden.shape[-1]), states).reshape(hidden.shape)
+
+    @classmethod
+    def of(cls, rows: "Sequence[tuple[LayerStates, int]]") -> "LayerStates":
+        """A copy of some rows of batches, as one batch."""
+        return cls(
+            {
+                layer: NodeStates.cat([states[layer].of_node(row) for states, row in rows])
+                for layer in rows[0][0]
+            }
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all states."""
+        return sum(
+            part.nbytes for own in self.values() for part in (*own.conv.values(), *own.recurrent.values())
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,7 +211,12 @@ class Mixer(nn.Module):
     packed_config: Any  # of the model
 
     def forward(
-        self, hidden_states: Tensor, *args: Any, layout: PackedLayout | None = None, **kwargs: Any
+        self,
+        hidden_states: Tensor,
+        *args: Any,
+        layout: PackedLayout | None = None,
+        layer_states: LayerRecurrence | None = None,
+        **kwargs: Any,
     ) -> Any:
         """Computes a packed sequence if there is a layout, else what the layer of transformers does."""
         called = called_modules.get()
@@ -177,6 +226,9 @@ class Mixer(nn.Module):
             return super().forward(hidden_states, *args, **kwargs)
         if called is not None:
             called.add(id(self))
+        if layer_states is not None:
+            layer: Any = self
+            return layer_states(super().forward, layer.layer_idx, hidden_states, layout)
         return run_nodes(super().forward, hidden_states, layout)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -192,7 +244,7 @@ def run_nodes(
     final: dict[int, NodeStates] = {}
     outputs = []
     for batch in batches:
-        states = NodeStates.stack([final[node] for node in batch.parents]) if batch.parents else NodeStates()
+        states = NodeStates.cat([final[node] for node in batch.parents]) if batch.parents else NodeStates()
         outputs.append(_call(compute, hidden[0][batch.tokens], states).flatten(0, 1))
         if batch.branching:
             final.update((node, states.of_node(row)) for row, node in enumerate(batch.nodes))
@@ -262,6 +314,17 @@ def check_mixers(skeleton: Any, where: str) -> None:
                 f"{where}: layer {number} ({kinds[number]}) does not take a cache of states: not supported with a "
                 "shared prefix"
             )
+
+
+def can_continue(model: Any) -> bool:
+    """Whether the layers of a model with recurrent layers can begin from given keys and states."""
+    with torch.device("meta"):
+        skeleton = type(model)(copy.deepcopy(model.config))
+    try:
+        check_mixers(skeleton, type(model).__name__)
+    except ModelError:
+        return False
+    return bool(skeleton._can_set_attn_implementation())
 
 
 def _continues(mixer: Any, width: int) -> bool:

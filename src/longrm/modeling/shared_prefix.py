@@ -59,8 +59,9 @@ class Packed:
     input_ids: Int[Tensor, "1 S"]
     position_ids: Int[Tensor, "1 S"]
     layout: PackedLayout
-    # Replaces the attention of a model's layers: to use cached keys and values, or to record them.
-    attention_for: Callable[[TransformersModel], LayerAttention] | None = None
+    # Replaces the attention of a model's layers, `layer_attention`, and the recurrence, `layer_states`: to use cached
+    # keys, values and states, or to record them.
+    layers_for: Callable[[TransformersModel], dict[str, Any]] | None = None
 
     def to(self, device: torch.device | str) -> "Packed":
         """Returns the same sequence on a device."""
@@ -126,8 +127,8 @@ def hidden_states(model: TransformersModel, packed: Packed, only_ends: bool = Fa
     inputs: dict[str, Any] = {"input_ids": packed.input_ids, "position_ids": packed.position_ids}
     if group is not None:
         inputs = {name: own_share(ids, group) for name, ids in inputs.items()} | {"sequence": group}
-    if packed.attention_for is not None:
-        inputs["layer_attention"] = packed.attention_for(model)
+    if packed.layers_for is not None:
+        inputs |= packed.layers_for(model)
     with autocast_body(model), attention_of(model, SHARED_PREFIX):
         output = model.base_model(**inputs, use_cache=False, layout=packed.layout, only_ends=only_ends)
     states: Tensor = output.last_hidden_state[0]

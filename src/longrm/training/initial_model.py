@@ -17,7 +17,6 @@ from longrm.modeling.device_memory import (
     tile_feed_forward,
 )
 from longrm.modeling.folders import (
-    check_keys_only,
     check_trainable,
     find_model_folders,
     kind_of,
@@ -71,8 +70,6 @@ def load_initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | 
     else:
         assert start.path is not None, "settings have either a path or a new model"
         model = _load(start.path, start, kind, settings.seed)
-        if settings.rollouts is not None:  # the sampler refuses it, too, but later
-            check_keys_only(model.model.config, f"GRPO with {start.path}")
         if start.rope_theta is not None:
             rescale_rope(model.model, start.rope_theta)
         if start.lora is not None:

@@ -5,15 +5,18 @@ from functools import partial
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from longrm.errors import ConfigError
 from longrm.modeling import attention, attention_cuda, prefix_cache, shared_prefix
 from longrm.modeling.attention_varlen import AttentionSpec, PlainKernel, varlen_attention
 from longrm.modeling.prefix_cache import BLOCK, PrefixCache, PrefixTable, block_keys
+from longrm.modeling.recurrent import LayerStates
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import pack
 from tests.modeling.test_shared_prefix import sequences
 
+from . import test_recurrent
 from .conftest import FAMILIES, ROUNDING, SCORERS, VOCABULARY, distance, make_pair
 
 DRAW = random.Random(3)
@@ -81,6 +84,60 @@ def test_scores_over_cached_prefixes_equal_separate_sequences(family, kind):
         assert distance(found, computed(ours, pack(trees), kind)) < ROUNDING
         cached.append([shape.cached for shape in packed.layout.trees])
     assert cached == [[0], [192], [112, 0, 0], [0, 192, 192], [32, 32], [192], [16]]
+
+
+@pytest.mark.parametrize("kind", ["scores", "logprobs", "next"])
+@pytest.mark.parametrize("family", test_recurrent.WRITERS)
+@torch.inference_mode()
+def test_recurrent_layers_continue_cached_states(family, kind):
+    if kind == "scores" and family not in ("qwen3.5", "qwen3-next", "zamba2"):
+        pytest.skip("no sequence classifier")
+    auto = AutoModelForSequenceClassification if kind == "scores" else AutoModelForCausalLM
+    stock = test_recurrent.make(family, auto).eval()
+    ours = test_recurrent.packed(stock).eval()
+    kept, cached = PrefixCache([ours], 2**20), []
+    for trees in [*FORWARDS, FORWARDS[2], [tree([*PROMPTS[0][:120], 7], 3), tree(PROMPTS[3], 1)]]:
+        packed = kept.pack(trees)
+        found = computed(ours, packed, kind)
+        kept.keep(packed)
+        size = max(1.0, float(found.abs().max()))
+        assert distance(found, expected(stock, trees, kind)) < 5 * ROUNDING * size
+        assert distance(found, computed(ours, pack(trees), kind)) < ROUNDING * size
+        cached.append([shape.cached for shape in packed.layout.trees])
+    # An exact repetition and a longer prompt are hits at once; one that parts from another is, the second time.
+    assert cached == [[0], [192], [0, 0, 0], [0, 192, 192], [32, 32], [192], [0], [192, 0, 0], [112, 32]]
+    trees = [tree(PROMPTS[0][: 3 * BLOCK + 1], 1, 2)]  # scored soon after the states
+    right = computed(ours, packed := kept.pack(trees), kind)
+    kept.keep(packed)
+    for states in kept._states.values():
+        for own in states.values():
+            for part in (*own.conv.values(), *own.recurrent.values()):
+                part.neg_()
+    assert distance(computed(ours, kept.pack(trees), kind), right) > 500 * ROUNDING * size
+
+
+def test_states_take_half_of_the_budget_and_the_least_recently_used_are_dropped():
+    stock = test_recurrent.make("falcon-h1").eval()
+    ours = test_recurrent.packed(stock).eval()
+    of_one = PrefixCache([ours], 2**20)
+    budget = 9 * of_one.state_bytes
+    kept = PrefixCache([ours], budget)
+    draw, hits = random.Random(0), 0
+    for _ in range(40):
+        trees = draw.choice(FORWARDS)
+        packed = kept.pack(trees)
+        hits += sum(shape.cached for shape in packed.layout.trees)
+        found, size = computed(ours, packed, "logprobs"), 10
+        assert distance(found, expected(stock, trees, "logprobs")) < 5 * ROUNDING * size
+        kept.keep(packed)
+        assert len(kept._states) <= 4
+        sizes = [LayerStates(states).nbytes for states in kept._states.values()]
+        assert set(sizes) == {kept.state_bytes}
+        assert sum(sizes) <= budget // 2
+        assert kept.table.blocks * kept.block_bytes + 4 * kept.state_bytes <= budget
+    assert hits > 200
+    with pytest.raises(ConfigError, match="16 tokens"):
+        PrefixCache([ours], kept.block_bytes + kept.state_bytes - 1)
 
 
 def test_the_cache_is_used_and_wrong_contents_are_far_off():

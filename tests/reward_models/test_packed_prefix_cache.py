@@ -23,16 +23,19 @@ def names(tmp_path_factory):
     make_scorer(folder / "mlp", positions=4096, tokenizer=bytes_tokenizer(), head="mlp")
     make_model(folder / "writer")
     make_model(folder / "before", seed=1)
+    make_model(folder / "hybrid", "qwen3.5")
+    make_model(folder / "hybrid-before", "qwen3.5", seed=1)
     return {
         "scalar": str(folder / "scalar"),
         "mlp": str(folder / "mlp"),
         "likelihood": f"likelihood:{folder}/writer",
         "implicit reward": f"likelihood:{folder}/writer#{folder}/before",
         "tokens": f"tokens:{folder}/writer",
+        "recurrent": f"likelihood:{folder}/hybrid#{folder}/hybrid-before",
     }
 
 
-@pytest.mark.parametrize("kind", ["scalar", "mlp", "likelihood", "implicit reward", "tokens"])
+@pytest.mark.parametrize("kind", ["scalar", "mlp", "likelihood", "implicit reward", "tokens", "recurrent"])
 def test_scores_are_those_without_a_cache_in_any_order(names, kind):
     settings = {"model_args": {"likelihood": "mean"}, "judge": {"format": "pointwise"}}
     plain, caching = (longrm.load(names[kind], **settings) for _ in range(2))
@@ -53,8 +56,20 @@ def test_scores_are_those_without_a_cache_in_any_order(names, kind):
     assert caching.prefix_cache.table.blocks * caching.prefix_cache.block_bytes <= 2**19
 
 
-def test_the_same_prompt_is_read_once(names):
-    model = longrm.load(names["scalar"])
+def test_questions_about_a_new_document_wait_for_it_or_are_one_tree(names):
+    for name, together in (("scalar", [0]), ("recurrent", [0, 1])):
+        model = longrm.load(names[name])
+        model.keep_prefixes(2**22)
+        opened = [model.open(query) for query in queries((80, 2), per_document=2)]
+        assert model.choose(opened) == together
+        judged = [*model.read([opened[at] for at in together]), *model.judge([opened[1].query])]
+        assert judged[0].cached_tokens == 0
+        assert judged[-1].cached_tokens > 300
+
+
+@pytest.mark.parametrize("kind", ["scalar", "recurrent"])
+def test_the_same_prompt_is_read_once(names, kind):
+    model = longrm.load(names[kind])
     model.keep_prefixes(2**22)
     (query,) = queries((80, 3))
     alone = [replace(query, responses=(response,)) for response in query.responses]

@@ -6,7 +6,7 @@ from pathlib import Path
 import tokenizers
 import torch
 from tokenizers import decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Qwen3_5TextConfig, Qwen3Config
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.loading import new_language_model, new_scorer
@@ -36,6 +36,16 @@ SIZES = {
 FAMILIES = {
     "llama": lambda size: LlamaConfig(vocab_size=size, **SIZES),
     "qwen3": lambda size: Qwen3Config(vocab_size=size, head_dim=16, **SIZES),
+    "qwen3.5": lambda size: Qwen3_5TextConfig(
+        vocab_size=size,
+        head_dim=16,
+        layer_types=["linear_attention", "full_attention"],
+        linear_num_value_heads=4,
+        linear_num_key_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        **SIZES,
+    ),
 }
 
 

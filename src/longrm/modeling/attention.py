@@ -174,13 +174,18 @@ def _takes_groups(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 @torch.no_grad()
-def keys_and_values(model: TransformersModel, packed: Packed) -> list[tuple[LayerKeys, LayerKeys]]:
-    """Returns the keys and values of every layer with attention, as it sees them (rotated), by one forward pass."""
+def keys_and_values(
+    model: TransformersModel, packed: Packed, **layers_for: Any
+) -> list[tuple[LayerKeys, LayerKeys]]:
+    """Returns the keys and values of every layer with attention, as it sees them (rotated), by one forward pass.
+
+    Other arguments are those of `Packed.layers_for`.
+    """
     layers: list[tuple[Tensor, Tensor]] = []
 
     def record(layer: int, query: Queries, key: Keys, value: Keys, *options: Any) -> Output:
         layers.append((key[0], value[0]))
         return packed_attention(query, key, value, *options)  # layout, spec, only_ends
 
-    hidden_states(model, replace(packed, layers_for=lambda model: {"layer_attention": record}))
+    hidden_states(model, replace(packed, layers_for=lambda model: {"layer_attention": record, **layers_for}))
     return layers

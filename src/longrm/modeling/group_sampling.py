@@ -89,9 +89,9 @@ class _Prompt:
     # Of recurrent layers, after as many of its tokens; empty until they are read.
     states: dict[int, LayerStates] = field(default_factory=dict)
 
-    def known(self, tokens: int) -> int:
-        """How many of its first tokens have states, `tokens` at most."""
-        return max((at for at in self.states if at <= tokens), default=0)
+    def until(self, tokens: int) -> dict[int, LayerStates]:
+        """The states after `tokens` of its tokens and before."""
+        return {at: states for at, states in self.states.items() if at <= tokens}
 
 
 class GroupSampler:
@@ -150,25 +150,25 @@ class GroupSampler:
             if ids != last.ids:
                 # ids[:-1]: the last token must be read for its logits even if all of the prompt is kept.
                 shared = begin = alike = common_prefix(last.ids, ids[:-1])
-                source = _reader(different, shared) if self._recurrent else last
-                if source is None:
-                    begin = 0
+                source = last
+                if self._recurrent:
+                    source, begin = _reader(different, shared)
                 for kept in self._kept:
                     known = common_prefix(kept.ids, ids[:-1])
-                    if (known := kept.known(known) if self._recurrent else known) > begin:
+                    if self._recurrent:
+                        known = max(kept.until(known), default=0)
+                    if known > begin:
                         begin, source = known, kept
-                known_states: dict[int, LayerStates] = {}
-                if self._recurrent and source is not None and begin:
+                if self._recurrent and begin:
                     source.states.setdefault(begin, LayerStates())  # reading it pauses there
-                    known_states = {at: own for at, own in source.states.items() if at <= begin}
                     shared = min(shared, begin)
-                if source is not None and begin > shared:
+                if begin > shared:
                     target = size
                     for place in _between(source.places, shared, begin):
                         moved.append((place, target))
                         target += len(place)
                 places = [*_between(last.places, 0, shared), range(size, size + len(ids) - shared)]
-                last = _Prompt(ids, places, begin, alike, known_states)
+                last = _Prompt(ids, places, begin, alike, source.until(begin))
                 different.append(last)
                 size += len(ids) - shared
             prompts[index] = last
@@ -264,7 +264,7 @@ class GroupSampler:
             end = min(begin + _BLOCK, len(prompt.ids), *(at for at in prompt.states if at > begin))
             logits = self._forward(prompt.ids[begin:end], range(begin, end), attend, states, 1)
             self._state_bytes = states.nbytes
-            apart = (end - prompt.known(end - 1)) * self._key_bytes()
+            apart = (end - max(prompt.until(end - 1), default=0)) * self._key_bytes()
             if end in prompt.states or (states and apart >= self._state_bytes):
                 prompt.states.setdefault(end, LayerStates()).update(LayerStates.of([(states, 0)]))
         return logits, states
@@ -355,14 +355,14 @@ def write_tokens(
     ]
 
 
-def _reader(prompts: Sequence[_Prompt], shared: int) -> _Prompt | None:
-    """Of sorted prompts, that one whose reading passes the first `shared` tokens of the last."""
+def _reader(prompts: Sequence[_Prompt], shared: int) -> tuple[_Prompt, int]:
+    """Of sorted prompts, the one that reads on after the first `shared` tokens of the last; and `shared`, or else 0."""
     for prompt in reversed(prompts):
         if prompt.begin <= shared:
-            return prompt
-        if prompt.alike < shared:  # what lies between was read in another call
-            return None
-    return None
+            return prompt, shared
+        if prompt.alike < shared:  # what is between was read in another call
+            break
+    return _Prompt([], []), 0
 
 
 def _between(places: Sequence[range], begin: int, end: int) -> list[range]:

@@ -95,11 +95,8 @@ class LocalTextGenerator(TextGenerator):
                 completions[index] = Completion(Outcome.TOO_LONG, detail=detail, prompt_tokens=len(ids))
             else:
                 prompts[index] = ids
-        own = self._model.config._attn_implementation
-        if self._sampler is not None:
-            own = SHARED_PREFIX
-        elif own == SHARED_PREFIX:  # in training; without a sampler, transformers' own cache is used
-            own = "sdpa" if self._model._supports_sdpa else "eager"
+        # Without a sampler, transformers' own cache is used.
+        own = self._model.config._attn_implementation if self._sampler is None else SHARED_PREFIX
         with evaluation_mode(self._model), attention_of(self._model, own):
             for batch in self._batches(prompts, requests):
 

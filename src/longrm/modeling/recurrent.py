@@ -151,15 +151,23 @@ class _Batch:
 
 @lru_cache(maxsize=16)  # for all layers, and for the pass that computes them again
 @torch.inference_mode(False)  # a later pass may need gradients
-def plan(layout: PackedLayout, device: torch.device) -> tuple[list[_Batch], Int[Tensor, " S"]]:
-    """Returns the batches in order, and where each token is in their outputs, one after another."""
-    assert not any(tree.cached for tree in layout.trees), "states of cached tokens are not stored"
-    nodes = layout.nodes(joined=True)
+def plan(
+    layout: PackedLayout, device: torch.device, joined: bool = True
+) -> tuple[list[_Batch], Int[Tensor, " S"]]:
+    """Returns the batches in order, and where each token is in their outputs, one after another.
+
+    Cached tokens of tree n are the parent -1 - n of its root. With `joined`, a node and its only branch are one.
+    """
+    nodes = layout.nodes(joined=joined)
     tokens = [[*range(node.begin, node.end)] for node in nodes]
     parents = [node.parent for node in nodes]
-    children = [[child for child, above in enumerate(parents) if above == node] for node in range(len(nodes))]
-    levels: list[list[int]] = []
     depths: dict[int | None, int] = {None: -1}
+    roots = [number for number, node in enumerate(nodes) if node.parent is None]
+    for tree, (root, shape) in enumerate(zip(roots, layout.trees, strict=True)):
+        if shape.cached:
+            parents[root], depths[-1 - tree] = -1 - tree, 0
+    children = [[child for child, above in enumerate(parents) if above == node] for node in range(len(nodes))]
+    levels: list[list[int]] = [[]]
     for node, above in enumerate(parents):
         # A single token that continues a state is computed with each of its children: layers have a form for it that
         # writes into the state.
@@ -174,7 +182,7 @@ def plan(layout: PackedLayout, device: torch.device) -> tuple[list[_Batch], Int[
     batches = []
     place = torch.zeros(layout.tokens, dtype=torch.long)
     size = 0
-    for level in levels:
+    for level in filter(None, levels):
         level.sort(key=lambda node: (bool(children[node]), len(tokens[node])), reverse=True)
         for batch in _alike(level, tokens, children):
             branching = bool(children[batch[0]])
@@ -237,11 +245,17 @@ class Mixer(nn.Module):
 
 
 def run_nodes(
-    compute: Callable[..., Tensor], hidden: Float[Tensor, "1 S C"], layout: PackedLayout
+    compute: Callable[..., Tensor],
+    hidden: Float[Tensor, "1 S C"],
+    layout: PackedLayout,
+    final: dict[int, NodeStates] | None = None,
 ) -> Float[Tensor, "1 S C"]:
-    """Computes a layer's forward for all tokens of a packed sequence, node by node."""
-    batches, place = plan(layout, hidden.device)
-    final: dict[int, NodeStates] = {}
+    """Computes a layer's forward for all tokens of a packed sequence, node by node.
+
+    `final` has the states of cached tokens as `plan` numbers them, and gets those of every node with branches.
+    """
+    batches, place = plan(layout, hidden.device, joined=final is None)
+    final = {} if final is None else final
     outputs = []
     for batch in batches:
         states = NodeStates.cat([final[node] for node in batch.parents]) if batch.parents else NodeStates()

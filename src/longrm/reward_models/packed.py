@@ -5,7 +5,6 @@ by a scalar head (`DiscriminativeRewardModel`), the likelihood of a response (`L
 probability of one token (`TokenRewardModel`).
 """
 
-import logging
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -29,7 +28,6 @@ from longrm.judging import (
     truncate_context,
 )
 from longrm.modeling.device_memory import cache_bytes, concerns_one_query
-from longrm.modeling.folders import recurrent_layers
 from longrm.modeling.heads import last_layer
 from longrm.modeling.loading import LanguageModel, LoadedModel, Scorer, load_scorer
 from longrm.modeling.prefix_cache import BLOCK, PrefixCache, block_keys
@@ -48,8 +46,6 @@ from longrm.modeling.shared_prefix import (
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.settings import DEFAULT_JUDGE, DEFAULT_MODEL, JudgeSettings, ModelSettings
 from longrm.types import Cut, Judgment, Outcome, Query, Scale
-
-_logger = logging.getLogger(__name__)
 
 # Tokens of one forward pass. Short contexts are packed up to it; a longer one is read alone.
 _TOKENS_PER_FORWARD = 16_384
@@ -109,17 +105,11 @@ class PackedRewardModel(RewardModel):
         self._unknown = UnknownTokens(loaded.tokenizer, name)
 
     def keep_prefixes(self, budget: int | None = None) -> None:
-        """Caches the keys and values of prompts from now on, in `budget` bytes of memory.
+        """Caches the keys, values and states of prompts from now on, in `budget` bytes of memory.
 
         The default is half of a GPU's free memory, as forward passes need some too, and 1 GiB elsewhere.
         Scores change by rounding only: in fp32 by less than 5e-5 of max(1, their size).
         """
-        if any(recurrent_layers(model.config) for model in self._models):
-            _logger.info(
-                "%s: the prefix cache is off: its recurrent layers have states, which are not cached",
-                self.name,
-            )
-            return
         self.prefix_cache = PrefixCache(self._models, cache_bytes(self._model) if budget is None else budget)
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
@@ -185,9 +175,11 @@ class PackedRewardModel(RewardModel):
         """The indices of the queries for the next forward pass: the first one, and others that fit with it.
 
         Equal prompts are neighbors in the result, so that packing shares them. If two different prompts share a prefix
-        that is not cached yet, only one is chosen now; the other waits until the prefix is in the cache.
+        that is not cached yet, only one is chosen now; the other waits until the prefix is in the cache. With recurrent
+        layers it would not be a hit then, and both are one tree now.
         """
         budget = _TOKENS_PER_FORWARD_CPU if self._model.device.type == "cpu" else _TOKENS_PER_FORWARD
+        recurrent = self.prefix_cache is not None and self.prefix_cache.state_bytes > 0
         chosen: list[int] = []
         # Chosen prompts by the key of their first uncached block. Keys are hashes of all tokens up to the block's end,
         # so another prompt with the same key begins alike.
@@ -198,8 +190,8 @@ class PackedRewardModel(RewardModel):
                 cached = 0 if self.prefix_cache is None else self.prefix_cache.usable(item.prompt, keys)
                 first_keys.append(keys[cached] if cached < len(keys) else b"")
                 same = begun.get(first_keys[-1])
-                waits = waits or (same is not None and same != item.prompt)
-                size += item.size - (cached * BLOCK if same is None else len(item.prompt))
+                waits = waits or (same not in (None, item.prompt) and not recurrent)
+                size += item.size - (len(item.prompt) if same == item.prompt else cached * BLOCK)
             if waits or (chosen and size > budget):
                 continue
             budget -= size

@@ -249,7 +249,7 @@ def test_a_state_of_another_node_shows(family: str, monkeypatch: pytest.MonkeyPa
     batches, place = recurrent.plan(pack(TREES).layout, torch.device("cpu"))
     plan = recurrent.plan
 
-    def shifted(layout: Any, device: Any) -> Any:  # the parent of another tree
+    def shifted(*_: Any, **__: Any) -> Any:  # the parent of another tree
         return [
             recurrent._Batch(b.nodes, [*b.parents[-1:], *b.parents[:-1]], b.branching, b.tokens)
             for b in batches

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -150,15 +151,8 @@ def attention_rows(
     seen = _tokens_before(packed.layout, scored)
     weights: list[list[Float[Tensor, "G H/G T"]]] = []  # by layer and response
 
-    def attend(
-        layer: int,
-        query: Queries,
-        key: Keys,
-        value: Keys,
-        layout: PackedLayout,
-        spec: AttentionSpec,
-        only_ends: bool,
-    ) -> Output:
+    def attend(layer: int, query: Queries, key: Keys, value: Keys, *options: Any) -> Output:
+        _, spec, _ = options
         keys, values = known[layer]
         outputs, own_weights = [], []
         for number, places in enumerate(seen):

@@ -226,7 +226,7 @@ class GroupSampler:
         return write_tokens(continuations, logits, self._ends, read, on_step)
 
     def memory(self) -> tuple[int, int]:
-        """Bytes that a token takes, and bytes that a continuation takes besides, at most."""
+        """Bytes that a token takes, and bytes that a continuation takes in addition, at most."""
         self.write([Continuation([0], 1)])
         # Kept states take as much as keys, and those of continuations are copied where one ends.
         return self._key_bytes() * (2 if self._recurrent else 1), 2 * self._state_bytes

@@ -59,7 +59,7 @@ class LocalTextGenerator(TextGenerator):
         replaced = can_continue(self._model) if recurrent else self._model._supports_attention_backend
         if replaced and not any(unsupported(config)):
             self._sampler = GroupSampler(self._model, self._ends, fp32_head=False)
-        # Tokens of a batch, and what a request takes besides, in tokens; unknown before the first batch.
+        # Tokens of a batch, and what a request takes in addition, in tokens; unknown before the first batch.
         self._room = self._own = 0
 
     @classmethod

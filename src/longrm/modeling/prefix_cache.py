@@ -19,7 +19,7 @@ G key heads, D head size.
 import itertools
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
@@ -158,7 +158,7 @@ class _Forward:
                     begin = end
             return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
-        def carry(compute: Callable[..., Tensor], layer: int, hidden: Tensor, layout: PackedLayout) -> Tensor:
+        def carry(compute: Any, layer: int, hidden: Tensor, layout: PackedLayout) -> Tensor:
             place = id(model), layer
             final = {number: states[place] for number, states in self.states.items()}
             output = run_nodes(compute, hidden, layout, final)

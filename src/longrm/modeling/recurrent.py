@@ -110,26 +110,16 @@ class LayerStates(dict[int, NodeStates]):
     Layers write into the state where L is 1, so what is kept is a copy (`of`).
     """
 
-    def __call__(
-        self,
-        compute: Callable[..., Tensor],
-        layer: int,
-        hidden: Float[Tensor, "1 NL C"],
-        layout: PackedLayout,
-    ) -> Float[Tensor, "1 NL C"]:
-        """Computes a layer from its states, which become those after its input."""
+    def __call__(self, compute: Callable[..., Tensor], layer: int, hidden: Tensor, _: PackedLayout) -> Tensor:
+        """Computes a layer from its states, which become those after its input `[1, N * L, C]`."""
         states = self.setdefault(layer, NodeStates())
         return _call(compute, hidden.reshape(len(states), -1, hidden.shape[-1]), states).reshape(hidden.shape)
 
     @classmethod
     def of(cls, rows: "Sequence[tuple[LayerStates, int]]") -> "LayerStates":
         """A copy of some rows of batches, as one batch."""
-        return cls(
-            {
-                layer: NodeStates.cat([states[layer].of_node(row) for states, row in rows])
-                for layer in rows[0][0]
-            }
-        )
+        layers = rows[0][0]
+        return cls({n: NodeStates.cat([states[n].of_node(row) for states, row in rows]) for n in layers})
 
     @property
     def nbytes(self) -> int:

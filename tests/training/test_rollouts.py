@@ -14,22 +14,26 @@ from transformers import AutoModelForCausalLM
 
 import longrm
 from longrm.data import write as write_comparisons
+from longrm.data.joining import Encoded
+from longrm.data.training_rows import Example
 from longrm.errors import DataError, TrainingError
 from longrm.judging import load_format
 from longrm.judging.judge_prompts import judge_prompt_rows
 from longrm.modeling.group_sampling import GroupSampler
 from longrm.modeling.loading import load_language_model
 from longrm.modeling.saving import save
+from longrm.reward_models.verdict_rewards import VerdictScore
 from longrm.rng import seed_of
 from longrm.runs.logs import Log
 from longrm.runs.records import RolloutRecord
 from longrm.synthesis.recipes import judge_prompts
 from longrm.training.checkpoints import saved_steps
 from longrm.training.objectives import GRPO
-from longrm.training.rollouts import advantages, rollout_metrics
-from longrm.training.settings import TrainingSettings
+from longrm.training.rollouts import advantages, advantages_of_step, group_of, rollout_metrics
+from longrm.training.settings import RolloutSettings, TrainingSettings
 from longrm.training.train import train
 from longrm.training.world_judgments import TEMPLATES
+from longrm.types import Outcome
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 from ..reward_models.tiny_models import make_verdict_writer
@@ -207,6 +211,119 @@ def test_advantages_are_those_of_the_group(finished):
     plain = rollouts_of(finished(rollouts__scale_rewards="none"))
     for record in plain:
         assert record.advantages == pytest.approx([r - fmean(record.rewards) for r in record.rewards])
+
+
+def both_orders(records):
+    """The records of a step by comparison."""
+    found = {}
+    for record in records:
+        found.setdefault(record.id.rpartition("#")[0], []).append(record)
+    return found.values()
+
+
+@pytest.mark.parametrize("scale", ["group", "none"])
+def test_groups_over_both_orders_compare_all_judgments_of_a_comparison(finished, scale):
+    run = finished(rollouts__group_by="comparison", rollouts__scale_rewards=scale)
+    differs = 0
+    for records in by_step(run).values():
+        for orders in both_orders(records):
+            rewards = [value for record in orders for value in record.rewards]
+            assert len(rewards) == 2 * GROUP
+            deviation = stdev(rewards) + 1e-4 if scale == "group" and len(set(rewards)) > 1 else 1.0
+            for record in orders:
+                expected = [(reward - fmean(rewards)) / deviation for reward in record.rewards]
+                assert record.advantages == pytest.approx(expected)
+                differs += abs(sum(record.advantages)) > 1e-6
+    assert differs, "the control: the means of the prompts differ"
+
+
+def test_rejection_sampling_learns_right_judgments_of_all_orders_equally(finished):
+    changes = {
+        "rollouts__advantage_estimator": "rft",
+        "rollouts__reward_weights": {"correct": 0.1, "format": 1.0},
+        "rollouts__max_completion_length": 1,
+    }
+    counts = Counter()
+    for group_by in ("prompt", "comparison"):
+        run = finished("file", rollouts__group_by=group_by, rollouts__num_generations=6, **changes)
+        for records in by_step(run).values():
+            for orders in (
+                both_orders(records) if group_by == "comparison" else [[record] for record in records]
+            ):
+                right = [[own["correct"] == 1.0 for own in record.terms] for record in orders]
+                learned = all(any(own) for own in right)
+                counts[group_by, learned] += 1
+                for record, own in zip(orders, right, strict=True):
+                    expected = [6 / sum(own) if one and learned else 0.0 for one in own]
+                    assert record.advantages == pytest.approx(expected)
+    assert len(counts) == 4, "some groups are learned and some are not"
+
+
+JUDGES = {  # the rewards of four judgments in the order in which A is right, and in the other
+    "always A": ((1.0, 1.0, 1.0, 1.0), (0.0, 0.0, 0.0, 0.0)),
+    "mostly A": ((1.0, 1.0, 1.0, 0.0), (0.0, 1.0, 0.0, 0.0)),
+    "mostly right": ((1.0, 1.0, 0.0, 1.0), (1.0, 1.0, 1.0, 1.0)),
+}
+
+
+def advantages_of(judge, **changes):
+    """Of one comparison in both orders; the prompts of another one, of which all judgments are wrong, lie between."""
+    rewards = [*JUDGES[judge][:1], (0.0,) * 4, *JUDGES[judge][1:], (0.0,) * 4]
+    names = ("one#0-1", "other#0-1", "one#1-0", "other#1-0")
+    prompts = [
+        Example(
+            name, Encoded((1,), ()), (), "", judge={"format": "pairwise", "order": [*map(int, name[-3::2])]}
+        )
+        for name in names
+    ]
+    scores = [[VerdictScore(one, {"correct": one}, Outcome.ANSWERED, "") for one in own] for own in rewards]
+    found = advantages_of_step(prompts, scores, RolloutSettings(**changes))
+    assert found[1] == found[3] == [0.0] * 4
+    return found[0], found[2]
+
+
+def test_a_judge_that_always_names_the_first_response_learns_only_from_both_orders():
+    assert advantages_of("always A") == ([0.0] * 4, [0.0] * 4), "there is nothing to learn from one order"
+    first, second = advantages_of("always A", group_by="comparison")
+    assert all(value > 0.9 for value in first)
+    assert all(value < -0.9 for value in second)
+    first, second = advantages_of("mostly A", group_by="comparison", scale_rewards="none")
+    assert (first, second) == ([0.5, 0.5, 0.5, -0.5], [-0.5, 0.5, -0.5, -0.5])
+
+
+def test_rejection_sampling_gives_both_orders_the_same_weight():
+    rft = {"advantage_estimator": "rft"}
+    assert advantages_of("mostly A", group_by="comparison", **rft) == ([4 / 3, 4 / 3, 4 / 3, 0], [0, 4, 0, 0])
+    assert advantages_of("always A", group_by="comparison", **rft) == ([0] * 4, [0] * 4)
+    assert advantages_of("always A", **rft) == ([1] * 4, [0] * 4), "by prompt it would learn the bias"
+
+
+def test_pairs_of_a_larger_comparison_formats_and_single_responses_are_groups_of_their_own():
+    names = {
+        "pairwise": [(0, 1), (1, 0), (0, 2), (2, 0)],
+        "listwise": [(0, 1, 2), (2, 1, 0)],
+        "pointwise": [(0,), (1,)],
+    }
+    prompts = [
+        Example(f"x#{form}{order}", Encoded((1,), ()), (), "", judge={"format": form, "order": order})
+        for form, orders in names.items()
+        for order in orders
+    ]
+    groups = [*map(group_of, prompts)]
+    assert [groups.index(own) for own in groups] == [0, 0, 2, 2, 4, 4, 6, 7]
+    prompts[1] = replace(prompts[1], id="y" + prompts[1].id)
+    assert group_of(prompts[1]) not in groups
+
+
+def test_a_comparison_with_one_order_is_named(settings, rows, tmp_path, caplog):
+    recipe = settings(
+        "file", data__path=str(write(tmp_path / "rows.jsonl", rows[:3])), optimizer__max_steps=1
+    )
+    for group_by, warnings in (("prompt", 0), ("comparison", 1)):
+        caplog.clear()
+        rollouts = recipe.rollouts.model_copy(update={"group_by": group_by})
+        train(recipe.model_copy(update={"rollouts": rollouts}), tmp_path / group_by)
+        assert sum("1 pairs" in record.message for record in caplog.records) == warnings
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1.1, 1 / 3])
@@ -501,7 +618,7 @@ def progress_that_stops(error, label, number):
 
 
 BEGUN = {
-    "world": ("world", {}),
+    "both orders": ("world", {"rollouts__group_by": "comparison"}),
     "iterations, kl": (
         "world",
         {"loss__beta": 0.1, "rollouts__num_iterations": 3, "optimizer__max_steps": 6},

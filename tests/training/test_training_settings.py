@@ -78,6 +78,11 @@ REFUSED = [
     (GRPO | {"rollouts.temperature": 0.0}, "rollouts.temperature"),
     (GRPO | {"rollouts.top_p": 0.0}, "rollouts.top_p"),
     (GRPO | {"rollouts.scale_rewards": "batch"}, "rollouts.scale_rewards"),
+    (GRPO | {"rollouts.group_by": "order"}, "rollouts.group_by"),
+    (
+        GRPO | {"rollouts.advantage_estimator": "rft", "rollouts.reward_weights": {"format": 1.0}},
+        "rollouts.reward_weights",
+    ),
     (GRPO | {"rollouts.num_iteration": 2}, "num_iterations"),
     (GRPO | {"rollouts.reward_weights": {"corect": 1.0}}, "correct"),
     (GRPO | {"rollouts.reward_weights": {"correct": 0.0}}, "correct"),

@@ -5,7 +5,9 @@ The rollouts of a step are logged before the step uses them, so a killed run con
 """
 
 import copy
-from collections.abc import Sequence
+import logging
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
@@ -21,7 +23,7 @@ from longrm.modeling.loading import LanguageModel
 from longrm.modeling.local_generator import end_tokens, written_text
 from longrm.modeling.shapes import build_trees, within_budget
 from longrm.modeling.shared_prefix import TransformersModel, check_embedded, pack
-from longrm.reward_models.verdict_rewards import VerdictReward
+from longrm.reward_models.verdict_rewards import VerdictReward, VerdictScore
 from longrm.rng import seed_of
 from longrm.runs.logs import ROLLOUTS, Log
 from longrm.runs.progress import Progress
@@ -32,6 +34,8 @@ from longrm.training.objectives import GRPO
 from longrm.training.sampling import Curriculum
 from longrm.training.settings import RolloutSettings, TrainingSettings
 from longrm.training.sources import FileSource
+
+_logger = logging.getLogger(__name__)
 
 Logprobs = list[list[float]]
 """Of every judgment of a prompt, one number for each token."""
@@ -71,6 +75,7 @@ class RolloutSource:
         if isinstance(self.prompts, FileSource):  # a row without a gold verdict stops before any work
             rows = self.prompts.judge_rows()
             self._reward.judge(rows, [""] * len(rows), [0] * len(rows))
+            self._warn_of_single_orders(self.prompts)
         copied = self._diverges and self.settings.model.lora is None
         self._start = copy.deepcopy(self.language_model.model).requires_grad_(False) if copied else None
 
@@ -78,6 +83,16 @@ class RolloutSource:
     def _rollouts(self) -> RolloutSettings:
         assert self.settings.rollouts is not None, "settings of GRPO have rollouts"
         return self.settings.rollouts
+
+    def _warn_of_single_orders(self, source: FileSource) -> None:
+        if self._rollouts.group_by == "comparison":
+            ordered = [row for row in source.examples() if len((row.judge or {})["order"]) > 1]
+            single = [key for key, count in Counter(map(group_of, ordered)).items() if count == 1]
+            if single:
+                _logger.warning(
+                    "rollouts.group_by: %d pairs or lists have one order only among the rows; each is its own group",
+                    len(single),
+                )
 
     @property
     def _diverges(self) -> bool:
@@ -146,11 +161,12 @@ class RolloutSource:
             for _ in range(rollouts.num_generations)
         ]
         counts = [len(sample.tokens) for group in groups for sample in group.samples]
-        scores = iter(zip(texts, self._reward.judge(rows, texts, counts), strict=True))
+        flat = iter(zip(texts, self._reward.judge(rows, texts, counts), strict=True))
+        judged = [[next(flat) for _ in group.samples] for group in groups]
+        scores = [[score for _, score in scored] for scored in judged]
+        weights = advantages_of_step(prompts, scores, rollouts)
         records = []
-        for prompt, group in zip(prompts, groups, strict=True):
-            scored = [next(scores) for _ in group.samples]
-            rewards = [score.reward for _, score in scored]
+        for prompt, group, scored, weight in zip(prompts, groups, judged, weights, strict=True):
             records.append(
                 RolloutRecord(
                     step=first + 1,
@@ -160,8 +176,8 @@ class RolloutSource:
                     tokens=tuple(sample.tokens for sample in group.samples),
                     texts=tuple(text for text, _ in scored),
                     outcomes=tuple(str(score.outcome) for _, score in scored),
-                    rewards=tuple(rewards),
-                    advantages=tuple(advantages(rewards, scale=rollouts.scale_rewards == "group")),
+                    rewards=tuple(score.reward for _, score in scored),
+                    advantages=tuple(weight),
                     terms=tuple(score.terms for _, score in scored),
                     entropies=tuple(sample.entropy for sample in group.samples),
                     old_logprobs=tuple(map(tuple, group.old)),
@@ -235,6 +251,44 @@ class RolloutSource:
             remaining = iter(values)
             found += [[next(remaining).tolist() for _ in example.tokens.responses] for example in batch]
         return found
+
+
+def group_of(prompt: Example) -> Hashable:
+    """What all orders of a pair or a list have in common; a pointwise prompt, which has no order, is alone."""
+    judge = prompt.judge or {}
+    return prompt.id.rpartition("#")[0], judge["format"], tuple(sorted(judge["order"]))
+
+
+def advantages_of_step(
+    prompts: Sequence[Example], scores: Sequence[Sequence[VerdictScore]], rollouts: RolloutSettings
+) -> list[list[float]]:
+    """The advantages of the judgments of every prompt of a step."""
+    groups: dict[Hashable, list[int]] = {}
+    for index, prompt in enumerate(prompts):
+        groups.setdefault(group_of(prompt) if rollouts.group_by == "comparison" else index, []).append(index)
+    found: dict[int, list[float]] = {}
+    for indices in groups.values():
+        own = [scores[index] for index in indices]
+        if rollouts.advantage_estimator == "rft":
+            weights = rejection_sampling([[one.terms.get("correct") == 1.0 for one in of] for of in own])
+        else:
+            scale = rollouts.scale_rewards == "group"
+            flat = iter(advantages([one.reward for of in own for one in of], scale=scale))
+            weights = [[next(flat) for _ in of] for of in own]
+        found |= zip(indices, weights, strict=True)
+    return [found[index] for index in range(len(prompts))]
+
+
+def rejection_sampling(right: Sequence[Sequence[bool]]) -> list[list[float]]:
+    """Weights of the judgments of a group, by prompt: only right ones are imitated (RFT, Yuan et al. 2023).
+
+    Sampled by the model in training, this is the online RFT of DeepSeekMath (Shao et al. 2024, section 5.2). A group
+    in which a prompt has no right judgment has no weight. Otherwise the judgments of every prompt have a mean weight of
+    1, so that with one prompt for each order A and B are learned equally often, whichever is written more.
+    """
+    if not all(map(any, right)):
+        return [[0.0] * len(own) for own in right]
+    return [[len(own) / sum(own) * one for one in own] for own in right]
 
 
 def advantages(rewards: Sequence[float], *, scale: bool) -> list[float]:

@@ -298,7 +298,11 @@ class RolloutSettings(Config):
         top_p: Only the most likely tokens that together have this probability are drawn.
         max_completion_length: The most tokens of a judgment.
         num_iterations: Optimizer steps with the same judgments.
-        scale_rewards: Whether advantages are divided by the standard deviation of their group's rewards.
+        advantage_estimator: "grpo" compares the rewards of a group; "rft" is rejection sampling: only right judgments
+            (`correct` is 1) of groups that have one for every prompt are learned, for every prompt with equal weight.
+        group_by: The judgments of one prompt are a group, as in TRL, or those of one pair or list in all orders, over
+            which a judge that always names the first response is both right and wrong.
+        scale_rewards: Whether the advantages of "grpo" are divided by the standard deviation of their group's rewards.
         reward_weights: Weight of every reward term, by its name in `longrm.verdict_reward`.
         soft_tokens: For the term "brief": the last so many of `max_completion_length` are penalized.
         answer_metric: For the term "solved": the answer metric, as for `judging.answer_metric`.
@@ -309,6 +313,8 @@ class RolloutSettings(Config):
     top_p: float = Field(1.0, gt=0.0, le=1.0)
     max_completion_length: int = Field(512, ge=1)
     num_iterations: int = Field(1, ge=1)
+    advantage_estimator: Literal["grpo", "rft"] = "grpo"
+    group_by: Literal["prompt", "comparison"] = "prompt"
     scale_rewards: Literal["group", "none"] = "group"
     reward_weights: Mapping[str, float] = {"correct": 1.0, "format": 0.1}
     soft_tokens: int | None = Field(None, ge=1)
@@ -316,7 +322,10 @@ class RolloutSettings(Config):
 
     @model_validator(mode="after")
     def _has_a_reward(self) -> "RolloutSettings":
-        self.reward()
+        if "correct" not in self.reward().weights and self.advantage_estimator == "rft":
+            raise ValueError(
+                'advantage_estimator = "rft" needs a weight of "correct" in rollouts.reward_weights'
+            )
         return self
 
     def reward(self) -> "VerdictReward":

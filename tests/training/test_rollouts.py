@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 import longrm
 from longrm.data import write as write_comparisons
-from longrm.data.joining import Encoded
+from longrm.data.joining import Encoded, common_prefix
 from longrm.data.training_rows import Example
 from longrm.errors import DataError, TrainingError
 from longrm.judging import load_format
@@ -455,6 +455,34 @@ def test_old_and_reference_logprobs_are_those_of_a_plain_forward(
     assert all(value > 1e-5 for value in divergences[1:])
 
 
+def test_both_orders_are_read_and_written_together(settings, rows, monkeypatch, tmp_path, steps_of):
+    """In sampling, for the old and the reference log-probabilities, and in the update."""
+    written, packed = [], []
+    write, pack = GroupSampler.write, longrm.modeling.shared_prefix.pack
+
+    def noted(self, continuations):
+        written.append(Counter(tuple(one.prompt) for one in continuations))
+        return write(self, continuations)
+
+    def noted_pack(trees):
+        packed.append([len(tree.shape.leaves) for tree in trees])
+        return pack(trees)
+
+    monkeypatch.setattr(GroupSampler, "write", noted)
+    monkeypatch.setattr("longrm.training.rollouts.pack", noted_pack)
+    # Less than two prompts have together, more than one tree of both.
+    budget = {"memory__max_tokens_per_microbatch": 95}
+    train(settings("file", **KL, **budget), tmp_path / "run")
+    assert [sorted(own.values()) for own in written] == [[GROUP, GROUP]] * 4
+    assert packed == [[2 * GROUP]] * 8
+    for step, records in by_step(tmp_path / "run").items():
+        tokens = 0
+        for one, other in both_orders(records):
+            prompts = prompt_of(one, rows), prompt_of(other, rows)
+            tokens += sum(map(len, [*prompts, *one.tokens, *other.tokens])) - common_prefix(*prompts)
+        assert steps_of(tmp_path / "run")[step - 1].tokens == tokens
+
+
 def test_adapters_alone_are_trained_and_the_base_is_left_as_it_was(finished, stored_weights):
     state = stored_weights(finished("file", **KL, **LORA) / "checkpoints/4")
     assert state
@@ -647,7 +675,7 @@ def interrupted(error, calls):
 
 
 MOMENTS = {  # a label of progress and the number of its report, or calls of the loss
-    "sampling": ("sampling", 7),
+    "sampling": ("sampling", 3),
     "half logged": ("training", 4),
     "update": ("loss", 3),
     "between steps": ("training", 3),

@@ -18,17 +18,17 @@ import torch
 from longrm.data.training_rows import Example
 from longrm.errors import DataError, TrainingError
 from longrm.modeling.adapters import without_adapter
-from longrm.modeling.group_sampling import GroupSampler, Sample
+from longrm.modeling.group_sampling import Continuation, GroupSampler, Sample
 from longrm.modeling.loading import LanguageModel
 from longrm.modeling.local_generator import end_tokens, written_text
 from longrm.modeling.shapes import build_trees, within_budget
-from longrm.modeling.shared_prefix import TransformersModel, check_embedded, pack
+from longrm.modeling.shared_prefix import TransformersModel, check_embedded, pack, response_logprobs
 from longrm.reward_models.verdict_rewards import VerdictReward, VerdictScore
 from longrm.rng import seed_of
 from longrm.runs.logs import ROLLOUTS, Log
 from longrm.runs.progress import Progress
 from longrm.runs.records import RolloutRecord
-from longrm.training.batches import ExampleSource, MicroBatch
+from longrm.training.batches import ExampleSource
 from longrm.training.distributed import ALONE, DistributedContext
 from longrm.training.objectives import GRPO
 from longrm.training.sampling import Curriculum
@@ -187,11 +187,11 @@ class RolloutSource:
         return records
 
     def _draw(self, first: int, prompts: Sequence[Example]) -> list[list[Sample]]:
-        """Samples the judgments of every prompt."""
+        """Samples the judgments of every prompt; both orders of a pair are read and written together."""
         rollouts = self._rollouts
         sampler = GroupSampler(self.language_model.model, end_tokens(self.language_model))
         limit = int(self.language_model.model.config.max_position_embeddings)
-        drawn = []
+        groups: dict[Hashable, dict[str, Example]] = {}
         for prompt in prompts:
             check_embedded(prompt.tokens.prompt, self.language_model.model)
             room = limit - rollouts.max_completion_length
@@ -200,27 +200,30 @@ class RolloutSource:
                     f"'{prompt.id}' has {len(prompt.tokens.prompt)} tokens, and the context window of {limit} leaves "
                     f"{room} with rollouts.max_completion_length = {limit - room}"
                 )
-            seeds = [
-                seed_of("rollout", self.settings.seed, first, prompt.id, number)
+            groups.setdefault(group_of(prompt), {})[prompt.id] = prompt
+        drawn: dict[str, list[Sample]] = {}
+        for own in groups.values():
+            continuations = [
+                Continuation(
+                    prompt.tokens.prompt,
+                    rollouts.max_completion_length,
+                    seed_of("rollout", self.settings.seed, first, prompt.id, number),
+                    rollouts.temperature,
+                    rollouts.top_p,
+                )
+                for prompt in own.values()
                 for number in range(rollouts.num_generations)
             ]
-            try:
-                drawn.append(
-                    sampler.sample(
-                        prompt.tokens.prompt,
-                        seeds,
-                        temperature=rollouts.temperature,
-                        top_p=rollouts.top_p,
-                        max_tokens=rollouts.max_completion_length,
+            samples = iter(sampler.write(continuations))
+            for name in own:
+                drawn[name] = [next(samples) for _ in range(rollouts.num_generations)]
+                if broken := [sample for sample in drawn[name] if not sample.finite]:
+                    raise TrainingError(
+                        f"step {first + 1}: cannot sample judgments of '{name}': the logits of token "
+                        f"{len(broken[0].tokens) + 1} are not finite; try a lower optimizer.learning_rate"
                     )
-                )
-            except FloatingPointError as error:
-                raise TrainingError(
-                    f"step {first + 1}: cannot sample judgments of '{prompt.id}': {error}; try a lower "
-                    "optimizer.learning_rate"
-                ) from None
             self.progress("sampling", len(drawn), len(prompts))
-        return drawn
+        return [drawn[prompt.id] for prompt in prompts]
 
     def _with_logprobs(
         self, prompts: Sequence[Example], drawn: Sequence[tuple[int, list[Sample]]]
@@ -244,13 +247,24 @@ class RolloutSource:
     @torch.inference_mode()
     def _logprobs(self, model: TransformersModel, examples: Sequence[Example]) -> list[Logprobs]:
         """The log-probabilities of every judgment's tokens, by example."""
-        found: list[Logprobs] = []
-        for batch in within_budget(examples, self.settings.memory.max_tokens_per_microbatch):
-            packed = pack(build_trees([example.tokens for example in batch]))
-            values = MicroBatch(packed, batch, 1.0).response_logprobs(model, self._rollouts.temperature)
-            remaining = iter(values)
-            found += [[next(remaining).tolist() for _ in example.tokens.responses] for example in batch]
-        return found
+        # Within the budget what prompts share is counted once: both orders of a comparison are one tree.
+        budget = self.settings.memory.max_tokens_per_microbatch
+        written = iter(own for example in examples for own in example.tokens.completion_tokens)
+        values = iter(
+            [
+                value.tolist()
+                for trees in within_budget(
+                    build_trees([example.tokens for example in examples], budget), budget
+                )
+                for value in response_logprobs(
+                    model,
+                    pack(trees).to(model.device),
+                    [next(written) for tree in trees for _ in tree.shape.leaves],
+                    self._rollouts.temperature,
+                )
+            ]
+        )
+        return [[next(values) for _ in example.tokens.responses] for example in examples]
 
 
 def group_of(prompt: Example) -> Hashable:

@@ -216,7 +216,10 @@ def _sampling_moments(
     idle: PeakMemory,
 ) -> list[PeakMemory]:
     """While the longest prompt is read, and while its judgments are written; `idle` is what a step begins with."""
-    sizes, count, most = part.sizes, rollouts.num_generations, rollouts.max_completion_length
+    sizes, most = part.sizes, rollouts.max_completion_length
+    # Both orders of a comparison are written together.
+    leaves = max(len(tree.leaves) for tree in workload.largest.trees)
+    count = min(2 * rollouts.num_generations, leaves)
     b = 2 if settings.model.bf16 else _FP32
     longest = max(tree.longest - most for tree in workload.largest.trees)
     idle = replace(idle, keys=2.0 * b * sizes.layers * sizes.keys * (longest + count * most))

@@ -132,9 +132,9 @@ def rollout_cost(
     """Operations and time of sampling and of the log-probabilities that the loss compares with.
 
     Sampling computes what a forward pass of the update does, so that what a prompt does not share with the others of
-    its tree is counted for each of its G judgments. They are written G tokens at a time: each such step reads all
-    weights, the keys and values of the prompt and those written so far. It takes the time of its operations or of its
-    reads, whichever is longer.
+    its tree is counted for each of its G judgments. They are written G tokens at a time, or 2 G for two prompts in a
+    tree: each such step reads all weights, and for each prompt its keys and values and those written so far. It takes
+    the time of its operations or of its reads, whichever is longer.
     """
     rollouts, part = settings.rollouts, trained_part(settings.model, sizes)
     assert rollouts is not None, "only GRPO has rollouts"
@@ -151,13 +151,14 @@ def rollout_cost(
     writing = seconds = prompts = 0.0
     for tree, reads in workload.trees.items():
         times = reads / rollouts.num_iterations
+        together = min(2, len(tree.leaves) // count)  # both orders of a comparison
         for length in tree.leaves[::count]:  # a prompt and a judgment of it
             prompts += times
             seen = _in_all_layers(sizes, partial(seen_pairs, length - most, most))
             written = _in_all_layers(sizes, partial(seen_pairs, 0, most))
             matrices = sizes.layers * sizes.matrix_parameters + head
             computed = count * (2.0 * matrices * most + 4.0 * sizes.queries * seen)
-            moved = most * weight_bytes + 2 * element * sizes.keys * (seen + (count - 1) * written)
+            moved = most * weight_bytes / together + 2 * element * sizes.keys * (seen + (count - 1) * written)
             writing += times * computed
             if rate and bandwidth:
                 seconds += times * max(computed / rate, moved / (bandwidth * UTILIZATION))

@@ -29,7 +29,13 @@ from longrm.runs.records import RolloutRecord
 from longrm.synthesis.recipes import judge_prompts
 from longrm.training.checkpoints import saved_steps
 from longrm.training.objectives import GRPO
-from longrm.training.rollouts import advantages, advantages_of_step, group_of, rollout_metrics
+from longrm.training.rollouts import (
+    RolloutSource,
+    advantages,
+    advantages_of_batch,
+    group_of,
+    rollout_metrics,
+)
 from longrm.training.settings import RolloutSettings, TrainingSettings
 from longrm.training.train import train
 from longrm.training.world_judgments import TEMPLATES
@@ -41,6 +47,7 @@ from ..reward_models.tiny_models import make_verdict_writer
 TOKENIZER = words_tokenizer(verdicts=True)
 WEIGHTS = {"correct": 1.0, "format": 0.1, "consistent": 0.3, "brief": 0.05}
 GROUP, MOST, STEPS = 3, 5, 4
+SPARSE = {"rollouts__reward_weights": {"correct": 1.0}, "rollouts__max_completion_length": 3}
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +284,7 @@ def advantages_of(judge, **changes):
         for name in names
     ]
     scores = [[VerdictScore(one, {"correct": one}, Outcome.ANSWERED, "") for one in own] for own in rewards]
-    found = advantages_of_step(prompts, scores, RolloutSettings(**changes))
+    found = advantages_of_batch(prompts, scores, RolloutSettings(**changes))
     assert found[1] == found[3] == [0.0] * 4
     return found[0], found[2]
 
@@ -349,6 +356,9 @@ def test_metrics_of_a_step_are_means_over_its_judgments(finished, steps_of):
             "judgment_tokens": fmean(len(tokens) for record in records for tokens in record.tokens),
             "clipped": 0.0,
         }
+        verdicts = Counter(verdict for record in records for verdict in record.verdicts)
+        if verdicts["A"] + verdicts["B"]:
+            expected["first_share"] = verdicts["A"] / (verdicts["A"] + verdicts["B"])
         assert step.losses == pytest.approx(expected)
         assert step.accuracy == pytest.approx(fmean(own["correct"] for own in terms))
         assert step.length == max(record.length for record in records)
@@ -364,6 +374,28 @@ def test_a_term_is_a_mean_over_the_judgments_to_which_it_applies():
         "reward": 0.5, "accuracy": 1.0, "format": 0.25, "unparsed": 0.5, "constant_groups": 0.5, "entropy": 1.5,
         "judgment_tokens": 1.5, "omitted_correct": 3.0, "omitted_format": 2.0,
     }  # fmt: skip
+
+
+def test_the_share_of_verdicts_for_the_first_response_is_that_of_pairs():
+    record = RolloutRecord(
+        1, "x#0-1", "A", 9, ((1,),) * 4, ("",) * 4, ("answered",) * 4, (0.0,) * 4, (0.0,) * 4, ({},) * 4, (1.0,) * 4,
+        verdicts=("A", "B", "A", "C"),
+    )  # fmt: skip
+    listwise = replace(record, verdicts=("A > B", "A > B > C", "A = B", ""))
+    assert rollout_metrics([record, listwise], [])["first_share"] == 3 / 4
+    assert "first_share" not in rollout_metrics([replace(record, verdicts=("7", "", "C", "1"))], [])
+
+
+def test_a_metric_out_of_range_is_named_once_for_every_stretch(settings, monkeypatch, tmp_path, caplog):
+    shares = [0.9] * 5 + [0.4] * 10 + [0.95] * 12 + [0.5] * 12 + [0.12] * 12
+    values, metrics_of = iter(shares), rollout_metrics
+    monkeypatch.setattr(
+        "longrm.training.rollouts.rollout_metrics",
+        lambda *given: metrics_of(*given) | {"first_share": next(values), "unparsed": 0.3},
+    )
+    train(settings(optimizer__max_steps=len(shares), **SPARSE), tmp_path / "run")
+    named = [record.getMessage() for record in caplog.records if "first response" in record.getMessage()]
+    assert [text.partition(":")[0] for text in named] == ["step 21", "step 45"]
 
 
 # --- The weights that sample, and those that are compared with -------------------------------------------------------
@@ -504,9 +536,6 @@ def test_rewards_rise(finished, steps_of):
     assert fmean(rewards[-3:]) > fmean(rewards[:3]) + 0.15
 
 
-SPARSE = {"rollouts__reward_weights": {"correct": 1.0}, "rollouts__max_completion_length": 3}
-
-
 def test_groups_of_equal_rewards_change_nothing(finished, settings, steps_of, writer, tmp_path, monkeypatch):
     run = finished("file", **SPARSE)
     shares = [step.losses["constant_groups"] for step in steps_of(run)]
@@ -525,9 +554,48 @@ def test_groups_of_equal_rewards_change_nothing(finished, settings, steps_of, wr
     assert [one.tokens for one in rollouts_of(run)] == [one.tokens for one in rollouts_of(tmp_path / "all")]
 
 
+@pytest.mark.parametrize("group_by", ["prompt", "comparison"])
+def test_constant_groups_are_replaced_by_those_of_further_batches(
+    finished, settings, steps_of, monkeypatch, tmp_path, group_by
+):
+    most = {"prompt": 1, "comparison": 3}[group_by]
+    changes = SPARSE | {"rollouts__max_completion_length": most, "rollouts__group_by": group_by}
+    read, batch = [], RolloutSource.batch
+
+    def noted(*arguments):
+        given = batch(*arguments)
+        read.append({example.id for example in given})
+        return given
+
+    monkeypatch.setattr(RolloutSource, "batch", noted)
+    train(settings("file", **changes, rollouts__max_num_gen_batches=3), tmp_path / "run")
+    replaced = lengths = 0
+    first = by_step(finished("file", **changes))[1]
+    assert by_step(tmp_path / "run")[1][: len(first)] == first, "the first batch is the same"
+    for step, records in zip(steps_of(tmp_path / "run"), by_step(tmp_path / "run").values(), strict=True):
+        assert len({record.id for record in records}) == len(records) <= 12
+        groups = [[record] for record in records] if group_by == "prompt" else [*both_orders(records)]
+        useful = [own for own in groups if any(any(record.advantages) for record in own)]
+        constant = [own for own in groups if own not in useful]
+        kept = {record.id for record in [record for own in [*useful, *constant] for record in own][:4]}
+        assert read[step.step - 1] == kept
+        begun = [own for own in constant if own[0] in records[:4]]
+        assert step.losses["replaced_groups"] == sum(own[0].id not in kept for own in begun)
+        assert step.losses["constant_groups"] == fmean(not any(record.advantages) for record in records)
+        replaced += step.losses["replaced_groups"]
+        lengths += len(records) > 4
+        # No batch is read without need: what came before the last one did not suffice.
+        before = [own for own in useful if own[0] in records[:-4]]
+        assert len(records) == 4 or sum(map(len, before)) < 4
+    assert replaced
+    assert lengths
+
+
 def test_a_step_of_equal_rewards_alone_moves_no_weight(finished, writer, steps_of):
     """No verdict has the right form within one token."""
-    run = finished(rollouts__reward_weights={"format": 1.0}, rollouts__max_completion_length=1)
+    changes = {"rollouts__reward_weights": {"format": 1.0}, "rollouts__max_completion_length": 1}
+    run = finished(rollouts__max_num_gen_batches=2, **changes)
+    assert {len(records) for records in by_step(run).values()} == {8}, "others are not better"
     assert [(step.grad_norm, step.losses["constant_groups"]) for step in steps_of(run)] == [
         (0.0, 1.0)
     ] * STEPS
@@ -646,7 +714,14 @@ def progress_that_stops(error, label, number):
 
 
 BEGUN = {
-    "both orders": ("world", {"rollouts__group_by": "comparison"}),
+    "both orders, replaced": (
+        "world",
+        {
+            "rollouts__group_by": "comparison",
+            "rollouts__max_num_gen_batches": 2,
+            "rollouts__scale_rewards": "none",
+        },
+    ),
     "iterations, kl": (
         "world",
         {"loss__beta": 0.1, "rollouts__num_iterations": 3, "optimizer__max_steps": 6},

@@ -194,6 +194,7 @@ class RolloutRecord:
         dict[str, FiniteFloat], ...
     ]  # the terms of every reward, unweighted; those omitted are absent
     entropies: tuple[FiniteFloat, ...]  # mean entropy of the tokens' distributions, in nats
+    verdicts: tuple[str, ...] = ()  # as the format asks for them; empty without one
     old_logprobs: tuple[tuple[FiniteFloat, ...], ...] = ()
     reference_logprobs: tuple[tuple[FiniteFloat, ...], ...] = ()
 

@@ -6,7 +6,7 @@ The rollouts of a step are logged before the step uses them, so a killed run con
 
 import copy
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -36,6 +36,14 @@ from longrm.training.settings import RolloutSettings, TrainingSettings
 from longrm.training.sources import FileSource
 
 _logger = logging.getLogger(__name__)
+
+_FOR_ONE_OF_TWO = {"A": True, "B": False, "A > B": True, "B > A": False}
+_WINDOW = 10  # steps over which a metric must leave its range
+_RANGES = {
+    "first_share": (0.3, 0.7, "of a pair name its first response"),
+    "unparsed": (0.0, 0.3, "have no verdict"),
+}
+"""Metrics of rollouts whose range a judge that learns does not leave; a warning says what they mean."""
 
 Logprobs = list[list[float]]
 """Of every judgment of a prompt, one number for each token."""
@@ -68,9 +76,12 @@ class RolloutSource:
     _start: TransformersModel | None = field(init=False)  # a copy of the weights at the start, if needed
     _logged: dict[int, list[RolloutRecord]] | None = field(default=None, init=False)  # by step
     _examples: list[Example] = field(default_factory=list, init=False)
+    _recent: deque[dict[str, float]] = field(init=False)  # metrics of the last steps
+    _warned: set[str] = field(default_factory=set, init=False)  # metrics that are out of range now
 
     def __post_init__(self) -> None:
         self._reward = self._rollouts.reward()
+        self._recent = deque(maxlen=_WINDOW)
         self.objective.rollouts = self._rollouts
         if isinstance(self.prompts, FileSource):  # a row without a gold verdict stops before any work
             rows = self.prompts.judge_rows()
@@ -104,26 +115,76 @@ class RolloutSource:
         first = step - step % self._rollouts.num_iterations
         if step > first and self._examples:
             return self._examples
-        # The length is that of the first step; the curriculum may have gone on since. The number of the batch is not
-        # that of the step, or rows between would never be read.
-        length = self.curriculum.length(first) if self.curriculum else None
-        prompts = self.prompts.batch(first // self._rollouts.num_iterations, length)
-        records = self._records(first, prompts)
-        self.objective.groups = {record.id: record for record in records}
-        self.objective.step_metrics = rollout_metrics(records, [*self._reward.weights])
+        found, kept, metrics = self._batches(first)
+        self.objective.groups = {record.id: record for _, record in found}
+        self.objective.step_metrics = metrics
+        self._warn(first, metrics)
         self._examples = [
-            prompt.with_judgments(record.tokens) for prompt, record in zip(prompts, records, strict=True)
+            prompt.with_judgments(record.tokens) for prompt, record in (found[at] for at in kept)
         ]
         return self._examples
 
+    def _batches(self, first: int) -> tuple[list[tuple[Example, RolloutRecord]], list[int], dict[str, float]]:
+        """All prompts that were sampled for a step, the places of those that it learns from, and its metrics.
+
+        Groups without an advantage are replaced by others of further batches, as long as there are some.
+        """
+        rollouts = self._rollouts
+        # The length is that of the first step; the curriculum may have gone on since. The number of the batch is not
+        # that of the step, or rows between would never be read. Further batches are those of the same place in later
+        # epochs; no training on a world has as many steps as their distance there.
+        length = self.curriculum.length(first) if self.curriculum else None
+        number = first // rollouts.num_iterations
+        distance = self.prompts.steps(1) if isinstance(self.prompts, FileSource) else 2**20
+        found: list[tuple[Example, RolloutRecord]] = []
+        groups: list[list[int]] = []
+        wanted = useful = 0
+        for further in range(rollouts.max_num_gen_batches):
+            known = {prompt.id for prompt, _ in found}
+            batch = self.prompts.batch(number + further * distance, length)
+            prompts = [prompt for prompt in batch if prompt.id not in known]
+            wanted = wanted or len(prompts)
+            new = [[len(found) + at for at in group] for group in groups_of(prompts, rollouts)]
+            found += zip(prompts, self._records(first, prompts), strict=True)
+            learned = [any(any(found[at][1].advantages) for at in group) for group in new]
+            groups[useful:useful] = [group for group, own in zip(new, learned, strict=True) if own]
+            groups += [group for group, own in zip(new, learned, strict=True) if not own]
+            useful += sum(learned)
+            if sum(map(len, groups[:useful])) >= wanted:
+                break
+        kept: list[int] = []
+        for group in groups:  # first those with an advantage
+            kept += group if len(kept) + len(group) <= wanted else ()
+        metrics = rollout_metrics([record for _, record in found], [*self._reward.weights])
+        if rollouts.max_num_gen_batches > 1:
+            metrics["replaced_groups"] = float(
+                sum(group[0] < wanted and group[0] not in kept for group in groups)
+            )
+        return found, sorted(kept), metrics
+
+    def _warn(self, first: int, metrics: dict[str, float]) -> None:
+        """Warns once when the mean of a metric over the last steps leaves its range."""
+        self._recent.append(metrics)
+        for name, (low, high, meaning) in _RANGES.items():
+            values = [own[name] for own in self._recent if name in own]
+            mean = fmean(values) if len(values) == _WINDOW else low
+            if low <= mean <= high:
+                self._warned.discard(name)
+            elif name not in self._warned:
+                self._warned.add(name)
+                _logger.warning(
+                    "step %d: %.0f%% of judgments %s, over %d steps", first + 1, 100 * mean, meaning, _WINDOW
+                )
+
     def _records(self, first: int, prompts: Sequence[Example]) -> list[RolloutRecord]:
-        """The judgments of a step's prompts, from the log if the run was killed after they were written."""
+        """The judgments of a batch of a step, from the log if the run was killed after they were written."""
         if self._logged is None:
             self._logged = {}
             for record in Log(self.folder / ROLLOUTS, RolloutRecord):
                 if record.step > first:
                     self._logged.setdefault(record.step, []).append(record)
         logged = self._logged.pop(first + 1, [])
+        logged, self._logged[first + 1] = logged[: len(prompts)], logged[len(prompts) :]
         if len(logged) == len(prompts):
             return logged
         records = [*logged, *self._sample(first, prompts)[len(logged) :]]  # in the order of the prompts
@@ -164,7 +225,7 @@ class RolloutSource:
         flat = iter(zip(texts, self._reward.judge(rows, texts, counts), strict=True))
         judged = [[next(flat) for _ in group.samples] for group in groups]
         scores = [[score for _, score in scored] for scored in judged]
-        weights = advantages_of_step(prompts, scores, rollouts)
+        weights = advantages_of_batch(prompts, scores, rollouts)
         records = []
         for prompt, group, scored, weight in zip(prompts, groups, judged, weights, strict=True):
             records.append(
@@ -179,6 +240,7 @@ class RolloutSource:
                     rewards=tuple(score.reward for _, score in scored),
                     advantages=tuple(weight),
                     terms=tuple(score.terms for _, score in scored),
+                    verdicts=tuple(score.verdict for _, score in scored),
                     entropies=tuple(sample.entropy for sample in group.samples),
                     old_logprobs=tuple(map(tuple, group.old)),
                     reference_logprobs=tuple(map(tuple, group.reference)),
@@ -273,15 +335,20 @@ def group_of(prompt: Example) -> Hashable:
     return prompt.id.rpartition("#")[0], judge["format"], tuple(sorted(judge["order"]))
 
 
-def advantages_of_step(
-    prompts: Sequence[Example], scores: Sequence[Sequence[VerdictScore]], rollouts: RolloutSettings
-) -> list[list[float]]:
-    """The advantages of the judgments of every prompt of a step."""
+def groups_of(prompts: Sequence[Example], rollouts: RolloutSettings) -> list[list[int]]:
+    """The places of the prompts of every group."""
     groups: dict[Hashable, list[int]] = {}
     for index, prompt in enumerate(prompts):
         groups.setdefault(group_of(prompt) if rollouts.group_by == "comparison" else index, []).append(index)
+    return [*groups.values()]
+
+
+def advantages_of_batch(
+    prompts: Sequence[Example], scores: Sequence[Sequence[VerdictScore]], rollouts: RolloutSettings
+) -> list[list[float]]:
+    """The advantages of the judgments of every prompt of a batch."""
     found: dict[int, list[float]] = {}
-    for indices in groups.values():
+    for indices in groups_of(prompts, rollouts):
         own = [scores[index] for index in indices]
         if rollouts.advantage_estimator == "rft":
             weights = rejection_sampling([[one.terms.get("correct") == 1.0 for one in of] for of in own])
@@ -320,7 +387,7 @@ def rollout_metrics(records: Sequence[RolloutRecord], names: Sequence[str]) -> d
     """What a step logs about its judgments: means over judgments, except for `constant_groups`, over prompts.
 
     `accuracy` is the term "correct"; a term is a mean over the judgments to which it applies, and `omitted_NAME` counts
-    the others, if there are any.
+    the others, if there are any. `first_share` is that of verdicts for the first response among those for one of two.
     """
     count = sum(len(record.terms) for record in records)
     terms: dict[str, list[float]] = {}
@@ -341,6 +408,15 @@ def rollout_metrics(records: Sequence[RolloutRecord], names: Sequence[str]) -> d
         "entropy": fmean(entropy for record in records for entropy in record.entropies),
         "judgment_tokens": fmean(len(tokens) for record in records for tokens in record.tokens),
     }
+    # "A", listwise "A > B"; a list of more responses has no verdict of this form.
+    firsts = [
+        _FOR_ONE_OF_TWO[verdict]
+        for record in records
+        for verdict in record.verdicts
+        if verdict in _FOR_ONE_OF_TWO
+    ]
+    if firsts:
+        metrics["first_share"] = fmean(firsts)
     if "correct" in metrics:
         metrics["accuracy"] = metrics.pop("correct")
     return metrics

@@ -302,6 +302,8 @@ class RolloutSettings(Config):
             (`correct` is 1) of groups that have one for every prompt are learned, for every prompt with equal weight.
         group_by: The judgments of one prompt are a group, as in TRL, or those of one pair or list in all orders, over
             which a judge that always names the first response is both right and wrong.
+        max_num_gen_batches: Dynamic sampling (DAPO, Yu et al. 2025): the most batches of prompts that a step reads to
+            replace groups without an advantage. Named as in verl.
         scale_rewards: Whether the advantages of "grpo" are divided by the standard deviation of their group's rewards.
         reward_weights: Weight of every reward term, by its name in `longrm.verdict_reward`.
         soft_tokens: For the term "brief": the last so many of `max_completion_length` are penalized.
@@ -315,6 +317,7 @@ class RolloutSettings(Config):
     num_iterations: int = Field(1, ge=1)
     advantage_estimator: Literal["grpo", "rft"] = "grpo"
     group_by: Literal["prompt", "comparison"] = "prompt"
+    max_num_gen_batches: int = Field(1, ge=1)
     scale_rewards: Literal["group", "none"] = "group"
     reward_weights: Mapping[str, float] = {"correct": 1.0, "format": 0.1}
     soft_tokens: int | None = Field(None, ge=1)

@@ -150,7 +150,7 @@ class FileSource:
         self._per_step = data.per_step
         lengths = [[rows[0].tokens.longest for rows in file.comparisons] for file in files]
         self._mixture = Mixture(lengths, [file.weight for file in files], seed, data.group_by_length)
-        self._epoch = lru_cache(maxsize=2)(self._cut_epoch)
+        self._epoch = lru_cache(maxsize=8)(self._cut_epoch)  # dynamic sampling reads several at once
         self._ends: list[int] = []  # the step after the last one of each epoch, as far as they are known
 
     def batch(self, step: int, length: int | None) -> list[Example]:

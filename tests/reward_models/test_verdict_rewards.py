@@ -128,6 +128,45 @@ def test_both_orders_are_consistent_if_they_have_the_same_winner():
     assert term("consistent", [point(1, 0), point(2, 1)], ["[[7]]", "[[5]]"]) == [None, None]
 
 
+LONGER, SHORTER = "It is in the shed, next to the ladder and the rake.", "In the shed."
+JUDGES = {
+    # A judge that is shown the responses at A and B, the first one of which may be the longer, and the means of its
+    # terms over both orders of two comparisons: the longer response is right in one of them.
+    "names both": (lambda longer: "[[A]] [[B]]", (0, 0, 0, 0)),
+    "names one after the other": (lambda longer: "[[A]]\n[[B]]", (0.5, 1, 0, 0)),
+    "copies the longer": (lambda longer: LONGER, (0, 0, 0, 0)),
+    "prefers the longer": (lambda longer: f'"{LONGER}" [[{longer}]]', (0.5, 1, 0.5, 0)),
+    "gives the longer as its answer": (
+        lambda longer: f"<answer>{LONGER}</answer> [[{longer}]]",
+        (0.5, 1, 0.5, 0),
+    ),
+    "answers in two tokens": (lambda longer: "[[A]]", (0.5, 1, 0, 0)),
+    "argues for the other": (lambda longer: "Response B is better. [[A]]", (0.5, 0, 0, 0)),
+    "argues for the first and names it": (lambda longer: "Response A is better. [[A]]", (0.5, 1, 0, 0)),
+    "says nothing for long": (lambda longer: "so " * 100, (0, 0, 0, -1)),
+}
+
+
+@pytest.mark.parametrize("name", JUDGES)
+def test_what_every_term_gives_a_judge_that_does_not_judge(name):
+    judge, expected = JUDGES[name]
+    rows, texts = [], []
+    for best in (0, 1):  # response 0 is the longer
+        for order in ((0, 1), (1, 0)):
+            rows.append(pair("AB"[order.index(best)], order, id=f"best {best}"))
+            texts.append(judge("AB"[order.index(0)]))
+    tokens = [len(text.split()) for text in texts]
+    weights = {"correct": 1.0, "format": 0.1, "consistent": 0.2, "brief": 0.1}
+    scores = judged(rows, texts, tokens, options={"max_tokens": 100, "soft_tokens": 50}, **weights)
+    found = [sum(score.terms[name] for score in scores) / 4 for name in weights]
+    assert found == pytest.approx(expected)
+    # Right verdicts in both orders are worth 1.3, guesses 0.65: both orders are right by chance in a quarter.
+    assert sum(score.reward for score in scores) / 4 < 0.71
+    if "answer" in name:
+        solving = [{**row, "answer": ["the shed"]} for row in rows]
+        assert term("solved", solving, texts) == [0.0] * 4
+
+
 def test_rankings_in_reverse_orders_are_consistent_by_their_first_place():
     rows = [lists("A > B > C", (2, 0, 1)), lists("C > B > A", (1, 0, 2))]
     assert term("consistent", rows, ["[[A > B > C]]", "[[C > A > B]]"]) == [1.0, 1.0]

@@ -29,6 +29,7 @@ class JudgedRow:
     text: str  # the completion without its thoughts
     tokens: int | None  # of the completion; None if unknown
     points: tuple[float, ...]  # the verdict, as `gold`; empty if unparsed
+    contradicted: bool = False  # whether the explanation argues for another verdict
 
     @property
     def winner(self) -> int | None:
@@ -80,21 +81,27 @@ def correct(judged: JudgedRow, others: Sequence[JudgedRow], reward: "VerdictRewa
 def form(judged: JudgedRow, others: Sequence[JudgedRow], reward: "VerdictReward") -> float | None:
     """1 if a verdict in double square brackets ends the completion, else 0.
 
-    If the row has the column `answer`, an answer in tags must come before it.
+    If the row has the column `answer`, an answer in tags must come before it. 0, too, if the explanation argues for
+    another verdict: naming the other response by chance is then no better than not to explain.
     """
     marks = [*judged.format.marker.finditer(judged.text)]
     ends = bool(judged.points and marks) and marks[-1].end() == len(judged.text.rstrip())
+    ends = ends and not judged.contradicted
     return float(ends and (not judged.answers or committed_answer(judged.text, judged.format) is not None))
 
 
 def consistent(judged: JudgedRow, others: Sequence[JudgedRow], reward: "VerdictReward") -> float | None:
-    """The share of completions about the same responses in another order that have the same winner.
+    """The share of completions about the same responses in another order that have the same winner; 0 if it is wrong.
 
-    A tie has no winner, and neither has an unparsed verdict. Omitted without completions in another order, and
-    pointwise, where there is no order.
+    The winner must be right as in J1 (arXiv 2505.10320), or always choosing the longer response would be rewarded. A
+    tie has no winner, and neither has an unparsed verdict. Omitted without completions in another order, and pointwise,
+    where there is no order.
     """
+    best = {
+        index for index, value in zip(judged.order, judged.gold, strict=True) if value == max(judged.gold)
+    }
     same = [
-        judged.winner is not None and other.winner == judged.winner
+        judged.winner in best and other.winner == judged.winner
         for other in others
         if other.order != judged.order
         and sorted(other.order) == sorted(judged.order)
@@ -271,6 +278,7 @@ class VerdictReward:
             answer_of(text),
             tokens,
             () if verdict is None else _points(verdict),
+            bool(verdict and verdict.contradicted),
         )
 
 

@@ -28,6 +28,8 @@ def metrics(step: int) -> dict[str, float]:
         "format": 0.5 + share / 2,
         "unparsed": 0.4 * (1 - share),
         "constant_groups": share**2,
+        "first_share": 1.0 - share / 2,
+        "replaced_groups": share / 3,
         "entropy": 2.0 - share,
         "judgment_tokens": 100 - 50 * share,
         "clipped": 0.01,
@@ -73,7 +75,10 @@ def write_grpo(folder: Path, synthetic: ModuleType, *, iterations: int = 1, text
                 rolled.append(
                     group(step, 0, (1.0, 1.0, 1.0)), group(step, 1, (0.6, 1.0 + step / 1000, 0.1), text)
                 )
-        run.write_summary(synthetic.training_summary(STEPS) | {"objective": "grpo"})
+        evaluations = {"metric": "pair_accuracy", "values": {"30": 0.5, "60": 0.7}, "best": 60}
+        run.write_summary(
+            synthetic.training_summary(STEPS) | {"objective": "grpo", "evaluations": evaluations}
+        )
 
 
 def test_numbers_are_means_over_the_first_middle_and_last_steps(
@@ -93,13 +98,17 @@ def test_numbers_are_means_over_the_first_middle_and_last_steps(
             "format × 0.1": f"{mean['format']:.2f}",
             "without a verdict": f"{100 * mean['unparsed']:.1f}%",
             "groups with equal rewards": f"{100 * mean['constant_groups']:.1f}%",
+            "verdicts for the first response": f"{100 * mean['first_share']:.1f}%",
+            "groups replaced": f"{100 * mean['replaced_groups']:.1f}%",
             "tokens of a judgment": f"{mean['judgment_tokens']:.1f}",
             "entropy of a token, nats": f"{mean['entropy']:.3f}",
             "clipped tokens": "1.0%",
             "divergence from the start": f"{mean['kl']:.4f}",
         }
-    drawn = (tmp_path / "report-figures/rollouts.svg").read_text()
-    assert drawn.count('aria-roledescription="line mark"') == 3
+    for name, curves in (("reward", 3), ("shares", 4), ("judgment", 1), ("entropy", 1)):
+        drawn = (tmp_path / f"report-figures/rollouts-{name}.svg").read_text()
+        assert drawn.count('aria-roledescription="line mark"') == curves
+    assert (tmp_path / "report-figures/held-out-pair-accuracy-rollouts.svg").is_file()
 
 
 @pytest.mark.parametrize(("iterations", "steps"), [(1, (1, 46, 90)), (4, (1, 45, 89))])

@@ -395,7 +395,7 @@ def test_a_metric_out_of_range_is_named_once_for_every_stretch(settings, monkeyp
     )
     train(settings(optimizer__max_steps=len(shares), **SPARSE), tmp_path / "run")
     named = [record.getMessage() for record in caplog.records if "first response" in record.getMessage()]
-    assert [text.partition(":")[0] for text in named] == ["step 21", "step 45"]
+    assert [text.partition(":")[0] for text in named] == ["steps 12 to 21", "steps 36 to 45"]
 
 
 # --- The weights that sample, and those that are compared with -------------------------------------------------------
@@ -579,8 +579,8 @@ def test_constant_groups_are_replaced_by_those_of_further_batches(
         constant = [own for own in groups if own not in useful]
         kept = {record.id for record in [record for own in [*useful, *constant] for record in own][:4]}
         assert read[step.step - 1] == kept
-        begun = [own for own in constant if own[0] in records[:4]]
-        assert step.losses["replaced_groups"] == sum(own[0].id not in kept for own in begun)
+        begun = [own for own in groups if own[0] in records[:4]]
+        assert step.losses["replaced_groups"] == fmean(own[0].id not in kept for own in begun)
         assert step.losses["constant_groups"] == fmean(not any(record.advantages) for record in records)
         replaced += step.losses["replaced_groups"]
         lengths += len(records) > 4

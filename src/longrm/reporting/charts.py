@@ -343,7 +343,7 @@ def training(runs: Sequence[Training], suffix: str = "") -> list[Figure]:
     steps = alt.Scale(domain=[0, last], nice=False)
     x = alt.X("step:Q", title="step", scale=steps, axis=alt.Axis(grid=False, tickCount=4, format="~s"))
     metrics = dict.fromkeys(metric for run in runs if (metric := run.held_out_metric))
-    figures = [_held_out(runs, metric, x, suffix) for metric in metrics]
+    figures = [held_out(runs, metric, x, suffix) for metric in metrics]
     for name, field, title, form, scale in panels:
         rows: Rows = [
             {"step": step, "value": mean, "curve": str(index)}
@@ -358,7 +358,7 @@ def training(runs: Sequence[Training], suffix: str = "") -> list[Figure]:
     return figures
 
 
-def _held_out(runs: Sequence[Training], metric: EvaluationMetric, x: alt.X, suffix: str) -> Figure:
+def held_out(runs: Sequence[Training], metric: EvaluationMetric, x: alt.X, suffix: str) -> Figure:
     """A metric of the evaluations during training against the step, with 95% intervals."""
     rows: Rows = [
         {"curve": str(index), "step": step, "value": one.value, "low": one.low, "high": one.high}

@@ -40,10 +40,10 @@ _logger = logging.getLogger(__name__)
 _FOR_ONE_OF_TWO = {"A": True, "B": False, "A > B": True, "B > A": False}
 _WINDOW = 10  # steps over which a metric must leave its range
 _RANGES = {
-    "first_share": (0.3, 0.7, "of a pair name its first response"),
-    "unparsed": (0.0, 0.3, "have no verdict"),
+    "first_share": (0.3, 0.7, "verdicts name the first response of a pair"),
+    "unparsed": (-1.0, 0.3, "judgments have no verdict"),
 }
-"""Metrics of rollouts whose range a judge that learns does not leave; a warning says what they mean."""
+"""Metrics that should stay in a range. One that has left it is warned of again once it has been 0.1 inside of it."""
 
 Logprobs = list[list[float]]
 """Of every judgment of a prompt, one number for each token."""
@@ -157,9 +157,8 @@ class RolloutSource:
             kept += group if len(kept) + len(group) <= wanted else ()
         metrics = rollout_metrics([record for _, record in found], [*self._reward.weights])
         if rollouts.max_num_gen_batches > 1:
-            metrics["replaced_groups"] = float(
-                sum(group[0] < wanted and group[0] not in kept for group in groups)
-            )
+            begun = [group for group in groups if group[0] < wanted]  # those of the first batch
+            metrics["replaced_groups"] = fmean(group[0] not in kept for group in begun)
         return found, sorted(kept), metrics
 
     def _warn(self, first: int, metrics: dict[str, float]) -> None:
@@ -167,13 +166,15 @@ class RolloutSource:
         self._recent.append(metrics)
         for name, (low, high, meaning) in _RANGES.items():
             values = [own[name] for own in self._recent if name in own]
-            mean = fmean(values) if len(values) == _WINDOW else low
-            if low <= mean <= high:
+            if len(values) < _WINDOW:
+                continue
+            mean = fmean(values)
+            if low + 0.1 <= mean <= high - 0.1:
                 self._warned.discard(name)
-            elif name not in self._warned:
+            elif not low <= mean <= high and name not in self._warned:
                 self._warned.add(name)
                 _logger.warning(
-                    "step %d: %.0f%% of judgments %s, over %d steps", first + 1, 100 * mean, meaning, _WINDOW
+                    "steps %d to %d: %.0f%% of %s", first + 2 - _WINDOW, first + 1, 100 * mean, meaning
                 )
 
     def _records(self, first: int, prompts: Sequence[Example]) -> list[RolloutRecord]:

@@ -301,7 +301,7 @@ class RolloutSettings(Config):
         advantage_estimator: "grpo" compares the rewards of a group; "rft" is rejection sampling: only right judgments
             (`correct` is 1) of groups that have one for every prompt are learned, for every prompt with equal weight.
         group_by: The judgments of one prompt are a group, as in TRL, or those of one pair or list in all orders, over
-            which a judge that always names the first response is both right and wrong.
+            which a judge that always names the first response is both right and wrong (EIS-GRPO, arXiv 2505.13346).
         max_num_gen_batches: Dynamic sampling (DAPO, Yu et al. 2025): the most batches of prompts that a step reads to
             replace groups without an advantage. Named as in verl.
         scale_rewards: Whether the advantages of "grpo" are divided by the standard deviation of their group's rewards.

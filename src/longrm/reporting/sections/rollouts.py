@@ -1,13 +1,14 @@
 """Reinforcement on verdicts: rewards, what may go wrong with them, and judgments that were sampled."""
 
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from statistics import fmean
 from typing import NamedTuple
 
 import altair as alt
 
 from longrm.reading import visible
-from longrm.reporting.charts import Figure, Rows, binned, chart_of, encodings, svg_of
+from longrm.reporting.charts import Figure, Rows, binned, chart_of, encodings, held_out, svg_of
 from longrm.reporting.formatting import Style, count, decimal, judgment_facts, percent, without_middle
 from longrm.reporting.load import ReportData, Training
 from longrm.reporting.tables import Cell, Passage, Row, Section, Table
@@ -21,15 +22,19 @@ class _Measure(NamedTuple):
     name: str  # in steps.jsonl
     title: str
     write: Callable[[float | None], str]
-    dash: tuple[int, ...] | None = None  # of its curve, if it is drawn
+    figure: str = ""  # that draws its curve, if one does
+    dash: tuple[int, ...] = (1, 0)
 
 
-_REWARD = _Measure("reward", "reward", decimal, (1, 0))
+_TERM_DASHES = ((7, 3), (2, 3), (9, 3, 2, 3), (4, 2), (12, 3), (1, 4))
+_REWARD = _Measure("reward", "reward", decimal, "Reward and its terms")
 _OTHERS = (
-    _Measure("unparsed", "without a verdict", percent, (7, 3)),
-    _Measure("constant_groups", "groups with equal rewards", percent, (2, 3)),
-    _Measure("judgment_tokens", "tokens of a judgment", lambda value: decimal(value, 1)),
-    _Measure("entropy", "entropy of a token, nats", lambda value: decimal(value, 3)),
+    _Measure("first_share", "verdicts for the first response", percent, "Shares"),
+    _Measure("unparsed", "without a verdict", percent, "Shares", (7, 3)),
+    _Measure("constant_groups", "groups with equal rewards", percent, "Shares", (2, 3)),
+    _Measure("replaced_groups", "groups replaced", percent, "Shares", (9, 3, 2, 3)),
+    _Measure("judgment_tokens", "tokens of a judgment", lambda value: decimal(value, 1), "Judgment length"),
+    _Measure("entropy", "entropy of a token, nats", lambda value: decimal(value, 3), "Entropy"),
     _Measure("clipped", "clipped tokens", percent),
     _Measure("kl", "divergence from the start", lambda value: decimal(value, 4)),
 )
@@ -37,6 +42,7 @@ _OTHERS = (
 
 _TERMS = {
     "reward": "a rising reward does not prove better judging; an evaluation on other contexts does",
+    "verdicts for the first response": "of pairs, in either order; 50% without position bias",
     "groups with equal rewards": "their judgments have no gradient: only differences within a group teach anything",
 }
 
@@ -49,7 +55,7 @@ def rollouts(data: ReportData) -> Section | None:
     return Section(
         "Rollouts",
         tables=[_table(run, named=len(runs) > 1) for run in runs],
-        figures=[_figure(runs)],
+        figures=_figures(runs),
         terms=_TERMS,
         passages=[passage for run in runs for passage in _passages(run, named=len(runs) > 1)],
     )
@@ -58,8 +64,12 @@ def rollouts(data: ReportData) -> Section | None:
 def _measures(run: Training) -> list[_Measure]:
     """What the steps of a run have logged, with the weights of the reward's terms."""
     terms = [
-        _Measure("accuracy" if name == "correct" else name, f"{name} × {weight:g}", decimal)
-        for name, weight in run.run.settings["rollouts"]["reward_weights"].items()
+        _Measure(
+            "accuracy" if name == "correct" else name, f"{name} × {weight:g}", decimal, _REWARD.figure, dash
+        )
+        for (name, weight), dash in zip(
+            run.run.settings["rollouts"]["reward_weights"].items(), cycle(_TERM_DASHES)
+        )
     ]
     return [
         measure
@@ -73,7 +83,7 @@ def _value(step: StepRecord, measure: _Measure) -> float | None:
 
 
 def _style(run: Training, measure: _Measure) -> Style | None:
-    return None if measure.dash is None else run.style._replace(dash=measure.dash)
+    return run.style._replace(dash=measure.dash) if measure.figure else None
 
 
 def _table(run: Training, *, named: bool) -> Table:
@@ -96,30 +106,32 @@ def _table(run: Training, *, named: bool) -> Table:
     return Table(caption, ["steps", *heads], rows)
 
 
-def _figure(runs: Sequence[Training]) -> Figure:
-    rows: Rows = []
-    styles: list[Style] = []
-    ends = []
-    for run in runs:
-        for measure in _measures(run):
-            if (style := _style(run, measure)) is None:
-                continue
+def _figures(runs: Sequence[Training]) -> list[Figure]:
+    """Curves against the step; the table shows which is which. The last ones are of evaluations during training."""
+    last = max((step.step for run in runs for step in run.steps), default=1)
+    scale = alt.Scale(domain=[0, last], nice=False)
+    x = alt.X("step:Q", title="step", scale=scale, axis=alt.Axis(grid=False, tickCount=4, format="~s"))
+    found = []
+    for title in dict.fromkeys(measure.figure for measure in (_REWARD, *_OTHERS) if measure.figure):
+        rows: Rows = []
+        styles: list[Style] = []
+        ends = []
+        for run, measure in [(own, one) for own in runs for one in _measures(own) if one.figure == title]:
             points = binned([(step.step, _value(step, measure)) for step in run.steps])
             rows += [{"step": step, "value": mean, "curve": str(len(styles))} for step, mean in points]
-            styles.append(style)
-            first, last = (measure.write(mean) for _, mean in (points[0], points[-1]))
-            ends.append(f"{run.label}, {measure.title}: {first} to {last}")
-    color, dash, _ = encodings(styles)
-    x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4, format="~s"))
-    y = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True), axis=alt.Axis(format="~g", tickCount=5))
-    chart = chart_of(rows).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=color, strokeDash=dash)
-    return Figure(
-        "rollouts",
-        "Rewards of sampled judgments",
-        f"Line chart of the reward, and of the shares without a verdict and of groups with equal rewards, against the "
-        f"training step. {'; '.join(ends)}.",
-        svg_of(chart, 300, 220),
-    )
+            styles.append(run.style._replace(dash=measure.dash))
+            begun, ended = (measure.write(mean) for _, mean in (points[0], points[-1]))
+            ends.append(f"{run.label}, {measure.title}: {begun} to {ended}")
+        if rows:
+            color, dash, _ = encodings(styles)
+            axis = alt.Axis(format=".0%" if title == "Shares" else "~g", tickCount=5)
+            y = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True), axis=axis)
+            chart = chart_of(rows).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=color, strokeDash=dash)
+            name = f"rollouts-{title.split()[0].lower()}"
+            text = f"Line chart against the training step. {'; '.join(ends)}."
+            found.append(Figure(name, title, text, svg_of(chart, 230, 160)))
+    metrics = dict.fromkeys(metric for run in runs if (metric := run.held_out_metric))
+    return found + [held_out(runs, metric, x, "-rollouts") for metric in metrics]
 
 
 def _passages(run: Training, *, named: bool) -> list[Passage]:

@@ -12,6 +12,10 @@ with c, a and h the FLOPs per token, per pair of tokens and per row of logits. `
 the ratios of c and of a alone. The script fails if losses or gradient norms differ by more than 1e-4, or if `share` is
 above 1.05.
 
+`orders`: the update of a comparison in both orders, G completions each, on a context of `--prompt` tokens and two
+responses: as one tree (`both`), with the two prompts read separately (`apart`), and by TRL, one completion at a time.
+Its continuations are sampled together, with one order after the other on the keys of the context (`in_turn`), or apart.
+
 `rollouts`: G continuations of one prompt, sampled together (`together`) and one by one (`singly`). Both read the prompt
 once; the second reads its last token again for each continuation. `seconds_per_token` is the time of all over their
 tokens; without the prompt, it is the difference to one token each. The script fails if the texts differ.
@@ -21,7 +25,8 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -47,7 +52,8 @@ from torch import Tensor
 
 from longrm.data.joining import Encoded
 from longrm.data.training_rows import Example
-from longrm.modeling.group_sampling import GroupSampler
+from longrm.modeling.group_sampling import Continuation, GroupSampler
+from longrm.modeling.shapes import TokenTree, TreeShape, build_trees
 from longrm.modeling.shared_prefix import pack, response_logprobs
 from longrm.runs.records import RolloutRecord
 from longrm.training.batches import MicroBatch
@@ -61,6 +67,8 @@ AGREEMENT = 1e-4
 BATCHINGS = ("trl", "trl_batched")
 UPDATE_MEMORY = ("shared", *BATCHINGS)
 UPDATES = (*UPDATE_MEMORY, "trl_compact")
+ORDERS = ("both", "apart", "trl", "trl_compact")
+SAMPLED_ORDERS = ("both", "in_turn", "apart")
 ROLLOUTS = ("together", "singly")
 QUICK = """
 --prompt 640 --response 12 --generations 4 --prompts 640 --tokens 6 --repeats 1
@@ -88,36 +96,60 @@ def old_logprobs(work: Workload) -> list[list[float]]:
     ]
 
 
+Prompts = Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]
+"""Prompts and their completions."""
+
+
 def shared(work: Workload, old: list[list[float]] | None) -> Arm:
     """The objective on a micro-batch with one group."""
-    tokens = tuple(map(tuple, work.tree.branches))
-    scaled = group_advantages(len(tokens))
-    group = RolloutRecord(
-        step=1,
-        id="one",
-        gold="A",
-        length=len(work.tree.tokens),
-        tokens=tokens,
-        texts=(),
-        outcomes=(),
-        rewards=(),
-        advantages=tuple(scaled),
-        terms=(),
-        entropies=(),
-        old_logprobs=tuple(map(tuple, old or ())),
-    )
+    return updates(work, [[(work.tree.tokens, work.tree.branches)]], old)
+
+
+def updates(work: Workload, micro_batches: Sequence[Prompts], old: list[list[float]] | None) -> Arm:
+    """The objective on micro-batches of equal weight; all their completions are a group."""
+    prompts = [one for prompts in micro_batches for one in prompts]
+    count = len(prompts[0][1])
+    scaled, before = group_advantages(count * len(prompts)), old or [[]] * count * len(prompts)
     objective = GRPO(LossSettings(loss_type="grpo"))
-    objective.groups = {group.id: group}
-    objective.rollouts = RolloutSettings(num_generations=len(tokens), max_tokens=max(map(len, tokens)))
-    example = Example(group.id, Encoded(work.tree.tokens, tokens), (1,) * len(tokens), digest="")
-    micro = MicroBatch(pack([work.tree]), [example], 1.0)
+    objective.rollouts = RolloutSettings(
+        num_generations=count, max_completion_length=max(len(own) for _, own in prompts)
+    )
+    objective.groups = {
+        str(at): RolloutRecord(
+            step=1,
+            id=str(at),
+            gold="A",
+            length=len(prompt),
+            tokens=tuple(map(tuple, completions)),
+            texts=(),
+            outcomes=(),
+            rewards=(),
+            advantages=tuple(scaled[at * count : (at + 1) * count]),
+            terms=(),
+            entropies=(),
+            old_logprobs=tuple(map(tuple, before[at * count : (at + 1) * count])) if old else (),
+        )
+        for at, (prompt, completions) in enumerate(prompts)
+    }
+    examples = iter(
+        Example(str(at), Encoded(prompt, tuple(map(tuple, completions))), (1,) * count, digest="")
+        for at, (prompt, completions) in enumerate(prompts)
+    )
+    micros = []
+    for own in micro_batches:
+        held = [next(examples) for _ in own]
+        packed = pack(build_trees([example.tokens for example in held]))
+        micros.append(MicroBatch(packed, held, 1.0 / len(micro_batches)))
 
     def arm() -> Tensor:
-        loss, _ = objective.loss(work.ours, micro)
-        torch.autograd.backward(loss)
+        total = torch.zeros(())
+        for micro in micros:
+            loss, _ = objective.loss(work.ours, micro)
+            torch.autograd.backward(loss * micro.weight)
+            total += micro.weight * loss.detach()
         norm = torch.nn.utils.get_total_norm([weight.grad for weight in work.ours.parameters()])
         work.ours.zero_grad(set_to_none=True)
-        return torch.stack([loss.detach(), norm])
+        return torch.stack([total, norm])
 
     return arm
 
@@ -215,6 +247,129 @@ def measure_update(options: argparse.Namespace, count: int) -> dict[str, Any]:
     }
 
 
+# --- Both orders -----------------------------------------------------------------------------------------------------
+
+
+def make_orders(options: argparse.Namespace, context: int, response: int, count: int) -> Workload:
+    """A context, two responses in both orders, and `count` completions for each order."""
+    work = make_workload(options, context, [response] * (2 * count + 2), writes=True)
+    one, other, *completions = work.tree.branches
+    orders = [
+        TokenTree([*one[:-1], *other[:-1]], completions[:count]),
+        TokenTree([*other[:-1], *one[:-1]], completions[count:]),
+    ]
+    return replace(work, tree=TokenTree(work.tree.tokens, orders))
+
+
+def orders_of(work: Workload) -> Prompts:
+    return [([*work.tree.tokens, *order.tokens], order.branches) for order in work.tree.branches]
+
+
+def orders_arm(name: str, work: Workload, old: list[list[float]] | None) -> Arm:
+    work.ours.train()
+    work.stock.train()
+    if name in ("both", "apart"):
+        prompts = orders_of(work)
+        return updates(work, [prompts] if name == "both" else [[one] for one in prompts], old)
+    from trl_peer import make_grpo_peer
+
+    count = sum(len(own) for _, own in orders_of(work))
+    return make_grpo_peer(work, group_advantages(count), old, 1, compact=name == "trl_compact")
+
+
+def sampling_arm(name: str, work: Workload, count: int, most: int) -> Arm:
+    """Samples `count` continuations of every order; returns their tokens."""
+    prompts = [prompt for prompt, _ in orders_of(work)]
+    work.ours.eval()
+
+    def sample() -> list[tuple[int, ...]]:
+        sampler, found = GroupSampler(work.ours, {END}), []
+        calls = [prompts] if name == "both" else [[prompt] for prompt in prompts]
+        for own in calls:
+            if name == "apart":
+                sampler.forget()
+            asked = [Continuation(prompt, most, seed, 1.0) for prompt in own for seed in range(count)]
+            found += [sample.tokens for sample in sampler.write(asked)]
+        return found
+
+    return sample
+
+
+def measure_orders(options: argparse.Namespace) -> dict[str, Any]:
+    """One comparison in both orders.
+
+    Raises:
+        SystemExit: The arms disagree about the loss, the gradient or the tokens.
+    """
+    count = max(options.generations)
+    work = make_orders(options, options.prompt, options.response, count)
+    old = old_logprobs(work)
+    computed: dict[str, list[float]] = {}
+
+    def kept(name: str, arm: Arm) -> Arm:
+        return lambda: computed.__setitem__(name, arm().tolist())
+
+    arms = {
+        name: kept(name, orders_arm(name, make_orders(options, options.prompt, options.response, count), old))
+        for name in ORDERS
+    }
+    sampling = {name: sampling_arm(name, work, count, options.tokens) for name in SAMPLED_ORDERS}
+    texts = {name: arm() for name, arm in sampling.items()}  # warms up
+    if any(own != texts["both"] for own in texts.values()):
+        raise SystemExit(f"the arms sample different tokens: {texts}")
+    seconds, sampled = {}, {}
+    for threads in thread_counts(options):
+        torch.set_num_threads(threads)
+        seconds[threads] = interleaved(arms, options.repeats)
+        work.ours.eval()
+        sampled[threads] = interleaved(sampling, options.repeats)
+    apart = [max(abs(own[at] / computed["both"][at] - 1) for own in computed.values()) for at in (0, 1)]
+    if not max(apart) <= AGREEMENT:
+        raise SystemExit(f"the arms do not compute the same loss and gradient norm: {computed}")
+    c, a = linear_flops_per_token(options), attention_flops_per_pair(options)
+
+    def flops(*shapes: TreeShape) -> float:
+        return sum(c * shape.tokens + a * shape.pairs() for shape in shapes)
+
+    own = [len(tokens) for tokens in work.tree.branches[0].branches]
+    prompt = len(orders_of(work)[0][0])
+    head = 2 * options.hidden * options.vocabulary * 2 * sum(own)
+    ideal = flops(work.tree.shape) + head
+    median = {threads: medians(values) for threads, values in seconds.items()}
+    memory = {name: peak_growth_in_fresh_process(f"orders_{name}") for name in ORDERS[:3]}
+    return {
+        "part": "orders",
+        **{name: getattr(options, name) for name in ("prompt", "response", "vocabulary", "tokens")},
+        "generations": count,
+        **{
+            name: rounded({threads: values[arm] / values["both"] for threads, values in median.items()})
+            for name, arm in (
+                ("speedup", "trl"),
+                ("speedup_compact", "trl_compact"),
+                ("speedup_apart", "apart"),
+            )
+        },
+        **rounded(
+            {
+                "ideal": (2 * sum(flops(TreeShape(prompt, (n,))) for n in own) + head) / ideal,
+                "ideal_apart": (2 * flops(TreeShape(prompt, tuple(own))) + head) / ideal,
+            }
+        ),
+        "speedup_sampling": {
+            threads: rounded(ratios(medians(values), "both")) for threads, values in sampled.items()
+        },
+        "memory_ratio": rounded({name: memory["both"] / memory[name] for name in ORDERS[1:3]}),
+        "loss_difference": apart[0],
+        "gradient_norm_difference": apart[1],
+        "seconds": {threads: rounded(values) for threads, values in median.items()},
+        "seconds_sampling": {threads: rounded(medians(values)) for threads, values in sampled.items()},
+        "seconds_each": each(seconds),
+        "seconds_sampling_each": each(sampled),
+        "memory_bytes": memory,
+        **circumstances(options),
+    }
+
+
 # --- Rollouts --------------------------------------------------------------------------------------------------------
 
 
@@ -301,11 +456,14 @@ def memory_of(options: argparse.Namespace) -> int:
     name, count = options.memory_of, options.generations[-1]
 
     def arm(prompt: int, response: int, tokens: int) -> Arm:
+        if name.startswith("orders_"):
+            both = make_orders(options, prompt, response, count)
+            return orders_arm(name.removeprefix("orders_"), both, None)
         lengths = response_lengths(options, response, count)
         work = make_workload(options, prompt, lengths, writes=True)
         return update_arm(name, work, None) if name in UPDATES else rollout_arm(name, work, count, tokens)
 
-    prompt = options.prompt if name in UPDATES else options.prompts[-1]
+    prompt = options.prompts[-1] if name in ROLLOUTS else options.prompt
     return peak_growth(arm(64, 8, 4), arm(prompt, options.response, options.tokens))
 
 
@@ -315,7 +473,8 @@ def main() -> int:
     )
     model_arguments(parser)
     parser.set_defaults(repeats=2, threads=os.cpu_count())
-    parser.add_argument("--parts", nargs="+", choices=["update", "rollouts"], default=["update", "rollouts"])
+    parts = ["update", "orders", "rollouts"]
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
     parser.add_argument("--generations", nargs="+", type=int, default=[4, 8], help="G; rollouts use the last")
     parser.add_argument(
         "--unequal", type=int, default=0, help="tokens by which each response is longer than the one before"
@@ -323,7 +482,7 @@ def main() -> int:
     parser.add_argument("--prompts", nargs="+", type=int, default=[1024, 8192], help="tokens, for rollouts")
     parser.add_argument("--tokens", type=int, default=64, help="tokens of each rollout")
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the script")
-    parser.add_argument("--memory-of", choices=[*UPDATE_MEMORY, *ROLLOUTS], help=argparse.SUPPRESS)
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.quick:
         options = parser.parse_args([*QUICK.split(), *sys.argv[1:]])
@@ -338,6 +497,8 @@ def main() -> int:
             # Padding is a handicap that TRL has; small sizes take too little time.
             exact = not options.unequal and not options.quick
             handicapped |= exact and max(found["share"].values()) > 1.05
+    if "orders" in options.parts:
+        show(measure_orders(options), options.json)
     if "rollouts" in options.parts:
         for prompt in options.prompts:
             show(measure_rollouts(options, prompt), options.json)

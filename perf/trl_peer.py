@@ -74,7 +74,7 @@ def make_grpo_peer(
     """Forward and backward of one update by TRL's `GRPOTrainer` with batches of this many completions.
 
     The arm returns the loss and the norm of the gradient. TRL computes logits of all tokens on a CPU, and only those of
-    completions on a GPU, as it does here with `compact`.
+    completions on a GPU, as it does here with `compact`. The branches of a tree may be prompts that go on differently.
     """
     datasets.disable_progress_bars()
     logging.set_verbosity_error()  # it says that it sets the padding id

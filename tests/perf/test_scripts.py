@@ -63,12 +63,14 @@ def test_the_memory_of_a_train_step_is_compared_with_the_way_that_needs_least():
 
 
 def test_grpo_update():
-    update, rollouts = run("grpo_update.py", "--quick", "--threads", "1")
+    update, orders, rollouts = run("grpo_update.py", "--quick", "--threads", "1")
     assert max(update["loss_difference"], update["gradient_norm_difference"]) < 1e-4
     # 4 completions of 12 tokens after a prompt of 640
     assert update["ideal_linear"] == pytest.approx(4 * 652 / (640 + 4 * 12), abs=1e-4)
     assert update["memory_ratio"].keys() == {"trl", "trl_batched"}
     assert all(seconds > 0 for seconds in update["seconds"]["1"].values())
+    assert max(orders["loss_difference"], orders["gradient_norm_difference"]) < 1e-4
+    assert 1.5 < orders["ideal_apart"] < 2 < orders["ideal"] < 8
     assert 4 <= rollouts["tokens"] <= 4 * 6
     assert rollouts["seconds_per_token"].keys() == rollouts["memory_bytes"].keys()
 

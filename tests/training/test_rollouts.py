@@ -300,9 +300,10 @@ def test_a_judge_that_always_names_the_first_response_learns_only_from_both_orde
 
 def test_rejection_sampling_gives_both_orders_the_same_weight():
     rft = {"advantage_estimator": "rft"}
-    assert advantages_of("mostly A", group_by="comparison", **rft) == ([4 / 3, 4 / 3, 4 / 3, 0], [0, 4, 0, 0])
-    assert advantages_of("always A", group_by="comparison", **rft) == ([0] * 4, [0] * 4)
-    assert advantages_of("always A", **rft) == ([1] * 4, [0] * 4), "by prompt it would learn the bias"
+    assert advantages_of("mostly A", **rft) == ([4 / 3, 4 / 3, 4 / 3, 0], [0, 4, 0, 0])
+    assert advantages_of("always A", **rft) == ([0] * 4, [0] * 4)
+    by_prompt = advantages_of("always A", group_by="prompt", **rft)
+    assert by_prompt == ([1] * 4, [0] * 4), "the control: it would learn the bias"
 
 
 def test_pairs_of_a_larger_comparison_formats_and_single_responses_are_groups_of_their_own():

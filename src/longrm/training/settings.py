@@ -302,6 +302,7 @@ class RolloutSettings(Config):
             (`correct` is 1) of groups that have one for every prompt are learned, for every prompt with equal weight.
         group_by: The judgments of one prompt are a group, as in TRL, or those of one pair or list in all orders, over
             which a judge that always names the first response is both right and wrong (EIS-GRPO, arXiv 2505.13346).
+            With "rft" the default is "comparison": by prompt it would imitate such a judge.
         max_num_gen_batches: Dynamic sampling (DAPO, Yu et al. 2025): the most batches of prompts that a step reads to
             replace groups without an advantage. Named as in verl.
         scale_rewards: Whether the advantages of "grpo" are divided by the standard deviation of their group's rewards.
@@ -322,6 +323,12 @@ class RolloutSettings(Config):
     reward_weights: Mapping[str, float] = {"correct": 1.0, "format": 0.1}
     soft_tokens: int | None = Field(None, ge=1)
     answer_metric: str = "exact_match"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _group_of_rft(cls, values: Any) -> Any:
+        given = isinstance(values, Mapping) and values.get("advantage_estimator") == "rft"
+        return {"group_by": "comparison", **values} if given else values
 
     @model_validator(mode="after")
     def _has_a_reward(self) -> "RolloutSettings":

@@ -22,6 +22,8 @@ WAYS = {
         "rollouts.num_iterations": 2,
         "memory.max_tokens_per_microbatch": 100,
     },
+    # Four processes read the orders of a comparison apart.
+    "both orders, replaced": {"rollouts.group_by": "comparison", "rollouts.max_num_gen_batches": 2},
     "most groups constant": {
         "rollouts.reward_weights": {"correct": 1.0},
         "rollouts.max_completion_length": 2,

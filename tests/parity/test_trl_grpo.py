@@ -142,7 +142,13 @@ class Prompts:
 
     def batch(self, step: int, length: int | None) -> list[Example]:
         return [
-            Example(str(number), Encoded(prompt, ()), (), "", judge={"gold": "A", "id": str(number)})
+            Example(
+                str(number),
+                Encoded(prompt, ()),
+                (),
+                "",
+                judge={"gold": "A", "id": str(number), "format": "pairwise", "order": [0, 1]},
+            )
             for number, prompt in enumerate(PROMPTS)
         ]
 

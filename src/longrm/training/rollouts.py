@@ -195,16 +195,19 @@ class RolloutSource:
 
     def _sample(self, first: int, prompts: Sequence[Example]) -> list[RolloutRecord]:
         rollouts, rank, size = self._rollouts, self.context.dp_rank, self.context.dp_size
-        # Prompts that begin alike are neighbors, and read from where they part.
-        order = sorted(range(len(prompts)), key=lambda index: list(prompts[index].tokens.prompt))
-        own = order[rank * len(order) // size : (rank + 1) * len(order) // size]
+        # Prompts that begin alike are neighbors, and read from where they part. Both orders are read by one process.
+        groups: dict[Hashable, list[int]] = {}
+        for at in sorted(range(len(prompts)), key=lambda index: list(prompts[index].tokens.prompt)):
+            groups.setdefault(group_of(prompts[at]), []).append(at)
+        shares = [*groups.values()][rank * len(groups) // size : (rank + 1) * len(groups) // size]
+        own = [at for share in shares for at in share]
         model = self.language_model.model
         model.eval()
-        groups = self._with_logprobs(
+        drawn = self._with_logprobs(
             prompts, list(zip(own, self._draw(first, [prompts[at] for at in own]), strict=True))
         )
         model.train()
-        groups = sorted(self.context.gather(groups))
+        sampled = sorted(self.context.gather(drawn))
 
         tokenizer = self.language_model.tokenizer
         texts = [
@@ -213,7 +216,7 @@ class RolloutSource:
                 tokenizer.decode(prompt.tokens.prompt[-64:]),  # a chat template opens a thought at the end
                 sample.tokens[: len(sample.tokens) - sample.ended],
             )
-            for prompt, group in zip(prompts, groups, strict=True)
+            for prompt, group in zip(prompts, sampled, strict=True)
             for sample in group.samples
         ]
         # The id of a comparison, with its file if there are several: each file has ids of its own.
@@ -222,13 +225,13 @@ class RolloutSource:
             for prompt in prompts
             for _ in range(rollouts.num_generations)
         ]
-        counts = [len(sample.tokens) for group in groups for sample in group.samples]
+        counts = [len(sample.tokens) for group in sampled for sample in group.samples]
         flat = iter(zip(texts, self._reward.judge(rows, texts, counts), strict=True))
-        judged = [[next(flat) for _ in group.samples] for group in groups]
+        judged = [[next(flat) for _ in group.samples] for group in sampled]
         scores = [[score for _, score in scored] for scored in judged]
         weights = advantages_of_batch(prompts, scores, rollouts)
         records = []
-        for prompt, group, scored, weight in zip(prompts, groups, judged, weights, strict=True):
+        for prompt, group, scored, weight in zip(prompts, sampled, judged, weights, strict=True):
             records.append(
                 RolloutRecord(
                     step=first + 1,

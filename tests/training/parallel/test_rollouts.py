@@ -22,7 +22,6 @@ WAYS = {
         "rollouts.num_iterations": 2,
         "memory.max_tokens_per_microbatch": 100,
     },
-    # Four processes read the orders of a comparison apart.
     "both orders, replaced": {"rollouts.group_by": "comparison", "rollouts.max_num_gen_batches": 2},
     "most groups constant": {
         "rollouts.reward_weights": {"correct": 1.0},
@@ -72,7 +71,10 @@ def rollouts_of(folder):
 
 def figures_of(folder):
     steps = list(Log(folder / "steps.jsonl", StepRecord))
-    return torch.tensor([[step.loss, step.grad_norm, *step.losses.values()] for step in steps]).double()
+    names = sorted({name for step in steps for name in step.losses})  # `first_share` needs a verdict
+    return torch.tensor(
+        [[step.loss, step.grad_norm, *(step.losses.get(name, 0.0) for name in names)] for step in steps]
+    ).double()
 
 
 def distance(one, other):

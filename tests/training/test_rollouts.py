@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, product
 from statistics import fmean, stdev
 
 import pytest
@@ -34,6 +34,7 @@ from longrm.training.rollouts import (
     advantages,
     advantages_of_batch,
     group_of,
+    rejection_sampling,
     rollout_metrics,
 )
 from longrm.training.settings import RolloutSettings, TrainingSettings
@@ -258,10 +259,14 @@ def test_rejection_sampling_learns_right_judgments_of_all_orders_equally(finishe
                 both_orders(records) if group_by == "comparison" else [[record] for record in records]
             ):
                 right = [[own["correct"] == 1.0 for own in record.terms] for record in orders]
-                learned = all(any(own) for own in right)
+                learned = all(any(own) for own in right) and not all(all(own) for own in right)
                 counts[group_by, learned] += 1
                 for record, own in zip(orders, right, strict=True):
-                    expected = [6 / sum(own) if one and learned else 0.0 for one in own]
+                    most = max(
+                        (reward for reward, one in zip(record.rewards, own, strict=True) if one), default=0
+                    )
+                    best = [one and reward == most for reward, one in zip(record.rewards, own, strict=True)]
+                    expected = [6 / sum(best) if one and learned else 0.0 for one in best]
                     assert record.advantages == pytest.approx(expected)
     assert len(counts) == 4, "some groups are learned and some are not"
 
@@ -269,6 +274,8 @@ def test_rejection_sampling_learns_right_judgments_of_all_orders_equally(finishe
 JUDGES = {  # the rewards of four judgments in the order in which A is right, and in the other
     "always A": ((1.0, 1.0, 1.0, 1.0), (0.0, 0.0, 0.0, 0.0)),
     "mostly A": ((1.0, 1.0, 1.0, 0.0), (0.0, 1.0, 0.0, 0.0)),
+    "never B": ((1.0, 1.0, 1.0, 0.0), (0.0, 0.0, 0.0, 0.0)),
+    "right": ((1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 1.0, 1.0)),
     "mostly right": ((1.0, 1.0, 0.0, 1.0), (1.0, 1.0, 1.0, 1.0)),
 }
 
@@ -302,8 +309,56 @@ def test_rejection_sampling_gives_both_orders_the_same_weight():
     rft = {"advantage_estimator": "rft"}
     assert advantages_of("mostly A", **rft) == ([4 / 3, 4 / 3, 4 / 3, 0], [0, 4, 0, 0])
     assert advantages_of("always A", **rft) == ([0] * 4, [0] * 4)
-    by_prompt = advantages_of("always A", group_by="prompt", **rft)
-    assert by_prompt == ([1] * 4, [0] * 4), "the control: it would learn the bias"
+    assert advantages_of("never B", **rft) == ([0] * 4, [0] * 4)
+    by_prompt = advantages_of("never B", group_by="prompt", **rft)
+    assert by_prompt == ([4 / 3, 4 / 3, 4 / 3, 0], [0] * 4), "the control: it would learn the bias"
+    assert advantages_of("right", **rft) == ([0] * 4, [0] * 4), "nothing is left to learn"
+
+
+def test_rejection_sampling_imitates_the_best_form_among_right_judgments():
+    def score(right, form):
+        return VerdictScore(right + 0.1 * form, {"correct": right, "format": form}, Outcome.ANSWERED, "")
+
+    one = [score(1.0, 1.0), score(1.0, 0.0), score(1.0, 1.0), score(0.0, 1.0)]
+    other = [score(1.0, 0.0), score(0.0, 1.0), score(0.0, 0.0), score(0.0, 1.0)]
+    assert rejection_sampling([one, other]) == [[2, 0, 2, 0], [4, 0, 0, 0]]
+
+
+def test_the_bias_of_a_judge_that_reads_nothing_returns_only_by_rejection_sampling():
+    """Such a judge names the first response with probability p, in whichever order: expected gradients of its logit."""
+
+    def gradient(p, **changes):
+        rollouts = RolloutSettings(scale_rewards="none", **changes)
+        prompts = [
+            Example(f"x#{a}-{b}", Encoded((1,), ()), (), "", judge={"format": "pairwise", "order": [a, b]})
+            for a, b in ((0, 1), (1, 0))
+        ]
+        total = 0.0
+        for drawn in product(
+            (True, False), repeat=8
+        ):  # whether each of four judgments of two orders names the first
+            chance = math.prod(p if first else 1 - p for first in drawn)
+            scores = [
+                [
+                    VerdictScore(
+                        float(first == gold), {"correct": float(first == gold)}, Outcome.ANSWERED, ""
+                    )
+                    for first in own
+                ]
+                for own, gold in ((drawn[:4], True), (drawn[4:], False))
+            ]
+            weights = [one for own in advantages_of_batch(prompts, scores, rollouts) for one in own]
+            # d log p(verdict) / d logit
+            total += chance * sum(
+                weight * ((1 - p) if first else -p) for weight, first in zip(weights, drawn, strict=True)
+            )
+        return total
+
+    for p in (0.7, 0.9):
+        assert gradient(p, group_by="prompt") == pytest.approx(0, abs=1e-12)
+        assert gradient(p, group_by="comparison") == pytest.approx(0, abs=1e-12)
+        assert gradient(p, advantage_estimator="rft") < -0.1, "towards one half"
+        assert gradient(1 - p, advantage_estimator="rft") > 0.1
 
 
 def test_pairs_of_a_larger_comparison_formats_and_single_responses_are_groups_of_their_own():

@@ -355,7 +355,7 @@ def advantages_of_batch(
     for indices in groups_of(prompts, rollouts):
         own = [scores[index] for index in indices]
         if rollouts.advantage_estimator == "rft":
-            weights = rejection_sampling([[one.terms.get("correct") == 1.0 for one in of] for of in own])
+            weights = rejection_sampling(own)
         else:
             scale = rollouts.scale_rewards == "group"
             flat = iter(advantages([one.reward for of in own for one in of], scale=scale))
@@ -364,16 +364,24 @@ def advantages_of_batch(
     return [found[index] for index in range(len(prompts))]
 
 
-def rejection_sampling(right: Sequence[Sequence[bool]]) -> list[list[float]]:
-    """Weights of the judgments of a group, by prompt: only right ones are imitated (RFT, Yuan et al. 2023).
+def rejection_sampling(scores: Sequence[Sequence[VerdictScore]]) -> list[list[float]]:
+    """Weights of the judgments of a group, by prompt: the best right ones are imitated (RFT, Yuan et al. 2023).
 
-    Sampled by the model in training, this is the online RFT of DeepSeekMath (Shao et al. 2024, section 5.2). A group
-    in which a prompt has no right judgment has no weight. Otherwise the judgments of every prompt have a mean weight of
-    1, so that with one prompt for each order A and B are learned equally often, whichever is written more.
+    Sampled by the model in training, this is the online RFT of DeepSeekMath (Shao et al. 2024, section 5.2). Of the
+    right judgments of a prompt, those with the highest reward count: an odd form that was sampled once would be learned
+    with the largest gradient. A group in which a prompt has no right judgment has no weight, and neither has one
+    without a wrong judgment, of which nothing is left to learn. Otherwise the judgments of every prompt have a mean
+    weight of 1, so that with one prompt for each order A and B are learned equally often, whichever is written more.
     """
-    if not all(map(any, right)):
-        return [[0.0] * len(own) for own in right]
-    return [[len(own) / sum(own) * one for one in own] for own in right]
+    right = [[one.terms.get("correct") == 1.0 for one in own] for own in scores]
+    if not all(map(any, right)) or all(map(all, right)):
+        return [[0.0] * len(own) for own in scores]
+    weights = []
+    for own, correct in zip(scores, right, strict=True):
+        most = max(one.reward for one, found in zip(own, correct, strict=True) if found)
+        best = [found and one.reward == most for one, found in zip(own, correct, strict=True)]
+        weights.append([len(own) / sum(best) * one for one in best])
+    return weights
 
 
 def advantages(rewards: Sequence[float], *, scale: bool) -> list[float]:

@@ -298,11 +298,13 @@ class RolloutSettings(Config):
         top_p: Only the most likely tokens that together have this probability are drawn.
         max_completion_length: The most tokens of a judgment.
         num_iterations: Optimizer steps with the same judgments.
-        advantage_estimator: "grpo" compares the rewards of a group; "rft" is rejection sampling: only right judgments
-            (`correct` is 1) of groups that have one for every prompt are learned, for every prompt with equal weight.
+        advantage_estimator: "grpo" compares the rewards of a group; "rft" is rejection sampling: of every prompt
+            the right judgments (`correct` is 1) with the highest reward are learned, with equal weight, if the group
+            has some for all of its prompts and not only right ones. It draws a biased judge back to one half, which
+            "grpo" does not: begin with it where the start judges by position.
         group_by: The judgments of one prompt are a group, as in TRL, or those of one pair or list in all orders, over
             which a judge that always names the first response is both right and wrong (EIS-GRPO, arXiv 2505.13346).
-            With "rft" the default is "comparison": by prompt it would imitate such a judge.
+            With "rft" the default is "comparison": by prompt it could learn one position alone.
         max_num_gen_batches: Dynamic sampling (DAPO, Yu et al. 2025): the most batches of prompts that a step reads to
             replace groups without an advantage. Named as in verl.
         scale_rewards: Whether the advantages of "grpo" are divided by the standard deviation of their group's rewards.

@@ -187,8 +187,8 @@ def test_recurrent_layers_to_1e_9(family: str, monkeypatch: pytest.MonkeyPatch):
     assert not calls
     plan = recurrent.plan
 
-    def shifted(*given: Any) -> Any:
-        batches, place = plan(*given)
+    def shifted(*given: Any, **options: Any) -> Any:
+        batches, place = plan(*given, **options)
         return [replace(own, parents=[*own.parents[-1:], *own.parents[:-1]]) for own in batches], place
 
     monkeypatch.setattr(recurrent, "plan", shifted)

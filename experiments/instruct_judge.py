@@ -1,9 +1,8 @@
 """A real instruction-tuned model, which judges by position, becomes a judge by reinforcement on its own judgments.
 
 `rft` trains the recipe instruct_judge/rft; `shuffled` is the same with the rewards of a step shuffled among its
-judgments (control); `grpo` is the same by GRPO. `judge` measures a model on held-out contexts in both orders with the
-default prompt, also after contexts that have nothing to do with the question (control). Every command continues where
-it stopped.
+judgments (control); `grpo` is the same by GRPO. `judge` measures a model on held-out contexts in both orders, also
+after contexts that have nothing to do with the question (control). Every command continues where it stopped.
 """
 
 import argparse
@@ -23,7 +22,8 @@ from longrm.runs.records import Estimate
 from longrm.training.settings import TrainingSettings
 from longrm.training.train import train
 
-RECIPE = Path(longrm.__file__).parent / "recipes" / "instruct_judge" / "rft.toml"
+RECIPES = Path(longrm.__file__).parent / "recipes" / "instruct_judge"
+TEMPLATE = RECIPES / "judge.jinja"
 HELD_OUT_SEED = 1_000_000  # of contexts that are measured on; no training comes so far
 ARMS: dict[str, dict[str, Any]] = {
     "rft": {},
@@ -34,12 +34,16 @@ ARMS: dict[str, dict[str, Any]] = {
 
 def trained(options: argparse.Namespace) -> None:
     """Trains an arm; prints what its judgments were like, step by step."""
-    changes: dict[str, Any] = {"model.path": str(options.model), **ARMS[options.command]}
+    changes: dict[str, Any] = {
+        "model.path": str(options.model),
+        "data.world.template": str(TEMPLATE),
+        **ARMS[options.command],
+    }
     if options.steps:
         changes["optimizer.max_steps"] = options.steps
     run = options.out / options.command
     with rewarded_by(Shuffled) if options.command == "shuffled" else nullcontext():
-        train(TrainingSettings.resolve(RECIPE, changes), run)
+        train(TrainingSettings.resolve(RECIPES / "rft.toml", changes), run)
     steps = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
     print(
         json.dumps(
@@ -59,6 +63,7 @@ def judged(options: argparse.Namespace) -> None:
     out = options.out / f"judged-{options.name}"
     settings = {
         "judge.format": "pairwise",
+        **({} if options.default_prompt else {"judge.template": str(TEMPLATE)}),
         "judge.max_tokens": 32,
         "judge.retries": 0,
         "judging.baselines": [],
@@ -107,6 +112,7 @@ def main() -> None:
     judge.add_argument("--lengths", type=int, nargs="*", default=[256])
     judge.add_argument("--worlds", nargs="*", default=["single-fact", "two-hops"])
     judge.add_argument("--n", type=int, default=48, help="comparisons for each length and world")
+    judge.add_argument("--default-prompt", action="store_true", help="not the prompt of the training")
     judge.add_argument("--unrelated", action="store_true", help="after contexts of other questions")
     judge.set_defaults(run=judged)
     options = parser.parse_args()

@@ -97,7 +97,7 @@ def test_numbers_are_means_over_the_first_middle_and_last_steps(
             "correct × 1": f"{fmean(step / STEPS for step in steps):.2f}",
             "format × 0.1": f"{mean['format']:.2f}",
             "without a verdict": f"{100 * mean['unparsed']:.1f}%",
-            "groups with equal rewards": f"{100 * mean['constant_groups']:.1f}%",
+            "groups without an advantage": f"{100 * mean['constant_groups']:.1f}%",
             "verdicts for the first response": f"{100 * mean['first_share']:.1f}%",
             "groups replaced": f"{100 * mean['replaced_groups']:.1f}%",
             "tokens of a judgment": f"{mean['judgment_tokens']:.1f}",

@@ -151,7 +151,7 @@ def print_trained(summary: Mapping[str, Any], out: Path, *, lora: bool) -> None:
         right = "" if summary["accuracy"] is None else f", {summary['accuracy']:.1%} of judgments right"
         means = (
             f"reward {sampled['reward']:.3f}{right}, {sampled['unparsed']:.1%} without a verdict, "
-            f"{sampled['constant_groups']:.1%} of groups with equal rewards, over the last {summary['window']}"
+            f"{sampled['constant_groups']:.1%} of groups without an advantage, over the last {summary['window']}"
         )
     timing = list(Log(out / TIMING, TimingRecord))
     seconds = sum(record.seconds for record in timing)

@@ -464,7 +464,7 @@ class TrainingSummary(SummaryPart):
     evaluations: TrainingEvaluations | None  # the metric of every evaluation; null if there was none
     model_step: Positive  # the step whose weights were saved
     # Of "grpo", means over the window: the reward, and the shares of judgments without a verdict (`unparsed`) and of
-    # groups with equal rewards (`constant_groups`)
+    # groups without an advantage (`constant_groups`)
     rollouts: dict[str, FiniteFloat] | None = None
 
 

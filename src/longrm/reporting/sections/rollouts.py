@@ -31,7 +31,7 @@ _REWARD = _Measure("reward", "reward", decimal, "Reward and its terms")
 _OTHERS = (
     _Measure("first_share", "verdicts for the first response", percent, "Shares"),
     _Measure("unparsed", "without a verdict", percent, "Shares", (7, 3)),
-    _Measure("constant_groups", "groups with equal rewards", percent, "Shares", (2, 3)),
+    _Measure("constant_groups", "groups without an advantage", percent, "Shares", (2, 3)),
     _Measure("replaced_groups", "groups replaced", percent, "Shares", (9, 3, 2, 3)),
     _Measure("judgment_tokens", "tokens of a judgment", lambda value: decimal(value, 1), "Judgment length"),
     _Measure("entropy", "entropy of a token, nats", lambda value: decimal(value, 3), "Entropy"),
@@ -43,7 +43,7 @@ _OTHERS = (
 _TERMS = {
     "reward": "a rising reward does not prove better judging; an evaluation on other contexts does",
     "verdicts for the first response": "of pairs, in either order; 50% without position bias",
-    "groups with equal rewards": "their judgments have no gradient: only differences within a group teach anything",
+    "groups without an advantage": "their judgments have no gradient: only differences within a group teach anything",
 }
 
 

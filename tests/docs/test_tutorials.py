@@ -109,6 +109,8 @@ def test_the_commands_that_train_a_judge_work(desk):
         if "runs/before" in words:  # two steps of imitation write no verdicts yet
             shutil.rmtree("runs/judge-short/model")
             make_verdict_writer(desk / "runs/judge-short/model")
+        if "MODEL" in words:  # from the Hub
+            return None
         if words[0] == "train":
             words = [*words, "--set", "optimizer.max_steps=2"]
         return [small.get(word, word) for word in words]

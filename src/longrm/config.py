@@ -133,6 +133,12 @@ def recipe_file(name: str | Path) -> Path:
     return recipe
 
 
+def packaged_file(name: str | Path) -> Path:
+    """A file by its path, or one that the recipes of the package use, such as `instruct_judge/judge.jinja`."""
+    packaged = _RECIPES / name
+    return packaged if not Path(name).exists() and packaged.exists() else Path(name)
+
+
 def to_toml(settings: Mapping[str, Any]) -> str:
     """Writes settings as TOML text."""
     return tomli_w.dumps(dict(settings))

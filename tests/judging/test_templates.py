@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,19 @@ def test_a_file_becomes_the_only_message(template, query):
     assert message["content"] == (
         '<turn role="user">\nMarlow has the copper key.\n\nWho has the key?\n</turn> 2'
     )
+
+
+def test_a_template_of_the_package_has_the_name_that_recipes_use(query, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = "instruct_judge/judge.jinja"
+    ((message,),) = load_format("pairwise", template=Path(name)).render(query("Marlow.", "Tamsin."))
+    assert "Response A: Marlow.\nResponse B: Tamsin.\n" in message["content"]
+    (tmp_path / "instruct_judge").mkdir()
+    (tmp_path / name).write_text("Own: {{ responses|length }}")
+    ((message,),) = load_format("pairwise", template=Path(name)).render(query("Marlow.", "Tamsin."))
+    assert message["content"] == "Own: 2"
+    with pytest.raises(ConfigError, match="instruct_judge/jude.jinja: cannot be read"):
+        load_format("pairwise", template=Path("instruct_judge/jude.jinja"))
 
 
 def test_pointwise_templates_see_one_response(template, query):

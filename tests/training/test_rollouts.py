@@ -281,7 +281,7 @@ JUDGES = {  # the rewards of four judgments in the order in which A is right, an
 
 
 def advantages_of(judge, **changes):
-    """Of one comparison in both orders; the prompts of another one, of which all judgments are wrong, lie between."""
+    """Of one comparison in both orders; the prompts of another one, of which all judgments are wrong, are between."""
     rewards = [*JUDGES[judge][:1], (0.0,) * 4, *JUDGES[judge][1:], (0.0,) * 4]
     names = ("one#0-1", "other#0-1", "one#1-0", "other#1-0")
     prompts = [

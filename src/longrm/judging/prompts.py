@@ -16,6 +16,7 @@ from jinja2 import meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from longrm import reading
+from longrm.config import packaged_file
 from longrm.errors import ConfigError, DataError, nearest
 from longrm.types import Message, Query, Response, Tool, message_text, tool_calls_text
 
@@ -126,7 +127,7 @@ class Template:
     """
 
     def __init__(self, file: Path, *, pointwise: bool) -> None:
-        self._file = file
+        self._file = file = packaged_file(file)
         self._shows = "response" if pointwise else "responses"
         self.source = reading.read_text(file, ConfigError)
         # The sandbox of transformers' chat templates; a prompt may come from a third party.

@@ -197,8 +197,9 @@ class GroupSampler:
 
         def read(live: Sequence[int], tokens: Sequence[int]) -> Float[Tensor, "N V"]:
             nonlocal rows, states, steps
-            if len(live) < len(rows):
-                states, rows = LayerStates.of([(states, rows.index(index)) for index in live]), live
+            if self._recurrent and len(live) < len(rows):
+                place = {index: row for row, index in enumerate(rows)}
+                states, rows = LayerStates.of([(states, place[index]) for index in live]), live
             positions = [len(prompts[index].ids) + steps for index in live]
             slots = torch.tensor([written[index][steps] for index in live], device=self._model.device)
             steps += 1
@@ -360,7 +361,7 @@ def _reader(prompts: Sequence[_Prompt], shared: int) -> tuple[_Prompt, int]:
     for prompt in reversed(prompts):
         if prompt.begin <= shared:
             return prompt, shared
-        if prompt.alike < shared:  # what is between was read in another call
+        if prompt.alike < shared:  # the tokens between were read in another call
             break
     return _Prompt([], []), 0
 

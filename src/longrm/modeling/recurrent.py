@@ -107,7 +107,7 @@ class LayerStates(dict[int, NodeStates]):
     """The states of all recurrent layers, by their numbers, for a batch of N sequences that one forward pass continues.
 
     It is the argument `layer_states` of a model whose input is the next L tokens of each sequence, one after another.
-    Layers write into the state where L is 1, so what is kept is a copy (`of`).
+    Layers write into the state where L is 1, so kept states are copies (`of`).
     """
 
     def __call__(self, compute: Callable[..., Tensor], layer: int, hidden: Tensor, _: PackedLayout) -> Tensor:
@@ -303,8 +303,10 @@ def mixers(model: Any, where: str) -> list[Any]:
     return found
 
 
-def check_mixers(skeleton: Any, where: str) -> None:
-    """Refuses a model, on the meta device, whose recurrent layers cannot begin from given states."""
+def check_mixers(model: Any, where: str) -> None:
+    """Refuses a model whose recurrent layers cannot begin from given states; tries it on the meta device."""
+    with torch.device("meta"):
+        skeleton = model if model.device.type == "meta" else type(model)(copy.deepcopy(model.config))
     kinds = recurrent_layers(skeleton.config)
     for module in {type(module): module for module in mixers(skeleton, where)}.values():
         if not _continues(module, skeleton.config.hidden_size):
@@ -322,13 +324,11 @@ def check_mixers(skeleton: Any, where: str) -> None:
 
 def can_continue(model: Any) -> bool:
     """Whether the layers of a model with recurrent layers can begin from given keys and states."""
-    with torch.device("meta"):
-        skeleton = type(model)(copy.deepcopy(model.config))
     try:
-        check_mixers(skeleton, type(model).__name__)
+        check_mixers(model, type(model).__name__)
     except ModelError:
         return False
-    return bool(skeleton._can_set_attn_implementation())
+    return bool(model._can_set_attn_implementation())
 
 
 def _continues(mixer: Any, width: int) -> bool:

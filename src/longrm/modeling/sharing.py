@@ -13,7 +13,6 @@ forward.
 Shapes: B rows of L tokens, padding included; S tokens of the packed sequence, C hidden size.
 """
 
-import copy
 import logging
 import sys
 from collections import Counter
@@ -119,7 +118,7 @@ def share_prefixes(model: _Model, *, min_tokens: int = 64) -> _Model:
         min_tokens: A batch in which sharing saves fewer tokens is computed as before.
 
     Raises:
-        ModelError: The architecture needs what is not computed over a shared prefix.
+        ModelError: A part of the architecture cannot be computed over a shared prefix.
     """
     owner = _owner(model)
     body = owner.base_model
@@ -134,8 +133,7 @@ def share_prefixes(model: _Model, *, min_tokens: int = 64) -> _Model:
         if isinstance(module, MIXING) and not recurrent:
             raise ModelError(f"{where}: {name} mixes tokens, and its config names no recurrent layers")
     if recurrent:
-        with torch.device("meta"):
-            check_mixers(type(body)(copy.deepcopy(config)), where)
+        check_mixers(body, where)
     if not {*_REPLACED} <= signature(body.forward).parameters.keys():
         raise ModelError(f"{where}: its {type(body).__name__} takes no positions")
     if "forward" in vars(body):  # by accelerate, for a device_map of several devices

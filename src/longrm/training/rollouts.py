@@ -185,7 +185,9 @@ class RolloutSource:
                 if record.step > first:
                     self._logged.setdefault(record.step, []).append(record)
         logged = self._logged.pop(first + 1, [])
-        logged, self._logged[first + 1] = logged[: len(prompts)], logged[len(prompts) :]
+        if rest := logged[len(prompts) :]:  # of further batches
+            self._logged[first + 1] = rest
+        logged = logged[: len(prompts)]
         if len(logged) == len(prompts):
             return logged
         records = [*logged, *self._sample(first, prompts)[len(logged) :]]  # in the order of the prompts

@@ -148,7 +148,8 @@ class WorldDataSettings(Config):
         completions: What a language model learns to write: the fact that answers the question, or a pairwise or
             pointwise judgment; of several, one is drawn for every question. Preference training takes the chosen
             judgment by consensus, and omits questions on which all judges agree.
-        template: For `objective = "grpo"`: a jinja2 file with a judging prompt of your own; by default the format's.
+        template: For `objective = "grpo"`: a jinja2 file with a judging prompt of your own, or one of a recipe, such as
+            "instruct_judge/judge.jinja"; by default the format's.
     """
 
     name: str | tuple[str, ...] = "records"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from longrm.column_names import ColumnNames
 from longrm.config import OPERATIONAL, Config
@@ -333,12 +333,18 @@ class RolloutSettings(Config):
         given = isinstance(values, Mapping) and values.get("advantage_estimator") == "rft"
         return {"group_by": "comparison", **values} if given else values
 
+    @field_validator("reward_weights")
+    @classmethod
+    def _weighs_right_verdicts(
+        cls, weights: Mapping[str, float], info: ValidationInfo
+    ) -> Mapping[str, float]:
+        if info.data.get("advantage_estimator") == "rft" and "correct" not in weights:
+            raise ValueError('advantage_estimator = "rft" needs a weight of "correct"')
+        return weights
+
     @model_validator(mode="after")
     def _has_a_reward(self) -> "RolloutSettings":
-        if "correct" not in self.reward().weights and self.advantage_estimator == "rft":
-            raise ValueError(
-                'advantage_estimator = "rft" needs a weight of "correct" in rollouts.reward_weights'
-            )
+        self.reward()
         return self
 
     def reward(self) -> "VerdictReward":

@@ -124,7 +124,7 @@ def _figures(runs: Sequence[Training]) -> list[Figure]:
             ends.append(f"{run.label}, {measure.title}: {begun} to {ended}")
         if rows:
             color, dash, _ = encodings(styles)
-            axis = alt.Axis(format=".0%" if title == "Shares" else "~g", tickCount=5)
+            axis = alt.Axis(format=".0%" if title == "Shares" else "~f", tickCount=5)
             y = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True), axis=axis)
             chart = chart_of(rows).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=color, strokeDash=dash)
             name = f"rollouts-{title.split()[0].lower()}"

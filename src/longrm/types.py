@@ -124,6 +124,67 @@ class Demonstration:
 
 
 @dataclass(frozen=True, slots=True)
+class Trajectory:
+    """The steps of an agent, or of a solution, after a prompt, with labels where they are known.
+
+    A step is one turn of the assistant, preceded by whatever others wrote since the step before (results of tools,
+    the user), or one part of a written solution.
+
+    Attributes:
+        id: Unique within a data set.
+        group: The task that this trajectory shares with others; statistics cluster on it.
+        prompt: The messages before the first step.
+        steps: The messages of each step; the last message of each is the assistant's.
+        labels: One number a step: 1 = right, 0 = neutral, -1 = wrong; None where it is unknown. Empty if all are.
+        success: Whether the trajectory reached its goal; None if unknown.
+        tools: The tools that the prompt offers.
+        metadata: Task, target `length` in tokens, source.
+    """
+
+    id: str
+    group: str
+    prompt: tuple[Message, ...]
+    steps: tuple[tuple[Message, ...], ...]
+    labels: tuple[float | None, ...] = ()
+    success: bool | None = None
+    tools: tuple[Tool, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ValueError("the prompt has no message")
+        if not self.steps or not all(step and step[-1].get("role") == "assistant" for step in self.steps):
+            raise ValueError("a trajectory needs steps, each ending with a message of the assistant")
+        if self.labels and len(self.labels) != len(self.steps):
+            raise ValueError(f"{len(self.labels)} labels for {len(self.steps)} steps")
+
+    def prefixes(self) -> tuple[Response, ...]:
+        """The trajectory up to each step, as responses to the prompt.
+
+        Plain texts of the assistant that follow each other, the parts of a solution, are one message, joined by blank
+        lines.
+        """
+        found, messages = [], list[Message]()
+        for step in self.steps:
+            for message in step:
+                if messages and _is_plain(messages[-1]) and _is_plain(message):
+                    joined = f"{message_text(messages[-1])}\n\n{message_text(message)}"
+                    messages = [*messages[:-1], {**messages[-1], "content": joined}]
+                else:
+                    messages = [*messages, message]
+            found.append(tuple(messages))
+        return tuple(found)
+
+    def query(self) -> "Query":
+        """What a reward model is asked about every step."""
+        return Query(self.id, self.prompt, self.prefixes(), tools=self.tools, steps=True)
+
+
+def _is_plain(message: Message) -> bool:
+    return message.get("role") == "assistant" and not message.get("tool_calls")
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """The input of a reward model: no gold, no metadata, and no order that gives the gold away.
 
@@ -137,6 +198,7 @@ class Query:
         tools: The tools that the prompt offers.
         rubrics: The criteria of the comparison, which a judge sees only if it judges by them.
         criterion: The one criterion to judge by; by default all that matters.
+        steps: Whether the responses are one trajectory up to each of its steps, so that each score is of a step.
     """
 
     id: str
@@ -148,6 +210,7 @@ class Query:
     tools: tuple[Tool, ...] = ()
     rubrics: tuple[Criterion, ...] = ()
     criterion: str = ""
+    steps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +293,8 @@ class Trial(Judgment):
     order: tuple[int, ...] = ()
 
 
-Scale = Literal["logit", "points", "verdict", "none"]
-"""The unit of a difference of two scores: log-odds, points of a rubric, shares of votes, or none (only an order)."""
+Scale = Literal["logit", "points", "verdict", "label", "none"]
+"""The unit of scores: log-odds, points of a rubric, shares of votes, labels of steps (1, 0, -1), or none (an order)."""
 
 
 def are_ratings(scale: Scale) -> bool:

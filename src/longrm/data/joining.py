@@ -32,7 +32,8 @@ class Encoded:
         prompt: The ids that all responses continue.
         responses: The ids that follow them, for every response.
         prompt_overlap: How many of each response's ids are from the end of the prompt, which not all responses share
-            because one of them changes it. Empty if there are none.
+            because one of them changes it. Empty if there are none. A negative number is of a step whose first tokens
+            are at the end of `prompt`, since later steps continue them.
         salt: Prefixes are cached and shared only between prompts with the same salt.
         assistant_spans: For every response, the spans (first, one past the last) of its ids that the policy wrote, not
             for example the result of a tool. Empty if it wrote all ids after the overlap; None if the spans were not
@@ -136,6 +137,28 @@ def encode(
         for response, ids in zip(several, encoded.responses, strict=True)
     ]
     return replace(encoded, assistant_spans=spans)
+
+
+def encode_steps(tokenizer: Tokenizer, query: Query) -> list[Encoded]:
+    """Encodes a trajectory up to each of its steps, as one item a step, so that `build_trees` makes a chain of them.
+
+    Each item ends as if the conversation ended there. Its prompt is what the next item begins with, and its only
+    response the rest: the tokens that close the turn. `completion_tokens` are those of the step's last message.
+    """
+    sequences: list[tuple[list[int], int]] = []  # the ids up to each step, and the first one that is its own
+    for *before, turn in query.responses:
+        item = encode(tokenizer, [*query.prompt, *before], [(turn,)], query.tools)
+        ids = [*item.prompt, *item.responses[0]]
+        own = len(item.prompt) + item._seams()[0]
+        if sequences:  # parts of a solution are one message, which begins with the earlier ones
+            own = max(own, min(common_prefix(sequences[-1][0], ids), len(ids) - 1))
+        sequences.append((ids, own))
+    items = []
+    following = [*(ids for ids, _ in sequences[1:]), sequences[-1][0]]
+    for (ids, own), after in zip(sequences, following, strict=True):
+        shared = min(common_prefix(ids, after), len(ids) - 1)
+        items.append(Encoded(ids[:shared], [ids[shared:]], [own - shared]))
+    return items
 
 
 def encode_texts(tokenizer: Tokenizer, opening: str, texts: Sequence[str]) -> Encoded:

@@ -22,7 +22,7 @@ from longrm.data.formats import (
 from longrm.data.memory import Data, MemoryRows, named
 from longrm.errors import DataError
 from longrm.reading import FieldError, cut, located, reading, short
-from longrm.types import Comparison, Demonstration, Outcome
+from longrm.types import Comparison, Demonstration, Outcome, Trajectory
 
 _MESSAGES_KEPT = 5
 _GOLD_MEANS = {
@@ -84,8 +84,8 @@ class Skipped:
             _logger.warning("skipped %d rows in total", self.count)
 
 
-_Item = TypeVar("_Item", bound=Comparison | Demonstration)
-_Row = TypeVar("_Row", bound=ComparisonRow | DemonstrationRow)
+_Item = TypeVar("_Item", bound=Comparison | Demonstration | Trajectory)
+_Row = TypeVar("_Row")
 
 
 def convert_row(raw: RawRow, convert: Callable[[FileRow, int], _Item], places: dict[str, str]) -> _Item:
@@ -108,7 +108,7 @@ class RowReader(Generic[_Row]):
 
     Attributes:
         path: Where they are from; rows in memory are kept by it.
-        format: A key of `FORMATS`, "demonstrations" or "judge_prompts".
+        format: A key of `FORMATS`, "demonstrations", "judge_prompts" or "trajectories".
         columns: longrm's names, each with the name of the column in the files; empty if none is renamed.
         convert: Makes a row, and notes the place of its id.
         skipped: The rows that the latest iteration has skipped so far.

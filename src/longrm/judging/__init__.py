@@ -11,10 +11,13 @@ from longrm.judging.listwise import Listwise, TokenListwise
 from longrm.judging.pairwise import Pairwise, TokenPairwise
 from longrm.judging.pointwise import Pointwise, TokenPointwise
 from longrm.judging.prompts import prompt_hash
+from longrm.judging.steps import EachStep, Steps, TokenEachStep
 
 __all__ = [
     "JUDGING_FORMATS",
+    "STEP_FORMATS",
     "TOKEN_FORMATS",
+    "TOKEN_STEP_FORMATS",
     "JudgingFormat",
     "ParsedVerdict",
     "TokenFormat",
@@ -43,6 +46,10 @@ TOKEN_FORMATS: dict[str, type[TokenFormat]] = {
     "pointwise": TokenPointwise,
 }
 """The registry of formats that are answered by one token."""
+
+STEP_FORMATS: dict[str, type[JudgingFormat]] = {"steps": Steps, "each-step": EachStep}
+TOKEN_STEP_FORMATS: dict[str, type[TokenFormat]] = {"steps": TokenEachStep, "each-step": TokenEachStep}
+"""The same two registries for the steps of trajectories."""
 
 
 def load_format(name: str, *, template: Path | None = None, verdict: str | None = None) -> JudgingFormat:

@@ -1,6 +1,8 @@
 """Shortens prompts that do not fit, by cutting tokens out of the context and nothing else."""
 
+from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import groupby, repeat
 from math import ceil
 from operator import itemgetter
@@ -14,6 +16,9 @@ TruncationSide = Literal["middle", "left", "right", "refuse"]
 
 MARK = "\n[... cut ...]\n"
 """Replaces the text that was cut."""
+
+OMITTED = "[omitted]"
+"""Replaces a whole message of a trajectory."""
 
 _MEASUREMENTS = 8  # attempts at finding the smallest cut
 _SLACK = 8  # tokens; a result this close to the limit is not improved
@@ -41,7 +46,7 @@ def truncate_context(
     """Cuts tokens out of a query's context, at borders of the tokenizer's tokens, until `measure` is at most `limit`.
 
     The question and the responses are not changed, and `MARK` replaces the cut text. Several spans are cut as if they
-    were joined.
+    were joined. Of a trajectory whole messages that are not the assistant's are omitted, the first ones by "left".
 
     Returns:
         The query, with its spans adjusted, and the cut (None if it fits uncut). None instead of both if it cannot fit:
@@ -50,6 +55,8 @@ def truncate_context(
     total = measure(query)
     if total <= limit:
         return query, None
+    if query.steps:
+        return None if policy == "refuse" else _omit_results(query, measure, limit, policy, total)
     cuttable = [] if policy == "refuse" else _cuttable(query, tokenizer)
     most = len(cuttable) - 1  # at least one token of the context stays
     count = min(total - limit + tokenizer.count(MARK), most)
@@ -71,6 +78,31 @@ def truncate_context(
         # Linear interpolation: a template may show the context twice, and `measure` may use another tokenizer.
         count = min(count + ceil((tokens - limit) * count / (total - tokens)), most)
     return None if best is None else (best[1], Cut(policy, total - best[0]))
+
+
+def _omit_results(
+    query: Query, measure: Callable[[Query], int], limit: int, policy: TruncationSide, total: int
+) -> tuple[Query, Cut] | None:
+    """Replaces whole messages between the assistant's turns by `OMITTED`, as few as it takes; None if none suffice."""
+    places = [at for at, one in enumerate(query.responses[-1]) if one.get("role") != "assistant"]
+    middle = len(places) / 2
+    first = {"left": lambda at: at, "right": lambda at: -at, "middle": lambda at: abs(at + 0.5 - middle)}[
+        policy
+    ]
+    order = [places[at] for at in sorted(range(len(places)), key=first)]
+
+    def shorter(count: int) -> Query:
+        gone = {*order[:count]}
+        cut = [
+            tuple({**one, "content": OMITTED} if at in gone else one for at, one in enumerate(response))
+            for response in query.responses
+        ]
+        return replace(query, responses=tuple(cut))
+
+    count = bisect_left(range(len(order) + 1), True, key=lambda omitted: measure(shorter(omitted)) <= limit)
+    if count > len(order):
+        return None
+    return shorter(count), Cut(policy, total - measure(shorter(count)))
 
 
 def _cuttable(query: Query, tokenizer: Tokenizer) -> list[tuple[Span, int, int]]:

@@ -116,6 +116,10 @@ class JudgingFormat(ABC):
         return [({"role": "user", "content": asks}, text) for text in self._texts(query, solved=True)]
 
     def _texts(self, query: Query, *, solved: bool = False) -> list[str]:
+        if query.steps and not self.pointwise:
+            raise DataError(
+                f"'{query.id}': the {self.name} format does not judge steps; use judge.format = 'steps'"
+            )
         if len(query.responses) not in self.n_responses:
             bounds = " to ".join(map(str, sorted({self.n_responses[0], self.n_responses[-1]})))
             more = len(self.n_responses) == 1 and len(query.responses) > 1

@@ -60,10 +60,10 @@ def prompt_text(
     given = conversation_text(query.prompt, query.tools)
     tag = free_name("response", [given, *shown])
     names = [f' name="{letter}"' for letter in LETTERS] if len(shown) > 1 else [""]
-    blocks = [_enclosed(tag, name, text) for name, text in zip(names, shown, strict=False)]
+    blocks = [enclosed(tag, name, text) for name, text in zip(names, shown, strict=False)]
     if query.criterion:
         texts = [given, *shown, query.criterion]
-        blocks.append(_enclosed(free_name("criterion", texts), "", query.criterion))
+        blocks.append(enclosed(free_name("criterion", texts), "", query.criterion))
     opening = [SOLVED] if solved else [OPENING, given]
     return "\n\n".join([*opening, instruction, *blocks, request])
 
@@ -79,24 +79,24 @@ def conversation_text(messages: Sequence[Message], tools: Sequence[Tool] = ()) -
     if not tools:
         return turns
     schemas = "\n".join(json.dumps(tool, ensure_ascii=False, default=str) for tool in tools)
-    return f"{_enclosed(free_name('tools', [turns, schemas]), '', schemas)}\n\n{turns}"
+    return f"{enclosed(free_name('tools', [turns, schemas]), '', schemas)}\n\n{turns}"
 
 
 def response_text(response: Response, query: Query) -> str:
     """A response as text: its message, or its turns if it has several. Reasoning is omitted."""
     if len(response) == 1:
-        return _readable(response[0])
-    return _turns(response, map(_readable, query.prompt))
+        return readable(response[0])
+    return _turns(response, map(readable, query.prompt))
 
 
 def _turns(messages: Sequence[Message], around: Iterable[str]) -> str:
-    texts = [_readable(message) for message in messages]
+    texts = [readable(message) for message in messages]
     tag = free_name("turn", [*texts, *around])
     roles = [f' role="{message.get("role", "")}"' for message in messages]
-    return "\n\n".join(_enclosed(tag, role, text) for role, text in zip(roles, texts, strict=True))
+    return "\n\n".join(enclosed(tag, role, text) for role, text in zip(roles, texts, strict=True))
 
 
-def _readable(message: Message) -> str:
+def readable(message: Message) -> str:
     """The text of a message. Parts that are not text become their type in brackets, tool calls become JSON."""
     content = message.get("content")
     texts = [content] if isinstance(content, str) else []
@@ -106,7 +106,8 @@ def _readable(message: Message) -> str:
     return "\n".join(filter(None, ["".join(texts), *tool_calls_text(message)]))
 
 
-def _enclosed(tag: str, attribute: str, text: str) -> str:
+def enclosed(tag: str, attribute: str, text: str) -> str:
+    """A text in tags."""
     return f"<{tag}{attribute}>\n{text}\n</{tag}>"
 
 

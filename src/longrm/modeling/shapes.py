@@ -300,8 +300,9 @@ def build_trees(items: "Sequence[Encoded]", budget: float = math.inf) -> list[To
     """Makes token trees whose leaves are all responses of all items, in order.
 
     Neighboring items of the same salt become one tree where their prompts share at least half of their length: several
-    questions about a document, both orders of a comparison. What they share is a node, with a branch for the rest of
-    each prompt. A tree of several items has at most `budget` tokens.
+    questions about a document, both orders of a comparison; or where one prompt continues the other: the steps of a
+    trajectory. What they share is a node, with a branch for the rest of each prompt. A tree of several items has at
+    most `budget` tokens.
     """
     from longrm.data.joining import common_prefix
 
@@ -312,7 +313,9 @@ def build_trees(items: "Sequence[Encoded]", budget: float = math.inf) -> list[To
             last, _ = runs[-1][-1]
             shared = common_prefix(last.prompt, item.prompt) if item.salt == last.salt else 0
             grown = size + item.size - shared
-            if 2 * shared >= max(len(last.prompt), len(item.prompt), 1) and grown <= budget:
+            continues = shared > 0 and shared == len(last.prompt)
+            much = 2 * shared >= max(len(last.prompt), len(item.prompt), 1)
+            if (continues or much) and grown <= budget:
                 runs[-1].append((item, shared))
                 size = grown
                 continue

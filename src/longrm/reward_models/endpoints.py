@@ -19,6 +19,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError, ModelError
 from longrm.judging import (
     TOKEN_FORMATS,
+    TOKEN_STEP_FORMATS,
     ParsedVerdict,
     TokenFormat,
     load_formats,
@@ -68,7 +69,9 @@ class TokenEndpoint(GenerativeRewardModel):
         one_token = settings.model_copy(update={"max_tokens": 1, "retries": 0, "temperature": 0.0})
         super().__init__(client, one_token, model_args, tokenizer=tokenizer)
         self.name = f"tokens:{client.name}"
-        formats = load_formats(TOKEN_FORMATS, settings.format, settings.template, settings.tokens)
+        formats = load_formats(
+            TOKEN_FORMATS | TOKEN_STEP_FORMATS, settings.format, settings.template, settings.tokens
+        )
         self._formats, self.scale = formats, "logit"
         self.provenance = prompt_provenance(formats)
         self._ids: dict[str, int] = {}

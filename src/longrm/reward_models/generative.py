@@ -9,6 +9,7 @@ from longrm.data.tokenizing import Tokenizer, UnknownTokens
 from longrm.errors import ConfigError, DataError
 from longrm.judging import (
     JUDGING_FORMATS,
+    STEP_FORMATS,
     JudgingFormat,
     ParsedVerdict,
     format_for,
@@ -69,7 +70,7 @@ class GenerativeRewardModel(RewardModel):
         tokenizer: Tokenizer | None = None,
     ) -> None:
         self.name = writer.name
-        self.sees_order = settings.format != "pointwise"
+        self.sees_order = settings.format in (None, "pairwise", "listwise")
         self.samples = settings.temperature > 0
         self.solves = settings.solve
         self._writer, self._settings, self._cut, self.tokenizer = writer, settings, model_args.cut, tokenizer
@@ -95,7 +96,7 @@ class GenerativeRewardModel(RewardModel):
                 f"{self.name} has {self.limit} tokens"
             )
         self._formats: Mapping[str, JudgingFormat] = load_formats(
-            JUDGING_FORMATS, settings.format, settings.template, settings.verdict
+            JUDGING_FORMATS | STEP_FORMATS, settings.format, settings.template, settings.verdict
         )
         self.scale = next(iter(self._formats.values())).scale
         self.provenance = prompt_provenance(self._formats)

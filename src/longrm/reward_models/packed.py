@@ -15,11 +15,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from longrm.data.joining import Encoded, TokenQuery, encode, token_ids
+from longrm.data.joining import Encoded, TokenQuery, encode, encode_steps, token_ids
 from longrm.data.tokenizing import Tokenizer, UnknownTokens
 from longrm.errors import ConfigError, DataError, ModelError
 from longrm.judging import (
     TOKEN_FORMATS,
+    TOKEN_STEP_FORMATS,
     TruncationSide,
     format_for,
     load_formats,
@@ -320,6 +321,8 @@ class DiscriminativeRewardModel(PackedRewardModel):
         return Scorer(self._model, self.tokenizer)
 
     def _encode(self, query: Query) -> Sequence[Encoded]:
+        if query.steps:
+            return encode_steps(self.tokenizer, query)
         return [encode(self.tokenizer, query.prompt, query.responses, query.tools)]
 
     def _read(self, packed: Packed, items: Sequence[Encoded]) -> Float[Tensor, "branches 1"]:
@@ -373,13 +376,15 @@ class LikelihoodRewardModel(PackedRewardModel):
         self._reference_tokenizer = replace(self.tokenizer, backend=reference.tokenizer.backend)
 
     def _encode(self, query: Query) -> Sequence[Encoded]:
-        def encoded(tokenizer: Tokenizer) -> Encoded:
-            return encode(tokenizer, query.prompt, query.responses, query.tools, completion_tokens=True)
+        def encoded(tokenizer: Tokenizer) -> list[Encoded]:
+            if query.steps:
+                return encode_steps(tokenizer, query)
+            return [encode(tokenizer, query.prompt, query.responses, query.tools, completion_tokens=True)]
 
-        item = encoded(self.tokenizer)
-        if self._reference is not None and encoded(self._reference_tokenizer) != item:
+        items = encoded(self.tokenizer)
+        if self._reference is not None and encoded(self._reference_tokenizer) != items:
             raise self._different_tokenizers(f"ids for '{query.id}'")
-        return [item]
+        return items
 
     def _different_tokenizers(self, what: str) -> ModelError:
         return ModelError(
@@ -428,8 +433,10 @@ class TokenRewardModel(PackedRewardModel):
         settings: ModelSettings = DEFAULT_MODEL,
     ) -> None:
         super().__init__(language_model, name, settings)
-        self.sees_order = judge.format != "pointwise"
-        self._formats = load_formats(TOKEN_FORMATS, judge.format, judge.template, judge.tokens)
+        self.sees_order = judge.format in (None, "pairwise", "listwise")
+        self._formats = load_formats(
+            TOKEN_FORMATS | TOKEN_STEP_FORMATS, judge.format, judge.template, judge.tokens
+        )
         self.provenance = {**self.provenance, **prompt_provenance(self._formats)}
         # The letters of two responses are the first of those of many, so one forward pass reads all.
         self._tokens = max((format.tokens for format in self._formats.values()), key=len)

@@ -44,6 +44,8 @@ class JudgeSettings(Config):
     Attributes:
         format: What a generative reward model is asked for: "pairwise" (which of two is better), "listwise" (a ranking)
             or "pointwise" (0 to 10 for each response alone). By default pairwise for two responses, else listwise.
+            For trajectories "steps" (labels of all steps in one answer, the default there) or "each-step" (one step at
+            a time).
         template: A jinja2 file with a prompt of your own; by default the format's.
         verdict: A regular expression with one group that finds the verdict your template asks for.
         tokens: The tokens that your template asks for, whose probabilities `tokens:MODEL` reads: one for each response
@@ -61,7 +63,7 @@ class JudgeSettings(Config):
             N (N - 1) verdicts, "anchor" each response with one of them, 2 (N - 1) verdicts.
     """
 
-    format: Literal["pairwise", "listwise", "pointwise"] | None = None
+    format: Literal["pairwise", "listwise", "pointwise", "steps", "each-step"] | None = None
     template: str | None = None
     verdict: str | None = None
     tokens: tuple[str, ...] | None = None

@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator
 
+from longrm.benchmarks.agentprocessbench import load_agentprocessbench
 from longrm.benchmarks.benchmark import (
     BenchmarkRequest,
     BenchmarkSource,
@@ -29,7 +30,8 @@ from longrm.benchmarks.rewardbench import load_rewardbench, load_rewardbench_2
 from longrm.benchmarks.rm_bench import load_rm_bench
 from longrm.benchmarks.rmb import load_rmb
 from longrm.benchmarks.squality import load_squality
-from longrm.benchmarks.tau_bench import load_tau_bench
+from longrm.benchmarks.tau_bench import load_tau_bench, load_tau_bench_trajectories
+from longrm.benchmarks.who_and_when import load_who_and_when
 from longrm.data.memory import IN_MEMORY
 from longrm.errors import ConfigError
 
@@ -83,6 +85,9 @@ BENCHMARKS: dict[str, BenchmarkEntry] = {
     "plan-rewardbench": BenchmarkEntry(load_plan_rewardbench, rule="plan-rewardbench"),
     "squality": BenchmarkEntry(load_squality),
     "tau-bench": BenchmarkEntry(load_tau_bench),
+    "tau-bench-trajectories": BenchmarkEntry(load_tau_bench_trajectories),
+    "agentprocessbench": BenchmarkEntry(load_agentprocessbench),
+    "who-and-when": BenchmarkEntry(load_who_and_when),
 }
 """The registry of benchmarks: a new one is one file and one entry."""
 

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field, replace
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -34,9 +34,10 @@ from longrm.data.fields import (
 from longrm.data.files import find_files, is_row_file, origin_of, raw_rows
 from longrm.data.readers import convert_row
 from longrm.data.tokenizing import Tokenizer
+from longrm.data.trajectories import holds_trajectories, read_trajectories
 from longrm.errors import DataError
 from longrm.reading import FieldError, located, short
-from longrm.types import Comparison, Criterion, Response, text_of
+from longrm.types import Comparison, Criterion, Response, Trajectory, text_of
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 if TYPE_CHECKING:  # its file imports this one
@@ -197,6 +198,7 @@ class LoadedBenchmark:
         provenance: For the run's manifest: the commit of a data set of the Hub.
         measured: For the run's summary: tokenizer, worlds and depths of a probe; otherwise None.
         states_length: Whether the rows state a length; otherwise it is the bucket of the measured length.
+        trajectories: The trajectories whose steps are judged, in place of comparisons; None if there are none.
     """
 
     name: str
@@ -207,6 +209,7 @@ class LoadedBenchmark:
     provenance: Mapping[str, str] = field(default_factory=dict)
     measured: Mapping[str, Any] | None = None
     states_length: bool = True
+    trajectories: "Trajectories | None" = None
 
     @property
     def audit(self) -> Auditor | None:
@@ -217,6 +220,68 @@ class LoadedBenchmark:
     def sampled_from(self) -> int | None:
         """The number of comparisons, if a limit takes a sample; known after the first iteration."""
         return self.comparisons.sampled_from if isinstance(self.comparisons, AuditedComparisons) else None
+
+
+class Trajectories:
+    """Trajectories that are read from the start at every iteration.
+
+    Attributes:
+        findings: What the latest complete iteration found, by kind.
+        total: Their number.
+        sampled_from: The number of all, if a limit takes a stratified sample.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[FindingCounter], Iterable[Trajectory]],
+        kinds: Mapping[str, str] = MappingProxyType({}),
+        limit: int | None = None,
+    ) -> None:
+        self._read, self._kinds = read, kinds
+        # Every row is read before any work is done, so that a bad one stops here.
+        strata = [stratum_of(one) for one in read(FindingCounter(kinds))]
+        self._taken = frozenset(range(len(strata)) if limit is None else sample(limit, strata))
+        self.total = len(self._taken)
+        self.sampled_from = len(strata) if len(strata) > self.total else None
+        self.findings: Mapping[str, AuditFinding] = {}
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        counter = FindingCounter(self._kinds)
+        for place, trajectory in enumerate(self._read(counter)):
+            if place in self._taken:
+                yield trajectory
+        self.findings = counter.findings
+
+
+def trajectories_of(
+    request: BenchmarkRequest,
+    read: Callable[[FindingCounter], Iterable[Trajectory]],
+    kinds: Mapping[str, str] = MappingProxyType({}),
+    provenance: Mapping[str, str] = MappingProxyType({}),
+) -> LoadedBenchmark:
+    """A benchmark of trajectories; those that state no length get the bucket of prompt and steps."""
+    measure = measure_with(request.source.tokenizer)
+
+    def measured(counter: FindingCounter) -> Iterator[Trajectory]:
+        for one in read(counter):
+            if one.metadata.get("length") is None and one.metadata.get("has_text", True):
+                length = bucket(measure(text_of([*one.prompt, *chain.from_iterable(one.steps)])))
+                one = replace(one, metadata={**one.metadata, "length": length})
+            yield one
+
+    trajectories = Trajectories(measured, kinds, request.source.limit)
+    return LoadedBenchmark(request.name, (), provenance=provenance, trajectories=trajectories)
+
+
+def load_trajectory_file(request: BenchmarkRequest) -> LoadedBenchmark:
+    """The trajectories of a user's own file or folder, in any layout of `longrm.data.trajectories`."""
+    source = request.source
+    reader = read_trajectories(request.path, on_bad_row=source.on_bad_row, columns=source.columns)
+    loaded = trajectories_of(
+        request, lambda _: (row.trajectory for row in reader), provenance=origin_of(reader.files)
+    )
+    reader.skipped.log()
+    return loaded
 
 
 def measure_with(tokenizer: str | None) -> Callable[[str], int]:
@@ -240,8 +305,10 @@ def _with_length(rows: Iterable[Comparison], measure: Callable[[str], int]) -> I
 
 
 def load_comparison_file(request: BenchmarkRequest) -> LoadedBenchmark:
-    """The comparisons of a user's own file or folder, in any format that longrm reads."""
+    """The comparisons of a user's own file or folder, or its trajectories, in any format that longrm reads."""
     source = request.source
+    if source.format is None and holds_trajectories(request.path, source.columns or {}):
+        return load_trajectory_file(request)
     reader = read(request.path, format=source.format, on_bad_row=source.on_bad_row, columns=source.columns)
     measure = measure_with(source.tokenizer)
 

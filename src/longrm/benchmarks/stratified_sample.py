@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from longrm.data.fields import length_and_depth
 from longrm.rng import hash_fraction
-from longrm.types import Comparison
+from longrm.types import Comparison, Trajectory
 
 _DEPTHS = 5  # bins, as in the metrics by depth
 
@@ -13,7 +13,7 @@ Stratum = tuple[Hashable, ...]
 """What comparisons of one kind share, such as length, depth and task."""
 
 
-def stratum_of(comparison: Comparison) -> Stratum:
+def stratum_of(comparison: Comparison | Trajectory) -> Stratum:
     """The length rounded up to a power of two, the fifth of the context with the evidence, and the task."""
     place = length_and_depth(comparison)
     length = None if place.length is None else (place.length - 1).bit_length()

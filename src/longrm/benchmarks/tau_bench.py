@@ -1,29 +1,32 @@
 """tau-bench (arXiv 2406.12045): trials of tasks by an agent that calls tools and talks to a simulated user."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from longrm.benchmarks.benchmark import (
     UNREADABLE,
     AuditedComparisons,
     Auditor,
     BenchmarkRequest,
+    FindingCounter,
     LoadedBenchmark,
     Unrateable,
     bucket,
     json_files,
     measure_with,
     rateable_responses,
+    trajectories_of,
 )
 from longrm.data.fields import FileRow, group_of, messages_of, name_of, required
 from longrm.data.files import origin_of, raw_rows
 from longrm.data.formats import split_conversations
+from longrm.data.trajectories import split_steps, template_message
 from longrm.errors import DataError
-from longrm.reading import FieldError, is_number, parse_json, reading, short
-from longrm.types import Comparison, Message, text_of
+from longrm.reading import FieldError, is_number, reading, short
+from longrm.types import Comparison, Message, Trajectory, text_of
 
 PAIRS = "pairs"
 """The task of pairs; that of all trials of a task together is `best-of-N`."""
@@ -77,7 +80,26 @@ def load_tau_bench(request: BenchmarkRequest) -> LoadedBenchmark:
     return LoadedBenchmark(request.name, rows, provenance=origin_of(files), states_length=False)
 
 
-def _tasks(file: Path, auditor: Auditor, *, stop: bool) -> dict[str, list[_Trial]]:
+def load_tau_bench_trajectories(request: BenchmarkRequest) -> LoadedBenchmark:
+    """Every trial alone as `FILE/TASK/TRIAL`, with its success and no labels; the trials of a task are a group."""
+    files = json_files(Path(request.path), "*.json")
+    stop = request.source.on_bad_row == "stop"
+
+    def read(findings: FindingCounter) -> Iterator[Trajectory]:
+        for file in files:
+            for task, trials in _tasks(file, findings, stop=stop).items():
+                for one in trials:
+                    prompt, steps, _ = split_steps(one.messages, "traj")
+                    group = f"{group_of({}, one.messages[:1], (), None)}/{task}"
+                    name = f"{file.stem}/{task}/{one.name}"
+                    about = {"task": file.stem, "source": "tau-bench"}
+                    yield Trajectory(name, group, prompt, steps, success=one.success, metadata=about)
+
+    kinds = {kind: FINDINGS[kind] for kind in ("failed_trials", *UNREADABLE)}
+    return trajectories_of(request, read, kinds, origin_of(files))
+
+
+def _tasks(file: Path, auditor: FindingCounter, *, stop: bool) -> dict[str, list[_Trial]]:
     """The trials of a file by task."""
     tasks: dict[str, list[_Trial]] = {}
     for raw in raw_rows([file]):
@@ -107,23 +129,7 @@ def _trial(row: FileRow, place: str) -> _Trial:
     messages = messages_of(required(row, "traj")[1], "traj", "assistant")
     if not any(message["role"] == "assistant" for message in messages):
         raise FieldError("traj", "has no assistant message")
-    return _Trial(name_of(row, "trial"), reward >= _SUCCESS, tuple(map(_message, messages)), place)
-
-
-def _message(message: Message) -> Message:
-    """The message as chat templates expect it: text for null, and objects for arguments that are JSON."""
-    calls = message.get("tool_calls") or ()
-    unpacked = [{**call, "function": _function(call.get("function", call))} for call in calls]
-    return {**message, "content": message.get("content") or "", **({"tool_calls": unpacked} if calls else {})}
-
-
-def _function(function: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = function.get("arguments")
-    try:
-        unpacked = parse_json(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:  # the agent's own mistake
-        unpacked = None
-    return {**function, "arguments": unpacked if isinstance(unpacked, Mapping) else arguments}
+    return _Trial(name_of(row, "trial"), reward >= _SUCCESS, tuple(map(template_message, messages)), place)
 
 
 def _comparisons(

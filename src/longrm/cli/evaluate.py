@@ -30,7 +30,7 @@ from longrm.runs.logs import JUDGMENTS
 from longrm.types import Outcome
 
 if TYPE_CHECKING:  # numpy is not loaded for the help
-    from longrm.evaluation.summary_schema import EvaluationSummary, PartAnswers
+    from longrm.evaluation.summary_schema import EvaluationSummary, PartAnswers, StepSummary
     from longrm.runs.records import Estimate
 
 _MODEL_HELP = "Folder, Hub id, openai:URL#NAME or another kind."
@@ -93,15 +93,19 @@ def command(
         print_result(summary, out, as_json=as_json)
 
 
-def print_result(summary: "EvaluationSummary", out: Path, *, as_json: bool) -> None:
+def print_result(summary: "EvaluationSummary | StepSummary", out: Path, *, as_json: bool) -> None:
     """Prints the result of an evaluation, and the first comparison of each outcome without a verdict.
 
     Raises:
         RunError: Comparisons ended in errors, or a length, a depth or a task has no answer.
     """
     from longrm.evaluation.breakdown import empty_cells
+    from longrm.evaluation.summary_schema import StepSummary
     from longrm.runs.judgments import Judgments
 
+    if isinstance(summary, StepSummary):
+        _print_steps(summary, out, as_json=as_json)
+        return
     if as_json:
         print_json(summary.to_dict())
     else:
@@ -131,6 +135,74 @@ def print_result(summary: "EvaluationSummary", out: Path, *, as_json: bool) -> N
         print_next("report", out, "--out", "report.html", err=as_json)
     else:
         print_next("runs", "merge", out, "SHARD", "--out", "RUN", err=as_json)
+
+
+_STEP_COLUMNS = {"step_accuracy": "step accuracy", "first_error_accuracy": "first error", "auc": "AUC"}
+"""The metrics of steps that tables show, with short titles."""
+
+
+def _print_steps(summary: "StepSummary", out: Path, *, as_json: bool) -> None:
+    """Prints the result of an evaluation of trajectories; `RunError` if some ended in errors."""
+    from longrm.evaluation.read_run import Run
+    from longrm.reading import short_name
+    from longrm.reporting.formatting import boundary_estimate, boundary_interval
+
+    missing = {
+        outcome for outcome, count in summary.outcomes.items() if count and outcome != Outcome.ANSWERED
+    }
+    if as_json:
+        print_json(summary.to_dict())
+    else:
+        what = f"{summary.steps:,} labelled steps of " if summary.steps else ""
+        print_lines(
+            f"{short_name(summary.model)} on {short_name(summary.bench)}: "
+            f"{what}{summary.trajectories:,} trajectories"
+        )
+        if summary.metrics:
+            columns = [name for name in _STEP_COLUMNS if name in summary.metrics]
+            for head, parts in (
+                ("length", {"all": summary.metrics, **summary.by_length}),
+                ("task", summary.by_task),
+                ("rule", summary.baselines),
+            ):
+                rows = [
+                    (part, *(percentage(one.get(name)) for name in columns)) for part, one in parts.items()
+                ]
+                if rows:
+                    print_table([head, *(f"{_STEP_COLUMNS[name]}, %" for name in columns)], rows)
+        facts = [
+            ("outcomes", ", ".join(f"{n} {o.replace('_', ' ')}" for o, n in summary.outcomes.items() if n))
+        ]
+        shown = {name: one for name, one in summary.metrics.items() if name not in _STEP_COLUMNS}
+        facts += [(f"{name.replace('_', ' ')}, %", percentage(one)) for name, one in shown.items() if one.n]
+        facts += [
+            (f"success, {name.replace('_', ' ')}, %", percentage(one))
+            for name, one in summary.success.items()
+            if one.n
+        ]
+        if summary.threshold is not None:
+            facts.append(("right above", f"{summary.threshold:g}"))
+        if summary.boundary is not None:
+            where = f"{boundary_estimate(summary.boundary)} {boundary_interval(summary.boundary)}".rstrip()
+            facts.append(("context boundary of pairs", where))
+        if summary.cut.comparisons:
+            facts.append(
+                ("cut to fit", f"{summary.cut.comparisons:,} trajectories, {summary.cut.tokens:,} tokens")
+            )
+        if summary.sampled_from is not None:
+            facts.append(("sample", f"of {summary.sampled_from:,} trajectories (--limit)"))
+        facts += [("data", f"{what}: {count:,}") for what, count in summary.findings.items()]
+        print_facts(facts)
+        echo(f"Saved to {out}")
+    for record in Run(out).trajectories if missing else ():
+        if record.outcome in missing:
+            missing.remove(record.outcome)
+            echo(f"No scores ({record.outcome}), first: '{record.id}': {record.detail}", err=True)
+    if errors := summary.outcomes.get(Outcome.ERROR):
+        raise RunError(
+            f"{errors} of {summary.trajectories} trajectories ended in errors; the same command retries them"
+        )
+    print_next("report", out, "--out", "report.html", err=as_json)
 
 
 def percentage(estimate: "Estimate | None", *, interval: bool = True) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 
 from longrm.reading import FieldError, cut, error_message, is_number, parse_json, short, short_name
-from longrm.types import MAX_LENGTH, Comparison, Message, Response, Span, Tool, message_text
+from longrm.types import MAX_LENGTH, Comparison, Message, Response, Span, Tool, Trajectory, message_text
 
 FileRow = Mapping[str, Any]
 """A row of a file."""
@@ -388,8 +388,8 @@ class LengthAndDepth(NamedTuple):
     depth: float | None
 
 
-def length_and_depth(comparison: Comparison) -> LengthAndDepth:
-    """Reads `length` and `depth` of a comparison's metadata."""
+def length_and_depth(comparison: Comparison | Trajectory) -> LengthAndDepth:
+    """Reads `length` and `depth` of the metadata."""
     length, depth = comparison.metadata.get("length"), comparison.metadata.get("depth")
     if depth is not None and not (is_number(depth) and 0 <= depth <= 1):
         raise FieldError("depth", f"must be a number from 0 (start) to 1 (end), got {short(depth)}")

@@ -14,10 +14,14 @@ from longrm.errors import ConfigError, DataError
 from longrm.evaluation.judge import LOGS, ShardName, finish, judge_comparisons
 from longrm.evaluation.read_run import Run, run_folder
 from longrm.evaluation.rules import RULES
-from longrm.evaluation.summary_schema import EvaluationSummary, load_summary
+from longrm.evaluation.steps import LOGS as STEP_LOGS
+from longrm.evaluation.steps import StepSettings, finish_steps, judge_trajectories
+from longrm.evaluation.summary_schema import EvaluationSummary, StepSummary, load_summary
+from longrm.evaluation.table import Bootstrap
 from longrm.evaluation.trials import JudgingSettings
 from longrm.reading import short_name
 from longrm.reward_models import JudgeSettings, Model, ModelSettings, RewardModel, loaded, name_of
+from longrm.reward_models.recorded_steps import RecordedSteps
 from longrm.runs.folder import CACHE, RunFolder, claimed_once
 from longrm.runs.progress import Progress, no_progress, progress_bars
 from longrm.runs.resumable import ResumableRun, Shard
@@ -36,7 +40,8 @@ class JudgedBenchmark(Config):
             `compress:MODEL` or `simulated:RATE`.
         bench: `probe`, the path of your own data, or NAME:PATH with `long-rewardbench`, `rewardbench`, `rewardbench-2`,
             `judgebench`, `rm-bench`, `rmb`, `ppe`, `judgelrm`, `memrewardbench`, `if-rewardbench`,
-            `long-form-rewardbench`, `fc-rewardbench`, `plan-rewardbench`, `squality`, `tau-bench`, `leval` or `file`.
+            `long-form-rewardbench`, `fc-rewardbench`, `plan-rewardbench`, `squality`, `tau-bench`, `leval` or `file`;
+            of trajectories, `agentprocessbench`, `who-and-when` or `tau-bench-trajectories`.
         source: How to read a benchmark's files.
         probe: Lengths, depths and tasks of a probe.
         model_args: How to load a model, and what it reads.
@@ -59,11 +64,13 @@ class Evaluation(JudgedBenchmark):
     Attributes:
         recorded: A file of earlier judgments to score again, instead of a model.
         judging: Seeds, orders, votes, examples and statistics.
+        steps: How scores of steps are read, for trajectories.
         shard: The part of the comparisons to judge, such as "2/4"; by default all.
     """
 
     recorded: str | None = None
     judging: JudgingSettings = JudgingSettings()
+    steps: StepSettings = StepSettings()
     shard: ShardName | None = None
 
 
@@ -107,7 +114,7 @@ def run_evaluation(
     model: RewardModel | None = None,
     workers: WorkerGroup | None = None,
     progress: Progress = no_progress,
-) -> EvaluationSummary:
+) -> EvaluationSummary | StepSummary:
     """Evaluates a reward model on a benchmark into the run folder `out`, or continues the run there.
 
     Args:
@@ -124,6 +131,8 @@ def run_evaluation(
     if workers.count > 1:
         refuse_server(settings.model, "torchrun")
     bench = bench or load_benchmark(settings, model)
+    if bench.trajectories is not None:
+        return _evaluate_steps(settings, out, bench, model, workers, progress)
     assert not bench.rule or bench.rule in RULES, f"no scoring rule {bench.rule!r}"
     shard = Shard.parse(settings.shard) if settings.shard is not None else None
     if model is None and settings.recorded is not None:
@@ -143,6 +152,41 @@ def run_evaluation(
         workers.wait()  # for the summary
         summary = load_summary(out)
         assert isinstance(summary, EvaluationSummary), "this run wrote it"
+        return summary
+
+
+def _evaluate_steps(
+    settings: Evaluation,
+    out: Path,
+    bench: LoadedBenchmark,
+    model: RewardModel | None,
+    workers: WorkerGroup,
+    progress: Progress,
+) -> StepSummary:
+    """The same for a benchmark of trajectories."""
+    assert bench.trajectories is not None, "the caller has checked it"
+    if settings.shard is not None:
+        raise ConfigError("--shard does not support trajectories")
+    recorded = None if settings.recorded is None else RecordedSteps(Path(settings.recorded))
+    if recorded is not None and not any(one.id in recorded for one in bench.trajectories):
+        raise DataError(f"no trajectory of '{bench.name}' is in the record {settings.recorded}")
+    with claimed_once(RunFolder(out, "step evaluation", settings), workers) as folder:
+        if settings.judge.format is None:
+            settings = settings.model_copy(
+                update={"judge": settings.judge.model_copy(update={"format": "steps"})}
+            )
+        judge = recorded or model or load_judge(settings, bench, out)
+        if workers.is_main_process:
+            folder.record(model=judge.provenance, bench=bench.provenance)
+        run = ResumableRun(out, STEP_LOGS, workers)
+        order = judge_trajectories(bench, judge, run, settings.source.tokenizer, progress)
+        if workers.is_main_process:
+            judging = settings.judging
+            drawn: Bootstrap = {"seed": judging.seed, "resamples": judging.resamples}
+            finish_steps(bench, judge, folder, run, settings.steps, order, judging.accuracy_threshold, drawn)
+        workers.wait()  # for the summary
+        summary = load_summary(out)
+        assert isinstance(summary, StepSummary), "this run wrote it"
         return summary
 
 

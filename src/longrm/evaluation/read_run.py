@@ -15,8 +15,8 @@ from longrm.evaluation.summary_schema import EvaluationSummary, RunSummary, load
 from longrm.evaluation.table import JudgmentTable
 from longrm.runs.folder import CONFIG, SUMMARY, read_manifest, trained_model
 from longrm.runs.judgments import Judgments
-from longrm.runs.logs import EXAMPLES, STEPS, Log
-from longrm.runs.records import ExampleRecord, StepRecord
+from longrm.runs.logs import EXAMPLES, STEPS, TRAJECTORIES, Log
+from longrm.runs.records import ExampleRecord, StepRecord, TrajectoryRecord
 from longrm.runs.scratch import TemporaryFolder
 
 if TYPE_CHECKING:  # pandas takes half a second to import
@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # pandas takes half a second to import
 
 COMMANDS = {
     "evaluation": "longrm evaluate",
+    "step evaluation": "longrm evaluate",
     "training": "longrm train",
     "attribution": "longrm attribute",
 }
@@ -94,6 +95,12 @@ class Run:
     def judgments(self) -> Judgments:
         """The judgments of an evaluation with their gold ranks, in the order of the benchmark."""
         return Judgments(self.path)
+
+    @cached_property
+    def trajectories(self) -> list[TrajectoryRecord]:
+        """The trajectories of an evaluation of steps, with their scores and labels, in the order of the benchmark."""
+        records = Log(self.path / TRAJECTORIES, TrajectoryRecord)
+        return list({record.id: record for record in records}.values())  # one judged again counts once
 
     @cached_property
     def table(self) -> JudgmentTable:

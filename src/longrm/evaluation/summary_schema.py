@@ -440,6 +440,36 @@ class EvaluationSummary(SummaryPart):
         return main_metric(self.metrics.overall)
 
 
+StepEstimates = dict[str, Estimate]
+
+
+class StepSummary(SummaryPart):
+    """The summary of an evaluation of trajectories; `longrm.evaluation.step_metrics` defines the metrics."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["step evaluation"] = "step evaluation"
+    model: str  # the reward model's name
+    bench: str  # the benchmark's name
+    complete: bool  # whether no trajectory ended in an error
+    trajectories: Count
+    groups: Count  # tasks
+    steps: Count  # steps with a label
+    outcomes: dict[Outcome, Count]  # how the queries about trajectories ended
+    cut: CutCounts  # trajectories of which messages were omitted, and their tokens
+    findings: dict[str, Count]  # what the benchmark's reader found, by its description
+    sampled_from: Count | None = None  # the number of all trajectories, where a limit samples them
+    # The score above which a step is right; absent if scores are labels, or have no such zero
+    threshold: FiniteFloat | None = None
+    metrics: StepEstimates  # of all labelled steps; empty without labels
+    by_task: dict[str, StepEstimates]
+    by_length: dict[str, StepEstimates]  # by the length bucket of the whole trajectory
+    by_tokens: dict[str, StepEstimates]  # by the bucket of the tokens up to the step
+    by_position: dict[str, StepEstimates]  # by the fifth of the trajectory, from 1
+    baselines: dict[str, StepEstimates]  # rules without a model, on the same steps
+    boundary: ContextBoundary | None  # where the accuracy of pairs of a right and a wrong step falls to 75%
+    success: StepEstimates  # of whole trajectories with a known outcome; empty without one
+
+
 class TrainingEvaluations(SummaryPart):
     """The metric of every evaluation during training, by step."""
 
@@ -497,7 +527,7 @@ class AttributionSummary(SummaryPart):
     by_verdict: dict[Literal["right", "wrong"], AttributionPart]  # where gold is known
 
 
-RunSummary = EvaluationSummary | TrainingSummary | AttributionSummary
+RunSummary = EvaluationSummary | StepSummary | TrainingSummary | AttributionSummary
 _SUMMARIES: TypeAdapter[RunSummary] = TypeAdapter(Annotated[RunSummary, Field(discriminator="kind")])
 
 

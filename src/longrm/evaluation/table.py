@@ -123,7 +123,8 @@ class RankedSample:
             positive, negative = ((weights @ side).astype(np.float64) for side in sides)
             below = np.cumsum(negative, axis=1) - negative / 2
             wins, total = (positive * below).sum(axis=1), positive.sum(axis=1) * negative.sum(axis=1)
-            return np.asarray(wins / total)
+            with np.errstate(invalid="ignore"):  # NaN for a resample of one class only
+                return np.asarray(wins / total)
 
         # Binning changes the area a little; all replicates are shifted by its effect on the data itself.
         shift = value - areas(np.ones((1, groups), np.float32))[0]

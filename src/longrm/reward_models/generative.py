@@ -60,6 +60,7 @@ class GenerativeRewardModel(RewardModel):
     """
 
     by_criterion = True
+    step_threshold = 0.0
 
     def __init__(
         self,

@@ -289,6 +289,7 @@ class DiscriminativeRewardModel(PackedRewardModel):
     """
 
     scale: Scale = "logit"
+    step_threshold = 0.0
 
     @classmethod
     def load(cls, model: str, settings: ModelSettings = DEFAULT_MODEL) -> Self:
@@ -359,6 +360,7 @@ class LikelihoodRewardModel(PackedRewardModel):
         super().__init__(language_model, name, settings)
         self._mean = settings.likelihood == "mean"
         self._reference = reference
+        self.step_threshold = None if reference is None else 0.0
         self.scale = "none" if self._mean or reference is not None else "logit"
         if reference is None:
             return
@@ -424,6 +426,7 @@ class TokenRewardModel(PackedRewardModel):
 
     by_criterion = True
     scale: Scale = "logit"
+    step_threshold = 0.0
 
     def __init__(
         self,

@@ -31,6 +31,7 @@ class RewardModel(ABC):
     by_criterion: bool = False  # whether it can judge by one criterion alone, `Query.criterion`
     solves: bool = False  # whether it answers the question before it judges, `Judgment.committed`
     scale: Scale = "none"  # what a difference of two scores means
+    step_threshold: float | None = None  # the score above which a step is right; None if scores have no such zero
     limit: int | None = None  # the context window in tokens, if known
     tokenizer: "Tokenizer | None" = None  # of the model, if known
     prefix_cache: "PrefixCache | None" = None  # set by `keep_prefixes`
@@ -147,6 +148,7 @@ class WrappedRewardModel(RewardModel):
         self.inner = inner
         self.name, self.sees_order, self.samples = inner.name, inner.sees_order, inner.samples
         self.by_criterion, self.solves, self.scale = inner.by_criterion, inner.solves, inner.scale
+        self.step_threshold = inner.step_threshold
         self.limit, self.tokenizer, self.provenance = inner.limit, inner.tokenizer, inner.provenance
 
     def keep_prefixes(self, budget: int | None = None) -> None:

@@ -19,6 +19,7 @@ from longrm.types import Comparison, Message, Response, Tool, Trial
 LoggedRecord = TypeVar("LoggedRecord")
 JUDGMENTS, GOLD, EXAMPLES = "judgments.jsonl", "gold.jsonl", "examples.jsonl"
 ROLLOUTS = "rollouts.jsonl"
+TRAJECTORIES = "trajectories.jsonl"
 STEPS, TIMING, CONTEXTS = "steps.jsonl", "timing.jsonl", "contexts.jsonl"
 PART = ".part-"
 

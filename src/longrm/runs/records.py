@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, FiniteFloat
 
-from longrm.types import Message, Span, Tool, Trial
+from longrm.types import Cut, Message, Outcome, Span, Tool, Trial
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -117,6 +117,29 @@ JUDGMENT_FIELDS = (
     "context_check", "baselines", "committed",
 )
 # fmt: on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryRecord:
+    """One trajectory with the scores of its steps: a line of `trajectories.jsonl`."""
+
+    id: str
+    group: str  # the task that it shares with others; intervals cluster on it
+    outcome: Outcome
+    # One number per step, higher is better; None for a step that a record leaves out. Empty unless answered
+    scores: tuple[FiniteFloat | None, ...] = ()
+    labels: tuple[FiniteFloat | None, ...] = ()  # gold: 1 right, 0 neutral, -1 wrong, None unknown
+    success: bool | None = None  # gold: whether the trajectory reached its goal; None if unknown
+    task: str = ""
+    length: int | None = None  # the length bucket of the whole trajectory, in tokens
+    tokens: tuple[Count, ...] = ()  # measured tokens up to each step
+    characters: tuple[Count, ...] = ()  # of each step's last message
+    agents: tuple[str, ...] = ()  # who wrote each step, where several agents do
+    wrong_agent: str = ""  # gold: whose step was the decisive mistake
+    explanation: str = ""  # the text of a generative model
+    detail: str = ""  # why there are no scores
+    cut: Cut | None = None  # the messages that were omitted to make it fit
+    digest: str = ""  # hash of texts and gold, which must not change when a run continues
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,237 @@
+"""Evaluations of trajectories: published results, metrics against other libraries, and runs as a user makes them."""
+
+import json
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import pytest
+from sklearn.metrics import brier_score_loss, f1_score, roc_auc_score
+
+import longrm
+from longrm.errors import DataError, LongRMError
+from longrm.evaluation.step_metrics import StepTable, agent_accuracy, outcome_metrics, step_metrics
+from longrm.runs.records import TrajectoryRecord
+from longrm.types import Outcome
+
+DRAWN = {"seed": 0, "resamples": 200}
+DATA = Path(__file__).parents[3] / "shared" / "data"
+BENCH = DATA / "agentprocessbench"
+# StepAcc and FirstErrAcc of HotpotQA, GAIA, BFCL and tau2, arXiv 2603.14465.
+PUBLISHED = {
+    "GPT-5.2-Chat": (71.4, 70.0, 69.3, 58.0, 71.6, 58.0, 80.4, 58.4),
+    "DeepSeek-V3.2": (74.4, 65.2, 61.8, 48.0, 74.1, 50.0, 73.3, 57.6),
+    "Gemini-3-Flash-Preview": (76.7, 70.0, 73.8, 53.2, 77.6, 40.8, 81.2, 56.0),
+    "GPT-5.2-Thinking_(medium)": (72.3, 73.2, 70.9, 58.8, 64.9, 44.4, 75.2, 53.6),
+    "Gemini-3-Flash-Preview-Thinking": (75.8, 70.4, 79.7, 65.2, 81.8, 64.0, 83.4, 63.6),
+    "Kimi-K2.5-Thinking": (70.6, 68.4, 66.6, 58.0, 79.8, 57.6, 78.3, 65.6),
+    "Qwen3-4B": (58.6, 59.2, 35.8, 29.2, 65.0, 29.2, 57.9, 38.0),
+    "Qwen3-4B-Instruct-2507": (66.6, 59.2, 44.0, 36.0, 65.8, 33.6, 59.2, 48.8),
+    "Qwen3-30B-A3B-Instruct-2507": (65.8, 54.4, 48.3, 35.2, 72.4, 36.4, 67.2, 49.6),
+    "Llama-3.2-3B-Instruct": (44.3, 58.4, 22.5, 27.6, 37.7, 23.6, 37.6, 40.4),
+    "Llama-3.3-70B-Instruct": (46.3, 60.0, 36.6, 30.8, 64.6, 30.8, 56.9, 46.8),
+    "Qwen3-8B-Thinking": (59.7, 58.0, 45.9, 41.2, 70.9, 38.8, 66.4, 46.0),
+    "Qwen3-4B-Thinking-2507": (66.9, 60.4, 41.9, 36.8, 65.4, 33.6, 63.0, 46.8),
+    "Qwen3-30B-A3B-Thinking-2507": (70.0, 64.8, 53.1, 46.4, 73.2, 35.2, 71.8, 61.6),
+}
+SETS = ("hotpotqa", "gaia_dev", "bfcl", "tau2")
+
+
+@pytest.mark.skipif(not BENCH.is_dir(), reason="no ../shared/data/agentprocessbench")
+@pytest.mark.parametrize("judge", PUBLISHED)
+def test_recorded_judges_have_the_published_results(judge, tmp_path):
+    settings = {"recorded": str(BENCH / "results" / judge), "judging.resamples": 100}
+    run = evaluated(f"agentprocessbench:{BENCH}", tmp_path / "run", settings)
+    by_task = run.summary.by_task
+    for name, step, first in zip(SETS, PUBLISHED[judge][::2], PUBLISHED[judge][1::2], strict=True):
+        found = by_task[name]
+        assert 100 * found["step_accuracy"].value == pytest.approx(step, abs=0.1001)
+        assert 100 * found["first_error_accuracy"].value == pytest.approx(first, abs=0.1001)
+
+
+def evaluated(bench, out: Path, settings):
+    from longrm.evaluation.evaluate import Evaluation, run_evaluation
+    from longrm.evaluation.read_run import Run
+
+    run_evaluation(Evaluation.resolve(overrides={"bench": bench, **settings}), out)
+    return Run(out)
+
+
+def record(number: int, labels, scores, *, group=None, success=None, **more) -> TrajectoryRecord:
+    return TrajectoryRecord(
+        id=f"t{number}",
+        group=group or f"g{number}",
+        outcome=Outcome.ANSWERED if scores else Outcome.UNPARSED,
+        labels=tuple(labels),
+        scores=tuple(scores),
+        success=success,
+        characters=(5,) * len(labels),
+        **more,
+    )
+
+
+def random_records(count=60, seed=0):
+    draw = np.random.default_rng(seed)
+    made = []
+    for number in range(count):
+        labels = draw.choice([1.0, 0.0, -1.0], draw.integers(1, 9), p=[0.6, 0.1, 0.3])
+        scores = np.round(labels + draw.normal(0, 1.5, labels.size), 1)
+        made.append(
+            record(
+                number, labels.tolist(), scores.tolist(), group=f"g{number // 3}", success=bool(number % 2)
+            )
+        )
+    return made
+
+
+def test_metrics_of_steps_are_those_of_scikit_learn():
+    records = random_records()
+    table = StepTable.of(records, 0.0, probabilities=True)
+    found = step_metrics(table, **DRAWN)
+    labels = np.concatenate([one.labels for one in records])
+    scores = np.concatenate([one.scores for one in records])
+    ranked = labels != 0
+    assert found["auc"].value == pytest.approx(roc_auc_score(labels[ranked] > 0, scores[ranked]), abs=1e-12)
+    said = np.where(scores > 0, 1, -1)
+    assert found["step_accuracy"].value == pytest.approx(np.mean(said == labels))
+    assert found["macro_f1"].value == pytest.approx(
+        f1_score(labels, said, average="macro", labels=[1, 0, -1])
+    )
+    chance = 1 / (1 + np.exp(-scores[ranked]))
+    assert found["brier"].value == pytest.approx(brier_score_loss(labels[ranked] > 0, chance))
+    edges = np.clip((chance * 10).astype(int), 0, 9)
+    gaps = [abs((chance - (labels[ranked] > 0))[edges == b].sum()) for b in range(10)]
+    assert found["ece"].value == pytest.approx(sum(gaps) / chance.size)
+    for name in ("auc", "step_accuracy", "macro_f1", "pair_accuracy"):
+        assert found[name].low < found[name].value < found[name].high
+    # A table with other scores has other values, so equality above is no accident.
+    other = step_metrics(StepTable.of(random_records(seed=1), 0.0), **DRAWN)
+    assert abs(other["auc"].value - found["auc"].value) > 1e-3
+
+
+def test_pairs_and_first_errors_by_hand():
+    records = [
+        record(
+            0, [1, 1, -1, -1], [3, 1, 1, -2]
+        ),  # pairs: 3>1, 3>-2, 1=1, 1>-2 -> 3.5 of 4; first error at 3, not 2
+        record(1, [1, None, -1], [2, -5, -1]),  # pair right; the unlabelled step is taken for the first error
+        record(2, [1, 1], [1, 2]),  # no error, none found
+        record(3, [1, -1], []),  # not answered: wrong
+    ]
+    found = step_metrics(StepTable.of(records, 0.0), **DRAWN)
+    assert found["pair_accuracy"].value == pytest.approx((3.5 / 4 + 1 + 0) / 3)
+    assert found["first_error_accuracy"].value == pytest.approx(1 / 4)
+    assert found["step_accuracy"].value == pytest.approx((3 + 2 + 2 + 0) / 10)
+    # Of three trajectories with an error: step 3 is lowest, not 2; right; not answered.
+    assert found["lowest_is_first_error"].value == pytest.approx(1 / 3)
+
+
+def test_without_a_threshold_only_ranks_are_measured():
+    found = step_metrics(StepTable.of(random_records()), **DRAWN)
+    assert {"auc", "pair_accuracy", "lowest_is_first_error"} == found.keys()
+
+
+@pytest.mark.parametrize(("reduce", "function"), [("last", lambda s: s[-1]), ("min", min), ("mean", fmean)])
+def test_outcomes_of_trajectories_against_scikit_learn(reduce, function):
+    records = random_records()
+    found = outcome_metrics(StepTable.of(records, 0.0, probabilities=True, trajectory_score=reduce), **DRAWN)
+    scores, success = (
+        np.array([function(one.scores) for one in records]),
+        np.array([one.success for one in records]),
+    )
+    assert found["auc"].value == pytest.approx(roc_auc_score(success, scores))
+    said = scores > 0
+    assert found["precision"].value == pytest.approx((said & success).sum() / said.sum())
+    assert found["recall"].value == pytest.approx((said & success).sum() / success.sum())
+    assert found["brier"].value == pytest.approx(brier_score_loss(success, 1 / (1 + np.exp(-scores))))
+    tasks = [slice(at, at + 3) for at in range(0, 60, 3)]
+    best = [success[task][scores[task] == scores[task].max()].mean() for task in tasks]
+    assert found["best_of_n"].value == pytest.approx(np.mean(best))
+    assert found["best_of_n_random"].value == pytest.approx(success.mean())
+    assert found["best_of_n_oracle"].value == pytest.approx(np.mean([success[task].any() for task in tasks]))
+
+
+def test_the_agent_of_the_first_wrong_step():
+    agents = ("Web", "Coder", "Web")
+    right = record(0, [1, -1, None], [1, -1, -1], agents=agents, wrong_agent="Coder")
+    other = record(1, [1, -1, None], [-1, -1, -1], agents=agents, wrong_agent="Coder")
+    none = record(2, [1, -1, None], [1, 1, 1], agents=agents, wrong_agent="Coder")
+    assert agent_accuracy(StepTable.of([right, other, none]), **DRAWN).value == pytest.approx(1 / 3)
+
+
+LAYOUTS = [
+    {
+        "id": "agent",
+        "messages": [
+            {"role": "user", "content": "Find the code."},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"function": {"name": "find", "arguments": "{}"}}],
+            },
+            {"role": "tool", "content": "The code is blue."},
+            {"role": "assistant", "content": "It is red."},
+        ],
+        "step_labels": {"1": 1, "3": -1},
+        "success": False,
+    },
+    {"prompt": "1 + 1?", "completions": ["One and one.", "Two."], "labels": [True, False]},
+    {
+        "problem": "2 + 2?",
+        "steps": ["Two and two.", "Five.", "So five."],
+        "label": 1,
+        "final_answer_correct": False,
+    },
+    {
+        "question": {"problem": "3 + 3?"},
+        "label": {
+            "steps": [
+                {"completions": [{"text": "Three and three.", "rating": 1}], "chosen_completion": 0},
+                {"completions": [{"text": "Seven.", "rating": -1}], "chosen_completion": None},
+            ]
+        },
+    },
+]
+
+
+def test_every_layout_is_recognized_and_judged(tmp_path):
+    from tests.reward_models.tiny_models import bytes_tokenizer, make_scorer
+
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in LAYOUTS))
+    model = make_scorer(tmp_path / "model", positions=600, tokenizer=bytes_tokenizer())
+    run = longrm.evaluate(str(model), str(file), tmp_path / "run", {"judging.resamples": 100})
+    summary = run.summary
+    assert (summary.trajectories, summary.steps, summary.complete) == (4, 8, True)
+    records = {one.id: one for one in run.trajectories}
+    assert [one.labels for one in records.values()] == [(1, -1), (1, -1), (1, -1, None), (1, -1)]
+    assert records["agent"].success is False
+    scored = longrm.load(str(model)).score(
+        LAYOUTS[0]["messages"][:1], [LAYOUTS[0]["messages"][1:2], LAYOUTS[0]["messages"][1:4]]
+    )
+    assert records["agent"].scores == pytest.approx(scored, abs=5e-5)
+    # The same rows in memory; other labels in the same folder are refused.
+    again = longrm.evaluate(str(model), LAYOUTS, settings={"judging.resamples": 100})
+    assert [one.scores for one in again.trajectories] == [one.scores for one in run.trajectories]
+    file.write_text(file.read_text().replace('"3": -1', '"3": 1'))
+    with pytest.raises(LongRMError, match="agent"):
+        longrm.evaluate(str(model), str(file), tmp_path / "run", {"judging.resamples": 100})
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"step_labels": {"2": 1}}, "step_labels.2"),
+        ({"step_labels": {"1": 7}}, "step_labels"),
+        ({"step_labels": [1]}, "step_labels"),
+        ({"success": "yes"}, "success"),
+        ({"messages": [{"role": "user", "content": "Hi"}]}, "messages"),
+    ],
+)
+def test_a_bad_row_names_its_place(change, field, tmp_path):
+    file = tmp_path / "mine.jsonl"
+    file.write_text(json.dumps(LAYOUTS[0]) + "\n" + json.dumps({**LAYOUTS[0], "id": "b", **change}) + "\n")
+    with pytest.raises(DataError) as error:
+        longrm.evaluate("baseline:longest", str(file))
+    assert f"{file}:2" in str(error.value) or "row 2" in str(error.value) or "line 2" in str(error.value)
+    assert field in str(error.value)

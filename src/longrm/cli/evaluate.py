@@ -145,7 +145,7 @@ def _print_steps(summary: "StepSummary", out: Path, *, as_json: bool) -> None:
     """Prints the result of an evaluation of trajectories; `RunError` if some ended in errors."""
     from longrm.evaluation.read_run import Run
     from longrm.reading import short_name
-    from longrm.reporting.formatting import boundary_estimate, boundary_interval
+    from longrm.reporting.formatting import boundary_estimate, boundary_interval, steps_headline
 
     missing = {
         outcome for outcome, count in summary.outcomes.items() if count and outcome != Outcome.ANSWERED
@@ -153,11 +153,7 @@ def _print_steps(summary: "StepSummary", out: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(summary.to_dict())
     else:
-        what = f"{summary.steps:,} labelled steps of " if summary.steps else ""
-        print_lines(
-            f"{short_name(summary.model)} on {short_name(summary.bench)}: "
-            f"{what}{summary.trajectories:,} trajectories"
-        )
+        print_lines(f"{short_name(summary.model)} on {short_name(summary.bench)}: {steps_headline(summary)}")
         if summary.metrics:
             columns = [name for name in _STEP_COLUMNS if name in summary.metrics]
             for head, parts in (

@@ -55,6 +55,7 @@ def report(
         terms |= FEW_TERM
     items = browser(data)
     labels = [*(model.label for model in data.models), *(run.label for run in data.trained)]
+    labels += [run.label for group in data.groups for run in group.steps]
     labels += map(folder_and_model, data.unjudged)
     title = data.settings.title or ", ".join(labels[:3])
     script = "\n".join(

@@ -15,6 +15,7 @@ from longrm.reporting.formatting import (
     interval,
     percent,
     plural,
+    steps_headline,
 )
 from longrm.reporting.load import Contrast, Model, ReportData, Training, folder_and_model
 
@@ -25,7 +26,10 @@ def finding(data: ReportData) -> str:
     """The first contrast of each group and the context boundaries; of one run, its headline or its course."""
     models = data.models
     if not models:
-        return " ".join([*map(_course, data.trained), *map(_explained, data.unjudged)])
+        steps = [
+            f"{run.label}: {steps_headline(run.summary)}." for group in data.groups for run in group.steps
+        ]
+        return " ".join([*steps, *map(_course, data.trained), *map(_explained, data.unjudged)])
     if len(models) == 1:
         return f"{models[0].label}: {headline(models[0].summary)}."
     differences = [_difference(group.contrasts[0]) for group in data.full if group.contrasts]

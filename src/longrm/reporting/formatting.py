@@ -19,6 +19,7 @@ from longrm.evaluation.summary_schema import (
     CrossingSide,
     EvaluationSummary,
     MeasuredWith,
+    StepSummary,
 )
 from longrm.runs.records import FEW_GROUPS, Estimate, RolloutRecord
 from longrm.types import Outcome
@@ -210,6 +211,34 @@ def headline(summary: EvaluationSummary) -> str:
     if unanswered := summary.counts.comparisons - summary.counts.outcomes[Outcome.ANSWERED]:
         parts.append(f"{unanswered:,} of {summary.counts.comparisons:,} not answered")
     return "; ".join(parts)
+
+
+def steps_headline(summary: StepSummary) -> str:
+    """How well the steps of trajectories are judged, compared with the most common label and the best rule."""
+    parts, metrics = list[str](), summary.metrics
+    for name, title in (
+        ("step_accuracy", "step accuracy"),
+        ("first_error_accuracy", "first error found in"),
+        ("auc", "AUC"),
+    ):
+        one = metrics.get(name)
+        if one is None or one.value is None:
+            continue
+        text = f"{title} {percent(one.value)} {interval(one)}".rstrip()
+        known = {rule: found[name].value or 0.0 for rule, found in summary.baselines.items() if name in found}
+        if known:
+            best = max(known, key=lambda rule: known[rule])
+            text += f" ({best}: {percent(known[best])})"
+        parts.append(text)
+    if (success := summary.success.get("auc")) is not None and success.value is not None:
+        parts.append(f"AUC of success {percent(success.value)} {interval(success)}".rstrip())
+    what = f"{summary.steps:,} labelled steps of " if summary.steps else ""
+    return "; ".join([*parts, f"{what}{plural_of(summary.trajectories)}"])
+
+
+def plural_of(trajectories: int) -> str:
+    """A count of trajectories."""
+    return f"{trajectories:,} {'trajectory' if trajectories == 1 else 'trajectories'}"
 
 
 # --- Names and texts ---

@@ -14,7 +14,12 @@ from longrm.errors import RunError
 from longrm.evaluation.compare import RunComparison, compare_two
 from longrm.evaluation.metrics import PAIR_ACCURACY, EvaluationMetric, metric_of
 from longrm.evaluation.read_run import COMMANDS, Run, open_runs
-from longrm.evaluation.summary_schema import AttributionSummary, EvaluationSummary, TrainingSummary
+from longrm.evaluation.summary_schema import (
+    AttributionSummary,
+    EvaluationSummary,
+    StepSummary,
+    TrainingSummary,
+)
 from longrm.reading import short_name
 from longrm.reporting.formatting import Style, defined, shortened_apart
 from longrm.runs.logs import STEPS, Log
@@ -135,6 +140,15 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
+class StepRun:
+    """A model whose judgment of steps was evaluated."""
+
+    label: str
+    style: Style
+    summary: StepSummary
+
+
+@dataclass(frozen=True, slots=True)
 class Contrast:
     """Two evaluations on the comparisons that both judged: `second` minus `first`."""
 
@@ -150,6 +164,7 @@ class Group:
     given: RunGroup
     models: list[Model] = field(default_factory=list)
     trained: list[Training] = field(default_factory=list)
+    steps: list[StepRun] = field(default_factory=list)
     contrasts: list[Contrast] = field(default_factory=list)
 
     @property
@@ -245,6 +260,9 @@ def load_report(given_runs: Sequence[Run | str | Path], settings: ReportSettings
             if run.kind == "training":
                 group.trained.append(_training(run, label, style))
                 continue
+            if isinstance(run.summary, StepSummary):
+                group.steps.append(StepRun(label, style, run.summary))
+                continue
             # Links into the browser of comparisons filter by the model's name, which must therefore be unique.
             name = label if label not in taken else f"{label}, {given.title[:1].lower()}{given.title[1:]}"
             taken.add(name)
@@ -269,7 +287,7 @@ def load_report(given_runs: Sequence[Run | str | Path], settings: ReportSettings
 def _labeled(runs: Sequence[Run]) -> dict[str, Run]:
     """Runs by label: the folder of an evaluation and its model, or the shortened name of the run."""
     short = shortened_apart([run.name for run in runs], _LONGEST_LABEL)
-    labels = {run: folder_and_model(run) for run in runs if run.kind == "evaluation"}
+    labels = {run: folder_and_model(run) for run in runs if run.kind in ("evaluation", "step evaluation")}
     found = {}
     for run in runs:
         label = labels.get(run, "")
@@ -281,7 +299,9 @@ def _labeled(runs: Sequence[Run]) -> dict[str, Run]:
 
 def folder_and_model(run: Run) -> str:
     """The name of a run's folder, and of its model unless that is the same."""
-    assert isinstance(run.summary, EvaluationSummary | AttributionSummary), "by the kind of the run"
+    assert isinstance(run.summary, EvaluationSummary | StepSummary | AttributionSummary), (
+        "by the kind of the run"
+    )
     folder, model = run.path.resolve().name, short_name(run.summary.model)
     return folder if folder == model else f"{folder} · {model}"
 

@@ -14,6 +14,7 @@ from longrm.clients.remote_settings import Remote
 from longrm.errors import ConfigError, LongRMError, TrainingError
 from longrm.evaluation.evaluate import Evaluation, own_tokenizer, run_evaluation
 from longrm.evaluation.metrics import metric_of, reported
+from longrm.evaluation.summary_schema import EvaluationSummary
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.loading import LanguageModel, Scorer
 from longrm.modeling.local_generator import LocalTextGenerator
@@ -147,6 +148,10 @@ def evaluator_of(
         probe=evaluation.probe,
         own=own,
     )
+    if bench.trajectories is not None:
+        raise ConfigError(
+            f"evaluation.bench: {bench.name} has trajectories; evaluate them after the training"
+        )
     wanted = settings.metric_for_best_model
     if not metric_of(wanted).for_pairs and all(len(row.responses) == 2 for row in bench.comparisons):
         known = ", ".join(metric.name for metric in reported(pairs_only=True))
@@ -160,6 +165,7 @@ def evaluator_of(
         named = evaluation.model_copy(update={"model": name})
         model = _judge(trained, name, evaluation)
         summary = run_evaluation(named, folder, bench=bench, model=model, progress=progress)
+        assert isinstance(summary, EvaluationSummary), "the benchmark has comparisons"
         if errors := summary.counts.outcomes[Outcome.ERROR]:
             share = f"{errors} of {summary.counts.comparisons} comparisons"
             _logger.warning("step %s: %s ended in errors; see %s", folder.name, share, folder / JUDGMENTS)

@@ -12,9 +12,11 @@ from longrm.reporting.sections.results import baselines, rules, tasks, votes
 from longrm.reporting.sections.rollouts import rollouts
 from longrm.reporting.sections.runs import differences, outcomes, training
 from longrm.reporting.sections.solving import solving
+from longrm.reporting.sections.steps import steps
 from longrm.reporting.tables import Section
 
 SECTIONS: dict[str, Callable[[ReportData], Section | None]] = {
+    "steps": steps,
     "accuracy": accuracy,
     "differences": differences,
     "boundary": boundary,

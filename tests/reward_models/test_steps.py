@@ -9,7 +9,9 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 import longrm
 from longrm.data.joining import encode_steps
+from longrm.errors import DataError
 from longrm.modeling.shapes import build_trees
+from longrm.reward_models import token_rewards
 from longrm.types import Outcome, Trajectory
 from tests.data.trajectories import HERMES, TOOLS
 from tests.data.trajectories import say as message
@@ -134,3 +136,81 @@ def test_results_are_omitted_as_whole_messages_where_a_trajectory_is_too_long(fo
         assert same[0]
         assert not same[-1]
         assert (side == "right") is (same.count(True) > len(same) / 2)
+
+
+def test_a_reward_for_every_turn(folders):
+    trajectories = [agent(4), agent(6, seed=2)]
+    reward = longrm.reward_function(str(folders / "scalar"), per_step=True)
+    completions = [[message for step in one.steps for message in step] for one in trajectories]
+    rewards = reward([list(PROMPT)] * 2, completions, tools=[list(TOOLS)] * 2)
+    model = longrm.load(str(folders / "scalar"))
+    for one, found in zip(trajectories, rewards, strict=True):
+        assert found == pytest.approx(model.judge([one.query()])[0].scores, abs=TOLERANCE)
+    with pytest.raises(DataError):
+        reward([list(PROMPT)], [[{"role": "user", "content": "no turn"}]])
+
+
+def test_rewards_of_turns_are_at_the_ends_of_the_policys_tokens():
+    assert token_rewards([0.5, -1.0], [1, 1, 0, 0, 1, 0]) == [0, 0.5, 0, 0, -1.0, 0]
+    assert token_rewards([2.0], [0, 1]) == [0, 2.0]
+    with pytest.raises(DataError):
+        token_rewards([1.0], [1, 0, 1])
+
+
+def judge_answers(monkeypatch, folders, texts, **settings):
+    """A local judge that writes these texts, and the prompts that it was sent."""
+    from longrm.clients import Completion
+
+    model = longrm.load(str(folders / "writer"), judge=settings)
+    prompts = []
+
+    def generate(requests):
+        prompts.extend(request.messages for request in requests)
+        return [
+            Completion(Outcome.ANSWERED, texts[len(prompts) - len(requests) + at])
+            for at in range(len(requests))
+        ]
+
+    monkeypatch.setattr(model._writer, "generate", generate)
+    return model, prompts
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ('Step 3 is off. {"1": 1, "2": 0, "3": -1}', (1, 0, -1)),
+        ('```json\n{"step_1": "1", "step_2": "+1", "step_3": 0}\n```', (1, 1, 0)),
+        ('First {"1": 1, "2": 1, "3": 1}, but no: {"1": 1, "2": -1, "3": -1}', (1, -1, -1)),
+        ("Step 1: 1\nStep 2: 0\n**Step 3**: -1", (1, 0, -1)),
+        ('<think>{"1": 1, "2": 1, "3": 1}</think> {"1": -1, "2": -1, "3": -1}', (-1, -1, -1)),
+        ('{"1": 1, "2": 1}', None),
+        ('{"1": 1, "2": 2, "3": 1}', None),
+        ("All steps look right.", None),
+    ],
+)
+def test_labels_of_all_steps_in_one_answer(monkeypatch, folders, text, labels):
+    model, prompts = judge_answers(monkeypatch, folders, [text], format="steps", retries=0)
+    (judged,) = model.judge([agent(3).query()])
+    assert judged.scores == (labels or ())
+    assert judged.outcome is (Outcome.ANSWERED if labels else Outcome.UNPARSED)
+    (text,) = [message["content"] for message in prompts[0]]
+    assert [text.count(f'<step number="{number}">') for number in (1, 2, 3, 4)] == [1, 1, 1, 0]
+
+
+def test_one_step_at_a_time_sees_nothing_that_comes_later(monkeypatch, folders):
+    trajectory = agent(3)
+    model, prompts = judge_answers(
+        monkeypatch, folders, ["[[1]]", "[[-1]]", "It is [[0]]"], format="each-step"
+    )
+    (judged,) = model.judge([trajectory.query()])
+    assert judged.scores == (1, -1, 0)
+    last = [step[-1]["content"] for step in trajectory.steps]
+    shown = [[text in prompt[0]["content"] for text in last] for prompt in prompts]
+    assert shown == [[True, False, False], [True, True, False], [True, True, True]]
+
+
+def test_formats_for_responses_do_not_judge_steps(monkeypatch, folders):
+    model, _ = judge_answers(monkeypatch, folders, ["[[A]]"], format="pairwise")
+    (judged,) = model.judge([agent(2).query()])
+    assert judged.outcome is Outcome.ERROR
+    assert "steps" in judged.detail

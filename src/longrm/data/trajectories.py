@@ -185,20 +185,21 @@ def labels_until(first_wrong: int, steps: int) -> tuple[float | None, ...]:
 
 
 def split_steps(
-    messages: Sequence[Message], field: str
+    messages: Sequence[Message], field: str, first: int = 0
 ) -> tuple[tuple[Message, ...], tuple[tuple[Message, ...], ...], tuple[int, ...]]:
     """The prompt of a conversation, its steps, and the number of each step's last message in it, from 0.
 
-    Messages after the last turn of the assistant belong to no step.
+    Steps begin at the message `first`, or later. Messages after the last turn of the assistant belong to no step.
     """
-    turns = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+    turns = [at for at, message in enumerate(messages) if at >= first and message["role"] == "assistant"]
     if not turns or not turns[0]:
         problem = "no message of the assistant" if not turns else "begins with a message of the assistant"
         raise FieldError(field, problem)
     plain = [*map(template_message, messages)]
-    starts = [turns[0], *(turn + 1 for turn in turns[:-1])]
+    begin = first or turns[0]
+    starts = [begin, *(turn + 1 for turn in turns[:-1])]
     steps = tuple(tuple(plain[start : turn + 1]) for start, turn in zip(starts, turns, strict=True))
-    return tuple(plain[: turns[0]]), steps, tuple(turns)
+    return tuple(plain[:begin]), steps, tuple(turns)
 
 
 def labels_at(given: Any, numbers: Sequence[int], field: str) -> tuple[float | None, ...]:

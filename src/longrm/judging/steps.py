@@ -19,7 +19,7 @@ _RULE = (
 )
 _SHOWN = "An assistant worked on this task. "
 _OBJECT = re.compile(r"\{[^{}]*\}")
-_LINE = re.compile(r"^\W*step\s+(\d+)\W+(-?[01])\b", re.IGNORECASE | re.MULTILINE)
+_LINE = re.compile(r"^\W*step\s+(\d+)[^\w+-]+\+?(-?[01])\b", re.IGNORECASE | re.MULTILINE)
 _KEY = re.compile(r"(?:step[\s_-]*)?(\d+)", re.IGNORECASE)
 _MARKS = {"1": 1.0, "0": 0.0, "-1": -1.0}
 

@@ -3,7 +3,7 @@
 from longrm.reward_models.baselines import BASELINES, Baseline
 from longrm.reward_models.kinds import KINDS, Model, load, loaded, local_models, name_of, pinned
 from longrm.reward_models.protocol import RewardModel
-from longrm.reward_models.reward_functions import RewardFunction, reward_function
+from longrm.reward_models.reward_functions import RewardFunction, reward_function, token_rewards
 from longrm.reward_models.settings import JudgeSettings, ModelSettings
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "name_of",
     "pinned",
     "reward_function",
+    "token_rewards",
 ]

@@ -31,7 +31,9 @@ class RewardModel(ABC):
     by_criterion: bool = False  # whether it can judge by one criterion alone, `Query.criterion`
     solves: bool = False  # whether it answers the question before it judges, `Judgment.committed`
     scale: Scale = "none"  # what a difference of two scores means
-    step_threshold: float | None = None  # the score above which a step is right; None if scores have no such zero
+    step_threshold: float | None = (
+        None  # the score above which a step is right; None if scores have no such zero
+    )
     limit: int | None = None  # the context window in tokens, if known
     tokenizer: "Tokenizer | None" = None  # of the model, if known
     prefix_cache: "PrefixCache | None" = None  # set by `keep_prefixes`

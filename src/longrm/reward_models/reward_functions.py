@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import math
 import re
 import threading
 from collections import Counter
@@ -14,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 from longrm.data.chunking import words_of
 from longrm.data.criteria import criteria_of, read_rubrics
 from longrm.data.fields import tools_of
+from longrm.data.trajectories import split_steps
 from longrm.errors import ConfigError, DataError, RunError
 from longrm.jsonl import json_text
 from longrm.judging.answers import answer_of
@@ -29,6 +31,7 @@ from longrm.types import (
     Response,
     Scale,
     Tool,
+    Trajectory,
     Trial,
     are_ratings,
     text_of,
@@ -39,7 +42,7 @@ _logger = logging.getLogger(__name__)
 
 class _Reward(NamedTuple):
     outcome: Outcome
-    score: float | None
+    score: Any  # a number, a list of one for each turn, or None
     detail: str
     judged: bool = True  # false if the completion never reached the model
 
@@ -71,8 +74,15 @@ class RewardFunction:
     """
 
     def __init__(
-        self, model: RewardModel, rubrics: str | None = None, length: int | Literal["item"] | None = None
+        self,
+        model: RewardModel,
+        rubrics: str | None = None,
+        length: int | Literal["item"] | None = None,
+        *,
+        per_step: bool = False,
     ) -> None:
+        if per_step and rubrics is not None:
+            raise ConfigError("per_step does not support rubrics")
         if rubrics is None and length is not None:
             raise ConfigError(
                 "length is only valid with rubrics: other scores have no scale in common with it"
@@ -91,6 +101,7 @@ class RewardFunction:
 
             model = RubricRewardModel(model, "item")
         self.model = model
+        self._per_step = per_step
         self._from_rows = rubrics == "item"
         self._rubrics = () if rubrics is None or self._from_rows else read_rubrics(Path(rubrics))
         self._checklist, self._length = rubrics is not None, length
@@ -108,7 +119,7 @@ class RewardFunction:
         prompts: Sequence[str | Sequence[Message]],
         completions: Sequence[str | Sequence[Message]],
         **columns: Any,
-    ) -> list[float | None]:
+    ) -> list[Any]:
         """Scores completions; the signature is that of TRL's `reward_funcs`.
 
         Args:
@@ -119,7 +130,8 @@ class RewardFunction:
                 completions without a score, and with rubrics the mean of each term. All others are ignored.
 
         Returns:
-            One number per completion, higher is better. None if there is no score: too long for the model, no verdict,
+            One number per completion, higher is better; with `per_step` a list with one for each turn of the assistant.
+            None if there is no score: too long for the model, no verdict,
             a score that is not finite, out of memory, or a lone surrogate in the text. TRL excludes such completions
             from their group.
 
@@ -215,6 +227,9 @@ class RewardFunction:
         """Judges groups; returns those without scores whose rows can be judged alone."""
         if not groups:
             return []
+        if self._per_step:
+            self._judge_steps([row for _, group in groups for row in group])
+            return []
         queries = [
             Query(
                 name,
@@ -237,6 +252,18 @@ class RewardFunction:
             for row, score in zip(group, scores or [None] * len(group), strict=True):
                 row.reward.set_result(_Reward(trial.outcome, score, trial.detail))
         return alone
+
+    def _judge_steps(self, rows: Sequence[_Row]) -> None:
+        """Scores every turn of every completion; equal prompts are neighbors, and share their encoding."""
+        queries = []
+        for number, row in enumerate(rows):
+            with reading(f"completion {number + 1}", DataError):
+                prompt, steps, _ = split_steps([*row.prompt, *row.completion], "completions", len(row.prompt))
+            queries.append(Trajectory(str(number), "", prompt, steps, tools=row.tools).query())
+        for row, judgment in zip(rows, self.model.judge(queries), strict=True):
+            answered = bool(judgment.scores) and all(map(math.isfinite, judgment.scores))
+            score = list(judgment.scores) if answered else None
+            row.reward.set_result(_Reward(judgment.outcome, score, judgment.detail))
 
     def _report(self, rewards: Sequence[_Reward], log_metric: Any) -> None:
         """Counts and logs completions without a score; raises if a call has no score at all."""
@@ -263,6 +290,7 @@ def reward_function(
     *,
     rubrics: str | None = None,
     length: int | Literal["item"] | None = None,
+    per_step: bool = False,
 ) -> RewardFunction:
     """Makes the reward function that TRL takes as `reward_funcs`; for other trainers see `examples/trainers/`.
 
@@ -271,13 +299,41 @@ def reward_function(
         rubrics: Reward by a checklist: "item" uses the column `rubrics` of each row, or a file has the same criteria
             for all. The model must be a judge; a name is loaded with `judge.format = "pointwise"`.
         length: Also reward the length: "item" uses the column `target_words` of each row, or a number of words.
+        per_step: Reward every turn of the assistant in a completion, a list of messages, and not the completion as a
+            whole. All turns are scored in one pass; `token_rewards` puts them at tokens.
 
     Raises:
         ConfigError: `length` without `rubrics`, or a model that cannot judge a response by one criterion on its own.
     """
     if isinstance(model, str):
-        model = load(model) if rubrics is None else load(model, judge={"format": "pointwise"})
-    return RewardFunction(model, rubrics, length)
+        form = "pointwise" if rubrics is not None else "steps" if per_step else None
+        model = load(model) if form is None else load(model, judge={"format": form})
+    return RewardFunction(model, rubrics, length, per_step=per_step)
+
+
+def token_rewards(rewards: Sequence[float], mask: Sequence[int]) -> list[float]:
+    """The rewards of turns at the last token of each, and 0 at all others.
+
+    This is the form of token-level rewards in verl (a row of `token_level_scores`) and SkyRL (`rewards`).
+
+    Args:
+        rewards: One number per turn.
+        mask: For each token of the response 1 if the policy wrote it, else 0, as for results of tools; verl's
+            `response_mask`, SkyRL's `loss_masks`.
+
+    Returns:
+        One number per token.
+
+    Raises:
+        DataError: The mask has another number of turns than there are rewards.
+    """
+    ends = [at for at, own in enumerate(mask) if own and not (at + 1 < len(mask) and mask[at + 1])]
+    if len(ends) != len(rewards):
+        raise DataError(
+            f"{len(rewards)} rewards of turns for a mask with {len(ends)} runs of the policy's tokens"
+        )
+    placed = dict(zip(ends, rewards, strict=True))
+    return [float(placed.get(at, 0.0)) for at in range(len(mask))]
 
 
 def length_term(words: int, target: float) -> float:

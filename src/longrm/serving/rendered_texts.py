@@ -79,7 +79,7 @@ class QueryMaker:
         if not all(responses):
             raise DataError("a response has no message")
         context = context_in(prompt, request.context)
-        return Query("request", prompt, responses, context, tools=tuple(request.tools))
+        return Query("request", prompt, responses, context, tools=tuple(request.tools), steps=request.steps)
 
     def _is_rendered(self, text: str) -> bool:
         return self._tokenizer is not None and text.lstrip().startswith(self._special_tokens or "\0")

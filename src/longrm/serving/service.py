@@ -235,7 +235,7 @@ def _characters(request: ScoreRequest) -> int:
         return len(request.rendered)
     return sum(
         len(text) if isinstance(text, str) else sum(len(str(message)) for message in text)
-        for text in request.responses
+        for text in (request.responses[-1:] if request.steps else request.responses)
     )
 
 

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, model_validator
 
 from longrm.data.fields import check_messages, tools_of
+from longrm.data.trajectories import split_steps
 from longrm.reading import FieldError
-from longrm.types import Cut, Message, Tool
+from longrm.types import Cut, Message, Tool, Trajectory
 
 STATUSES: Mapping[str, int] = {
     "invalid": 400,
@@ -57,6 +58,7 @@ class ScoreRequest:
     context: str | None = None
     cache_salt: str = ""  # cached prefixes are shared only between requests of the same salt
     tools: Sequence[Tool] = ()
+    steps: bool = False  # whether the responses are one trajectory up to each of its steps
 
     @property
     def count(self) -> int:
@@ -205,6 +207,14 @@ def tools_in(given: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
 def is_single(given: Any) -> bool:
     """Whether a field of texts or token ids has one text, or the ids of one, and not a list of them."""
     return isinstance(given, str) or bool(given and isinstance(given[0], int))
+
+
+def steps_request(messages: Sequence[Message], first: int = 1, **options: Any) -> ScoreRequest:
+    """The request to score every turn of the assistant in a conversation, from the message `first` on."""
+    if not any(message.get("role") == "assistant" for message in messages[first:]):
+        raise Failure("invalid", "the trajectory has no message of the assistant after the prompt")
+    prompt, steps, _ = split_steps(messages, "messages", first)
+    return ScoreRequest(prompt, Trajectory("request", "", prompt, steps).prefixes(), steps=True, **options)
 
 
 def rendered_requests(given: Any, **options: Any) -> list[ScoreRequest]:

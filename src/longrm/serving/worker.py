@@ -166,7 +166,7 @@ class Worker:
             _settle(job, Failure("invalid", str(error)))
             return
         plain = tuple(range(job.request.count))
-        job.orders = latin_square(plain) if model.sees_order else (plain,)
+        job.orders = latin_square(plain) if model.sees_order and not job.request.steps else (plain,)
         for number, order in enumerate(job.orders):
             responses = tuple(query.responses[index] for index in order)
             shown = replace(query, responses=responses, trial=number)

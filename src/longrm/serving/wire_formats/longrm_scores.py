@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, RootModel
 
 from longrm.serving import wire
+from longrm.types import as_messages
 
 
 class PromptToScore(wire.StrictBody):
@@ -21,6 +22,7 @@ class PromptToScore(wire.StrictBody):
         context: The part of the prompt that may be cut, word for word.
         cache_salt: Cached prefixes are shared only between requests of the same salt.
         tools: The tools that the prompt offers, as `{"type": "function", "function": {...}}`.
+        steps: Whether the only response is a trajectory, whose turns of the assistant are scored one by one.
     """
 
     prompt: str | wire.Several[wire.ChatMessage]
@@ -31,6 +33,7 @@ class PromptToScore(wire.StrictBody):
     context: str | None = None
     cache_salt: wire.Salt = ""
     tools: wire.Several[dict[str, Any]] | None = None
+    steps: bool = False
 
 
 class ScoreBody(RootModel[PromptToScore | wire.Several[PromptToScore]]):
@@ -42,17 +45,23 @@ def _prompts(body: ScoreBody) -> list[PromptToScore]:
 
 
 def _requests(body: ScoreBody) -> list[wire.ScoreRequest]:
-    return [
-        wire.ScoreRequest(
-            wire.text_or_messages(item.prompt),
-            [wire.text_or_messages(response) for response in item.responses],
-            cut=item.cut,
-            context=item.context,
-            cache_salt=item.cache_salt,
-            tools=wire.tools_in(item.tools),
-        )
-        for item in _prompts(body)
-    ]
+    return [_request(item) for item in _prompts(body)]
+
+
+def _request(item: PromptToScore) -> wire.ScoreRequest:
+    options: dict[str, Any] = {
+        "cut": item.cut,
+        "cache_salt": item.cache_salt,
+        "tools": wire.tools_in(item.tools),
+    }
+    prompt = wire.text_or_messages(item.prompt)
+    responses = [wire.text_or_messages(response) for response in item.responses]
+    if not item.steps:
+        return wire.ScoreRequest(prompt, responses, context=item.context, **options)
+    if len(responses) != 1 or isinstance(responses[0], str) or item.context is not None:
+        raise wire.Failure("invalid", "steps needs one response, a list of messages, and no context")
+    before = as_messages(prompt, "user")
+    return wire.steps_request([*before, *responses[0]], len(before), **options)
 
 
 def _answer(body: ScoreBody, results: Sequence[wire.ScoreResult], model: str) -> Any:

@@ -12,7 +12,9 @@ class ClassifyBody(wire.ClientBody):
     """One conversation with its tools, or texts that a chat template rendered, or their token ids.
 
     Scores are logits, so `use_activation` must not be true. A text that lacks BOS gets it, unless `add_special_tokens`
-    is false; it is never added twice. Cached prefixes are shared only between requests of the same `cache_salt`.
+    is false; it is never added twice. Cached prefixes are shared only between requests of the same `cache_salt`. The
+    task `token_classify` of `/pooling` scores every turn of the assistant, as vLLM's process reward models do every
+    step: `data` has a row for each.
     """
 
     model: str | None = None
@@ -21,6 +23,7 @@ class ClassifyBody(wire.ClientBody):
     use_activation: bool | None = None
     add_special_tokens: bool = True
     cache_salt: wire.Salt = ""
+    task: str | None = None
     tools: wire.Several[dict[str, Any]] | None = None
 
 
@@ -45,8 +48,13 @@ def _classify_requests(body: ClassifyBody) -> list[wire.ScoreRequest]:
     _check_activation(body.use_activation)
     if (body.messages is None) == (body.input is None):
         raise wire.Failure("invalid", "the body must have either messages or input")
+    if body.task == "token_classify" and body.messages is None:
+        raise wire.Failure("invalid", "the task token_classify needs messages")
     if body.messages is None:
         return wire.rendered_requests(body.input, add_bos=body.add_special_tokens, cache_salt=body.cache_salt)
+    if body.task == "token_classify":
+        options: dict[str, Any] = {"cache_salt": body.cache_salt, "tools": wire.tools_in(body.tools)}
+        return [wire.steps_request(wire.messages_in(body.messages), **options)]
     *prompt, last = wire.messages_in(body.messages) or [{}]
     if not prompt or last.get("role") != "assistant":
         raise wire.Failure(
@@ -82,7 +90,13 @@ def _classify_answer(body: ClassifyBody, results: Sequence[wire.ScoreResult], mo
 
 def _pooling_answer(body: ClassifyBody, results: Sequence[wire.ScoreResult], model: str) -> dict[str, Any]:
     data = [
-        {"index": index, "object": "pooling", "data": [result.scores[0]]}
+        {
+            "index": index,
+            "object": "pooling",
+            "data": [[score] for score in result.scores]
+            if body.task == "token_classify"
+            else [result.scores[0]],
+        }
         for index, result in enumerate(results)
     ]
     return _list_answer("pool", results, model, data)

@@ -95,6 +95,11 @@ def prepare_model(model: Scorer | LanguageModel, settings: TrainingSettings) -> 
     """Moves a model to the device that trains it, with the precision and the memory savings of the settings."""
     start, memory, parallel = settings.model, settings.memory, settings.parallel
     device = str(resolve_device("auto"))
+    if start.bf16 and device == "cpu" and _emulates_bf16():
+        _logger.warning(
+            "this processor has no instructions for bf16 and emulates them, which makes training several times slower; "
+            "set model.bf16 = false"
+        )
     freeze_layers(model.model, start.frozen_layers)
     if memory.gradient_checkpointing:
         offload, keep = memory.activation_offloading, memory.keep_attention
@@ -115,6 +120,11 @@ def prepare_model(model: Scorer | LanguageModel, settings: TrainingSettings) -> 
             place()
             model.model.to(device)  # its buffers
     choose_products(model.model)
+
+
+def _emulates_bf16() -> bool:
+    found = torch.cpu.get_capabilities()
+    return found.get("architecture") == "x86_64" and not (found.get("avx512_bf16") or found.get("amx_bf16"))
 
 
 def stored_dtype(folder: Path) -> torch.dtype:

@@ -117,6 +117,9 @@ def test_a_quotation_is_not_a_verdict(parsed, text, verdict):
         "Assistant B wins!",
         '{"scores": {"A": 4, "B": 7}, "why": "f(x) = {x}", "verdict": "B"}',
         "## Verdict\n\n**B**",
+        "【【B】】",
+        "最终结论：【【B】】",
+        "Verdict: 【B】",
     ],
 )
 def test_other_forms_of_real_judges_are_parsed(parsed, text):
@@ -139,6 +142,37 @@ def test_other_forms_of_real_judges_are_parsed(parsed, text):
 )
 def test_a_whole_answer_is_a_verdict_and_a_part_need_not_be(parsed, text, verdict):
     assert parsed(text) == verdict
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ('{"reason": "A invents it.", "winner": "B"', B),
+        ('{"winner": "B", "reason": "A, who inv', B),
+        ('{"winner": "B", "reason": "A says {\\"x\\": 1}, b', B),
+        ('```json\n{\n  "scores": {"A": 4, "B": 7},\n  "winner": "Response B",\n', B),
+        ('{"notes": ["x", {"y": 1}], "winner": "B", "more": [1, 2', B),
+        ('{"reason": "A invents it.", "winner": "B', None),
+        ('{"reason": "A invents it.", "winner":', None),
+        ('{"reason": "I could write \\"winner\\": \\"B\\"', None),
+        ('{"reason": "x", "scores": {"winner": "B"', None),
+        ('{"reason": "x", "scores": {"winner": "B", "y', None),
+        ('{"winner": "B", "verdict": "A", "reason": "b', None),
+        ('{"winner": "B", "reason": "x"} is not what I think.', None),
+        ('{"winner": "B"} or {"winner": "A"', None),
+        ('> {"reason": "x", "winner": "B"', None),
+        ('Answer in the form {"reason": "x", "winner": "B"', None),
+        ('{"winner": "B" if B wins', None),
+    ],
+)
+def test_the_verdict_in_cut_json_counts_if_it_is_complete(parsed, text, verdict):
+    assert parsed(f"So it is.\n{text}") == verdict
+
+
+def test_a_number_at_the_cut_may_be_a_part(query):
+    pointwise, asked = load_format("pointwise"), query("Marlow.")
+    assert pointwise.parse('{"reason": "x", "score": 1', asked) is None
+    assert pointwise.parse('{"reason": "x", "score": 1, "mo', asked).values == (1.0,)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +203,7 @@ def test_brackets_around_a_verdict_are_closed(parsed, text):
     [
         "\n", "*", "`", "[[A ", "[[A]] ", "[[A]]\n[[B]]\n", "verdict:\n", "so, ", "```\n", "<", "&", " ", "“", '"',
         "-", "$", "{", '{"a":', "\\boxed{", '"<think>" ', "Verdict: A\n", "Winner: A — ", "Response A's :", "\\text{",
-        "A > ", "[", "]", "#", "Verdict: [",
+        "A > ", "[", "]", "#", "Verdict: [", '\n{"a": 1,', '\n{"', '\n["A",', "【", "[1] > ", "  x ", '\n{"a": [', '\\"',
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("ending", ["", '\nVerdict: "[[B]]"', '"}'])

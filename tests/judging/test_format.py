@@ -188,3 +188,50 @@ def test_a_score_is_parsed(query, tenths, suffix):
 def test_scores_go_from_0_to_10(query, text, score):
     verdict = POINTWISE.parse(text, query("x", "y"))
     assert (verdict and verdict.values) == (None if score is None else (score,))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[2] > [3] > [1]",  # RankGPT
+        "Final ranking: [2] > [3] > [1]",
+        "[B] > [C] > [A]",
+        '["B", "C", "A"]',
+        '```json\n[\n  "B",\n  "C",\n  "A"\n]\n```',
+        'Ranking: ["Response B", "Response C", "Response A"]',
+        "【【B > C > A】】",
+        '{"reason": "It is so.", "ranking": ["B", "C", "A"]',
+        '{\n  "reason": "It is so.",\n  "ranking": ["B", "C", "A"],\n  "confidence": "hi',
+    ],
+)
+def test_rankings_in_other_forms_are_parsed(query, text):
+    asked = query("x", "y", "z")
+    assert LISTWISE.parse(f"So it is.\n{text}", asked).ranking == (1, 2, 0)
+    assert LISTWISE.parse(f"{text}\n[[A > B > C]]", asked).ranking == (0, 1, 2), (
+        "the asked-for form comes first"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[2] > [1]",
+        "[2] > [1] > [1]",
+        "[2] > [1] > [4]",
+        "[2] > [1] > [3",
+        "The output format is [2] > [1] > [3], so I follow it",
+        "Write `[2] > [1] > [3]`, or the like.",
+        '["B", "A"]',
+        '["B", "A", "C", "D"]',
+        '["B", "A", "C"',
+        '["B", "A", 3]',
+        '[["B", "A", "C"]]',
+        'The responses are named ["B", "A", "C"]',
+        'Reply with a list such as ["B", "A", "C"].',
+        '> ["B", "A", "C"]',
+        '{"reason": "...", "ranking": ["B", "A"',
+        '{"reason": "The ranking is [\\"B\\", \\"A\\", \\"C\\"]',
+    ],
+)
+def test_what_only_resembles_a_ranking_is_none(query, text):
+    assert LISTWISE.parse(f"So it is.\n{text}", query("x", "y", "z")) is None

@@ -147,6 +147,7 @@ def columns_option(key: str = "columns") -> Decorator:
 _WEIGHTS_HELP = "Weights of the labels of a multi-label model, as in helpfulness=1,verbosity=-0.4."
 _DEVICE_HELP = "Device of a local model (default: a GPU if any)."
 _DTYPE_HELP = "Dtype of a local model's weights (default auto: as in its files)."
+_JUDGE_HELP = "A published judge, asked in its own form, such as nemotron-genrm."
 _CUT_HELP = "Cut contexts that do not fit: middle, left or right."
 MODEL_OPTIONS = options(
     click.option(
@@ -159,8 +160,9 @@ MODEL_OPTIONS = options(
     setting("--device", "model_args.device", _DEVICE_HELP, metavar="NAME"),
     setting("--dtype", "model_args.dtype", _DTYPE_HELP, ["auto", "float32", "bfloat16", "float16"]),
     setting("--cut", "model_args.cut", _CUT_HELP, ["middle", "left", "right", "refuse"], "WHERE"),
+    setting("--judge", "judge.name", _JUDGE_HELP, metavar="NAME"),
 )
-"""How a model of any kind is loaded, and what it reads: `ModelSettings`."""
+"""How a model of any kind is loaded, and what it reads: `ModelSettings`, and the form of a published judge."""
 
 _FORMAT_HELP = "Judging format: pairwise, listwise or pointwise."
 _FORMATS = ["pairwise", "listwise", "pointwise"]

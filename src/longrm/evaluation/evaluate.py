@@ -171,7 +171,7 @@ def _evaluate_steps(
     if recorded is not None and not any(one.id in recorded for one in bench.trajectories):
         raise DataError(f"no trajectory of '{bench.name}' is in the record {settings.recorded}")
     with claimed_once(RunFolder(out, "step evaluation", settings), workers) as folder:
-        if settings.judge.format is None:
+        if settings.judge.format is None and settings.judge.name is None:
             settings = settings.model_copy(
                 update={"judge": settings.judge.model_copy(update={"format": "steps"})}
             )

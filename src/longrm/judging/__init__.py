@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, nearest
 from longrm.judging.cutting import TruncationSide, too_long, truncate_context, why_uncut
 from longrm.judging.format import JudgingFormat, ParsedVerdict, TokenFormat
+from longrm.judging.judges import JUDGES
 from longrm.judging.listwise import Listwise, TokenListwise
 from longrm.judging.pairwise import Pairwise, TokenPairwise
 from longrm.judging.pointwise import Pointwise, TokenPointwise
@@ -14,6 +15,7 @@ from longrm.judging.prompts import prompt_hash
 from longrm.judging.steps import EachStep, Steps, TokenEachStep
 
 __all__ = [
+    "JUDGES",
     "JUDGING_FORMATS",
     "STEP_FORMATS",
     "TOKEN_FORMATS",
@@ -25,6 +27,7 @@ __all__ = [
     "format_for",
     "load_format",
     "load_formats",
+    "load_judge",
     "prompt_provenance",
     "too_long",
     "truncate_context",
@@ -65,6 +68,13 @@ def load_formats(
         raise ConfigError("judge.template requires judge.format: pairwise, listwise or pointwise")
     file = Path(template) if template else None
     return {name: registry[name](file, option) for name in ([name] if name else ["pairwise", "listwise"])}
+
+
+def load_judge(name: str, template: str | None) -> dict[str, JudgingFormat]:
+    """The format of a published judge, `judge.name`, by its name."""
+    if name not in JUDGES:
+        raise ConfigError(f"judge.name: no judge '{name}'; {nearest(name, JUDGES)}")
+    return {name: JUDGES[name](Path(template) if template else None)}
 
 
 def prompt_provenance(formats: Mapping[str, JudgingFormat]) -> dict[str, str]:

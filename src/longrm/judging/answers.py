@@ -55,11 +55,12 @@ _LABEL = re.compile(r"<(verdict|winner|decision|judge?ment|ranking|score|rating)
 _MARKUP = re.compile(r"[*`$]|\\(?=[\[\]])|</?\|?[a-zA-Z]\w+\|?>")
 _ARROW = re.compile(r"-{1,2}>|[→≻]")
 _CHAIN = re.compile(r"\]\]\s*([<>=]+)\s*\[\[")
+_BRACKETS = str.maketrans("【】", "[]")  # full width in Chinese and Japanese; NFKC keeps them
 
 
 def plain(text: str) -> str:
     """A text without emphasis, boxes, tags and escapes. Arrows become ">", and [[B]] > [[A]] becomes [[B > A]]."""
-    text = unicodedata.normalize("NFKC", html.unescape(text))
+    text = unicodedata.normalize("NFKC", html.unescape(text)).translate(_BRACKETS)
     text = _BOX.sub(lambda match: match[1] or match[2] or "", text)
     text = _LABEL.sub(r"\n\1: ", text)
     text = _MARKUP.sub(lambda match: " " if match[0][0] == "<" else "", text)

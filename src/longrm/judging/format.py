@@ -24,7 +24,7 @@ class ParsedVerdict:
     """The verdict of one answer."""
 
     # Pairwise 1 for the better response and 0 for the other, or 0.5 each; pointwise one score from 0 to 10; listwise
-    # empty unless responses tie, then from 1 for the best place to 0 for the last.
+    # empty unless responses tie, then from 1 for the best place to 0 for the last. Published judges have other points.
     values: tuple[float, ...] = ()
     ranking: tuple[int, ...] = ()  # listwise without ties: presented positions, best first; otherwise empty
     contradicted: bool | None = (
@@ -70,6 +70,7 @@ class JudgingFormat(ABC):
     scale: ClassVar[Scale]  # what a difference of two scores means
     n_responses: ClassVar[range]  # numbers of responses that it can judge
     pointwise: ClassVar[bool] = False  # whether every response is judged in its own prompt
+    criteria: ClassVar[bool] = True  # whether it can ask about one criterion
 
     instruction: ClassVar[str]  # follows the conversation and precedes the responses
     by_criterion: ClassVar[str]  # replaces `instruction` for one criterion, which follows the responses
@@ -87,7 +88,7 @@ class JudgingFormat(ABC):
         self._template = None if template is None else Template(template, pointwise=self.pointwise)
         self._verdict = None if verdict is None else _verdict_pattern(verdict)
         form = self.form if verdict is None else "in the requested format"
-        self.reminder = f"{_REMINDER}: {form}"  # of a retry
+        self.reminder = f"{_REMINDER}: {form}"  # of a retry; empty if the judge knows no second turn
 
     @property
     def prompt_texts(self) -> tuple[str, ...]:
@@ -103,7 +104,10 @@ class JudgingFormat(ABC):
         Raises:
             DataError: The format cannot judge so many responses, or the template uses a span that is not known.
         """
-        return [({"role": "user", "content": text},) for text in self._texts(query)]
+        return [
+            (*({"role": "system", "content": system} for system in [system] if system), _user(text))
+            for system, text in self._texts(query)
+        ]
 
     def render_turns(self, query: Query) -> list[tuple[Message, str]]:
         """The same in two turns each: a message that asks for the judge's own answer, and what follows that answer.
@@ -111,11 +115,14 @@ class JudgingFormat(ABC):
         The first one shows no response, so it is the same for all orders and all responses.
         """
         asks = (
-            question_text(query) if self._template is None else self._template.render(query, [], solve=True)
+            question_text(query)
+            if self._template is None
+            else self._template.render(query, [], solve=True)[1]
         )
-        return [({"role": "user", "content": asks}, text) for text in self._texts(query, solved=True)]
+        return [(_user(asks), text) for _, text in self._texts(query, solved=True)]
 
-    def _texts(self, query: Query, *, solved: bool = False) -> list[str]:
+    def check_count(self, query: Query) -> None:
+        """Raises a `DataError` if the format cannot judge so many responses."""
         if query.steps and not self.pointwise:
             raise DataError(
                 f"'{query.id}': the {self.name} format does not judge steps; use judge.format = 'steps'"
@@ -126,13 +133,18 @@ class JudgingFormat(ABC):
             raise DataError(
                 f"comparison '{query.id}': the {self.name} format judges {bounds} responses, not "
                 f"{len(query.responses)}; use the {'listwise' if more else 'pointwise'} format"
+                + (", or judge.group = 'round-robin'" if more else "")
             )
+
+    def _texts(self, query: Query, *, solved: bool = False) -> list[tuple[str, str]]:
+        """The system message, empty by default, and the user's message of every prompt."""
+        self.check_count(query)
         shown = [response_text(response, query) for response in query.responses]
         groups = [[text] for text in shown] if self.pointwise else [shown]
         if self._template is not None:
             return [self._template.render(query, group) for group in groups]
         instruction = self.by_criterion if query.criterion else self.instruction
-        return [prompt_text(query, group, instruction, self.request, solved=solved) for group in groups]
+        return [("", prompt_text(query, group, instruction, self.request, solved=solved)) for group in groups]
 
     def parse(self, text: str, query: Query) -> ParsedVerdict | None:
         """Parses the last verdict of an answer; None if there is none.
@@ -197,13 +209,19 @@ class JudgingFormat(ABC):
         return match[1] if match else self.claimed(line.strip(" _#.!。"))
 
     def _verdict_in_json(self, answer: str) -> str | None:
-        """The verdict in the JSON object that ends the answer, if exactly one field has the name of one."""
+        """The verdict in the JSON at the end of the answer: a list, or an object if one field has a verdict's name.
+
+        The end of the object may be cut. A field counts if its value is complete.
+        """
         end = answer.rstrip("` \t\n.")
-        if not end.endswith("}"):
+        if end.endswith("]") and (listed := _list_at_end(end)) is not None:
+            return self._value(listed)
+        fields = None if end.endswith("}") else _fields_of_cut(end)
+        if not end.endswith("}") and fields is None:
             return None
-        fields = None
         # The outermost object is tried first. The limit keeps a text full of brackets from taking quadratic time.
-        for start in islice((found.start() for found in re.finditer(r"\{", end)), 50):
+        starts = (found.start() for found in re.finditer(r"\{", end)) if fields is None else ()
+        for start in islice(starts, 50):
             try:
                 fields, stop = json.JSONDecoder().raw_decode(end, start)
             except (ValueError, RecursionError):
@@ -218,8 +236,54 @@ class JudgingFormat(ABC):
         ]
         if len(verdicts) != 1:
             return None
-        match = self.value.fullmatch(plain(self.text_of(verdicts[0])).replace("_", " "))
+        return self._value(verdicts[0])
+
+    def _value(self, verdict: Any) -> str | None:
+        match = self.value.fullmatch(plain(self.text_of(verdict)).replace("_", " "))
         return match[1] if match else None
+
+
+def _user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[][{},]', re.DOTALL)
+
+
+def _list_at_end(text: str) -> list[Any] | None:
+    """The JSON list that ends a text and begins a line, alone or after a label such as "Ranking:"."""
+    start = re.compile(r"^[ \t*]*(?:[\w ]{1,20}:[ \t*]*)?(?=\[)", re.MULTILINE)
+    for place in islice((found.end() for found in start.finditer(text)), 50):
+        try:
+            found = json.loads(text[place:])
+        except (ValueError, RecursionError):
+            continue
+        return found if isinstance(found, list) else None
+    return None
+
+
+def _fields_of_cut(text: str) -> dict[str, Any] | None:
+    """The complete fields of a JSON object that begins a line and is not closed."""
+    for found in islice(re.finditer(r'^[ \t]*\{(?=\s*")', text, re.MULTILINE), 50):
+        start, depth, comma = found.end() - 1, 0, None
+        for token in _JSON_TOKEN.finditer(text, start):
+            depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token[0], 0)
+            if depth == 0:
+                break  # it is closed
+            if depth == 1 and token[0] == ",":
+                comma = token.start()
+        if depth == 0:
+            continue
+        # More digits may have followed a number at the end.
+        ends = [comma] if text[-1].isdigit() else [len(text), comma]
+        for end in ends:
+            try:
+                fields = json.loads(f"{text[start:end]}}}") if end is not None else None
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(fields, dict):
+                return fields
+    return None
 
 
 def _verdict_pattern(expression: str) -> re.Pattern[str]:

@@ -16,6 +16,12 @@ _RANKING = re.compile(rf"\s*(?:[A-Z](?:{_SIGN}?[A-Z])*|\d+(?:{_SIGN}\d+)*)\s*")
 
 _CHAIN = re.compile(rf"{_NAME}\b[A-Z](?:\s*[>=]+\s*{_NAME}[A-Z]\b)+")
 
+# RankGPT's (arXiv 2304.09542), whose responses have numbers.
+_BRACKETED = re.compile(
+    r"(?:(?:(?:my|the|final) )*(?:verdict|ranking|order)\s*:\s*)?(\[(?:\d+|[A-Z])\](?:\s*[>=]\s*\[(?:\d+|[A-Z])\])+)",
+    re.IGNORECASE,
+)
+
 _SHOWN = "Several assistants, named by letters, responded to the last turn of this conversation. "
 _FORM = (
     "the letters of all responses in double square brackets, from best to worst and without ties: [[B > A]]."
@@ -45,7 +51,9 @@ class Listwise(JudgingFormat):
     keys = frozenset({"verdict", "ranking", "order"})
 
     def claimed(self, line: str) -> str | None:
-        """A line such as "B > A > C"."""
+        """A line such as "B > A > C" or "[2] > [1] > [3]"."""
+        if bracketed := _BRACKETED.fullmatch(line):
+            return re.sub(r"[][]", "", bracketed[1])
         return line if _CHAIN.fullmatch(line) else None
 
     def text_of(self, verdict: Any) -> str:

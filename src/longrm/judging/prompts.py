@@ -120,10 +120,11 @@ def free_name(name: str, texts: Iterable[str]) -> str:
 
 
 class Template:
-    """The user's own prompt in jinja2, rendered to one user message.
+    """The user's own prompt in jinja2, rendered to one user message, after a system message if it sets `system`.
 
-    Its variables are `conversation` (the prompt with its tools), `context` and `question` (their spans in the prompt),
-    `responses` (a list) or pointwise `response`, and with rubrics `criterion`. With `judge.solve` the file renders two
+    Its variables are `conversation` (the prompt with its tools, in tags), `prompt` (the text of a prompt that is one
+    message, else as `conversation`), `context` and `question` (their spans in the prompt), `responses` (a list) or
+    pointwise `response`, and with rubrics `criterion`. With `judge.solve` the file renders two
     turns: `solve` is true in the first one, which has no responses, and false in the second.
     """
 
@@ -140,22 +141,27 @@ class Template:
             self._template = environment.from_string(self.source)
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(f"template {file}, line {error.lineno}: {error.message}") from error
-        known = ["conversation", "context", "question", "criterion", "solve", self._shows]
+        known = ["conversation", "prompt", "context", "question", "criterion", "solve", self._shows]
         for name in sorted(self._names - {*known, *environment.globals}):
             raise ConfigError(f"template {file}: undefined variable '{name}'; {nearest(name, known)}")
         if self._shows not in self._names:
             raise ConfigError(f"template {file} does not use '{self._shows}', so the judge sees no response")
 
-    def render(self, query: Query, shown: Sequence[str], *, solve: bool = False) -> str:
-        """The prompt for a query and the texts of the responses in it; `solve` for the turn before them."""
+    def render(self, query: Query, shown: Sequence[str], *, solve: bool = False) -> tuple[str, str]:
+        """The system message, empty if there is none, and the prompt for a query and the texts of its responses.
+
+        `solve` renders the turn before them.
+        """
         if query.criterion and "criterion" not in self._names:
             raise ConfigError(f"template {self._file} does not use 'criterion', which judge.rubrics requires")
         if not query.criterion and "criterion" in self._names:
             raise ConfigError(f"template {self._file} uses 'criterion', which is only set with judge.rubrics")
         if solve and "solve" not in self._names:
             raise ConfigError(f"template {self._file} does not use 'solve', which judge.solve requires")
+        conversation = conversation_text(query.prompt, query.tools)
         values = {
-            "conversation": conversation_text(query.prompt, query.tools),
+            "conversation": conversation,
+            "prompt": conversation if query.tools or len(query.prompt) > 1 else readable(query.prompt[0]),
             "criterion": query.criterion,
             "solve": solve,
             self._shows: "".join(shown[:1]) if self._shows == "response" else list(shown),
@@ -170,6 +176,7 @@ class Template:
                     "not known; use 'conversation' instead"
                 )
         try:
-            return self._template.render(values)
+            module = self._template.make_module(values)
+            return str(getattr(module, "system", "")).strip(), str(module)
         except Exception as error:  # a template can raise anything
             raise ConfigError(f"template {self._file}: {' '.join(str(error).split())}") from error

@@ -42,18 +42,22 @@ class Steps(JudgingFormat):
         "steps on the last line, strictly in this format: " + form
     )
 
-    def _texts(self, query: Query, *, solved: bool = False) -> list[str]:
+    def check_count(self, query: Query) -> None:
+        """Raises a `DataError` for responses that are not the steps of a trajectory."""
         if not query.steps:
             raise DataError(
                 f"'{query.id}': the {self.name} format judges steps of trajectories, not responses"
             )
+
+    def _texts(self, query: Query, *, solved: bool = False) -> list[tuple[str, str]]:
+        self.check_count(query)
         if query.criterion or solved or self._template is not None:
             raise DataError(
                 f"the {self.name} format does not support judge.rubrics, judge.solve or judge.template"
             )
         given = conversation_text(query.prompt, query.tools)
         blocks = list(_blocks(query, given))
-        return ["\n\n".join([OPENING, given, self.instruction, *blocks, self.request])]
+        return [("", "\n\n".join([OPENING, given, self.instruction, *blocks, self.request]))]
 
     def parse(self, text: str, query: Query) -> ParsedVerdict | None:
         """The labels in the last JSON object that has all steps, else those in lines."""

@@ -58,6 +58,8 @@ class TokenEndpoint(GenerativeRewardModel):
     `unparsed`.
     """
 
+    writes = False
+
     def __init__(
         self,
         client: OpenAIClient,
@@ -66,7 +68,9 @@ class TokenEndpoint(GenerativeRewardModel):
         *,
         tokenizer: Tokenizer | None = None,
     ) -> None:
-        one_token = settings.model_copy(update={"max_tokens": 1, "retries": 0, "temperature": 0.0})
+        one_token = settings.model_copy(
+            update={"max_tokens": 1, "retries": 0, "temperature": 0.0, "name": None}
+        )
         super().__init__(client, one_token, model_args, tokenizer=tokenizer)
         self.name = f"tokens:{client.name}"
         formats = load_formats(

@@ -14,6 +14,7 @@ from longrm.judging import (
     ParsedVerdict,
     format_for,
     load_formats,
+    load_judge,
     prompt_provenance,
     truncate_context,
     why_uncut,
@@ -51,7 +52,8 @@ class Conversation:
 class GenerativeRewardModel(RewardModel):
     """A language model that is asked which response is better, or how good each one is.
 
-    An answer without a verdict is followed by a reminder of the form, up to `judge.retries` times. A truncated answer
+    An answer without a verdict is followed by a reminder of the form, up to `judge.retries` times; a published judge
+    (`judge.name`) knows no reminder, and its prompt is sampled again. A truncated answer
     is parsed too, and a verdict in it counts, unless the prompt is known to open a thought that is not closed. The
     model's tokenizer is needed to cut contexts and to know in advance which are too long.
 
@@ -59,7 +61,7 @@ class GenerativeRewardModel(RewardModel):
     once per comparison, and all orders and votes continue from that answer.
     """
 
-    by_criterion = True
+    writes = True
     step_threshold = 0.0
 
     def __init__(
@@ -71,7 +73,6 @@ class GenerativeRewardModel(RewardModel):
         tokenizer: Tokenizer | None = None,
     ) -> None:
         self.name = writer.name
-        self.sees_order = settings.format in (None, "pairwise", "listwise")
         self.samples = settings.temperature > 0
         self.solves = settings.solve
         self._writer, self._settings, self._cut, self.tokenizer = writer, settings, model_args.cut, tokenizer
@@ -96,10 +97,14 @@ class GenerativeRewardModel(RewardModel):
                 f"judge.max_tokens = {settings.max_tokens} leaves no room for a prompt: the context window of "
                 f"{self.name} has {self.limit} tokens"
             )
-        self._formats: Mapping[str, JudgingFormat] = load_formats(
-            JUDGING_FORMATS | STEP_FORMATS, settings.format, settings.template, settings.verdict
+        self._formats: Mapping[str, JudgingFormat] = (
+            load_formats(JUDGING_FORMATS | STEP_FORMATS, settings.format, settings.template, settings.verdict)
+            if settings.name is None
+            else load_judge(settings.name, settings.template)
         )
-        self.scale = next(iter(self._formats.values())).scale
+        first = next(iter(self._formats.values()))
+        self.scale, self.by_criterion = first.scale, first.criteria
+        self.sees_order = not first.pointwise and first.scale != "label"
         self.provenance = prompt_provenance(self._formats)
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
@@ -234,6 +239,8 @@ class GenerativeRewardModel(RewardModel):
             return False
         if completion.outcome is Outcome.ANSWERED:
             one.outcome = Outcome.UNPARSED
+        if not one.format.reminder:
+            return self.samples  # the same prompt again, with another seed
         self._continue(one, answer_of(text), one.format.reminder)
         return one.max_tokens > 0
 

@@ -323,6 +323,8 @@ def load(
         loaded = _load_in_place(model, tokenizer, kind, request)
     if judge.solve and not loaded.solves:
         raise ConfigError(f"judge.solve requires a generative reward model, which {loaded.name} is not")
+    if judge.name is not None and not loaded.writes:
+        raise ConfigError(f"judge.name requires a model that writes verdicts, which {loaded.name} is not")
     if judge.rubrics is not None:
         from longrm.reward_models.wrappers import RubricRewardModel
 

@@ -29,6 +29,7 @@ class RewardModel(ABC):
     sees_order: bool = False  # whether the judgment may depend on the order in which responses are presented
     samples: bool = False  # whether another call may return another judgment, so that votes are meaningful
     by_criterion: bool = False  # whether it can judge by one criterion alone, `Query.criterion`
+    writes: bool = False  # whether it writes verdicts, which `judge.name` describes
     solves: bool = False  # whether it answers the question before it judges, `Judgment.committed`
     scale: Scale = "none"  # what a difference of two scores means
     step_threshold: float | None = (
@@ -151,6 +152,7 @@ class WrappedRewardModel(RewardModel):
         self.name, self.sees_order, self.samples = inner.name, inner.sees_order, inner.samples
         self.by_criterion, self.solves, self.scale = inner.by_criterion, inner.solves, inner.scale
         self.step_threshold = inner.step_threshold
+        self.writes = inner.writes
         self.limit, self.tokenizer, self.provenance = inner.limit, inner.tokenizer, inner.provenance
 
     def keep_prefixes(self, budget: int | None = None) -> None:

@@ -1,7 +1,6 @@
 """Judgments that were recorded earlier: `--recorded PATH`."""
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -15,7 +14,7 @@ from longrm.data.files import raw_rows
 from longrm.data.readers import SCORES, read_scored, written_columns
 from longrm.errors import DataError
 from longrm.judging import load_format
-from longrm.judging.answers import answer_of
+from longrm.judging.judges.judgelrm import two_scores
 from longrm.reading import read_json, short, typed
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.trials import presented, trial_of
@@ -207,7 +206,6 @@ def _from_judgebench(files: Sequence[Path]) -> _Record:
 
 # ---- JudgeLRM ----
 
-_ANSWER = re.compile(r"<answer>\s*(\d+(?:\.\d+)?)\s*</answer>")
 # The authors record this for a text without an end of its thought: `postprocess_output` in judgelrm_inference.py,
 # github.com/NuoJohnChen/JudgeLRM at 4f2e213. Two zeros of a judge have an end token after them.
 _NO_ANSWER = "<answer>0</answer><answer>0</answer>"
@@ -227,7 +225,7 @@ def _from_judgelrm(files: Sequence[Path]) -> _Record:
         name, text = str(row.idx), row.output or ""
         if name in trials:
             raise DataError(f"{place}, field 'idx': duplicate {short(name)}")
-        rated, decided = _two_scores(text), _RESULTS[int(row.result)]
+        rated, decided = () if text == _NO_ANSWER else two_scores(text), _RESULTS[int(row.result)]
         if text and not rated and decided == _RESULTS[0]:
             detail = "no two scores in the recorded text"
             judgment = Judgment(Outcome.UNPARSED, explanation=text, detail=detail)
@@ -239,12 +237,6 @@ def _from_judgelrm(files: Sequence[Path]) -> _Record:
             judgment = Judgment(Outcome.ANSWERED, decided, explanation=text, contradicted=contradicted)
         trials[name] = (trial_of(judgment, (0, 1)),)
     return _Record(trials, scale)
-
-
-def _two_scores(text: str) -> tuple[float, ...]:
-    """The last two scores after the thought; empty without two."""
-    scores = () if text == _NO_ANSWER else _ANSWER.findall(answer_of(text))[-2:]
-    return tuple(map(float, scores)) if len(scores) == 2 else ()
 
 
 def _order(scores: Sequence[float]) -> int:

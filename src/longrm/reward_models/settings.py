@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from longrm.clients import Completion
 from longrm.clients.remote_settings import Remote
@@ -42,6 +42,8 @@ class JudgeSettings(Config):
     """How a language model is asked for its judgment.
 
     Attributes:
+        name: A published judge, which is asked and answers in its own form: one of `JUDGES`, such as "nemotron-genrm".
+            All but that one need `template`, a file with their prompt.
         format: What a generative reward model is asked for: "pairwise" (which of two is better), "listwise" (a ranking)
             or "pointwise" (0 to 10 for each response alone). By default pairwise for two responses, else listwise.
             For trajectories "steps" (labels of all steps in one answer, the default there) or "each-step" (one step at
@@ -63,6 +65,7 @@ class JudgeSettings(Config):
             N (N - 1) verdicts, "anchor" each response with one of them, 2 (N - 1) verdicts.
     """
 
+    name: str | None = None
     format: Literal["pairwise", "listwise", "pointwise", "steps", "each-step"] | None = None
     template: str | None = None
     verdict: str | None = None
@@ -74,6 +77,13 @@ class JudgeSettings(Config):
     max_tokens: int = Field(1024, ge=1)
     rubrics: str | None = None
     group: Literal["listwise", "round-robin", "anchor"] = "listwise"
+
+    @model_validator(mode="after")
+    def _check_name(self) -> Self:
+        for other in ("format", "verdict", "tokens", "solve"):
+            if self.name is not None and getattr(self, other):
+                raise ValueError(f"judge.{other} does not apply with judge.name, which has its own form")
+        return self
 
 
 DEFAULT_MODEL, DEFAULT_JUDGE = ModelSettings(), JudgeSettings()

@@ -203,7 +203,8 @@ def test_brackets_around_a_verdict_are_closed(parsed, text):
     [
         "\n", "*", "`", "[[A ", "[[A]] ", "[[A]]\n[[B]]\n", "verdict:\n", "so, ", "```\n", "<", "&", " ", "“", '"',
         "-", "$", "{", '{"a":', "\\boxed{", '"<think>" ', "Verdict: A\n", "Winner: A — ", "Response A's :", "\\text{",
-        "A > ", "[", "]", "#", "Verdict: [", '\n{"a": 1,', '\n{"', '\n["A",', "【", "[1] > ", "  x ", '\n{"a": [', '\\"',
+        "A > ", "[", "]", "#", "Verdict: [", '\n{"a": 1,', '\n{"', '\n["A",', "【", "[1] > ", "  x ",
+        '\n{"a": [', '\\"',
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("ending", ["", '\nVerdict: "[[B]]"', '"}'])

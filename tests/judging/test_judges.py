@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from longrm.cli.commands import cli
 from longrm.errors import ConfigError, DataError
-from longrm.judging import JUDGES, load_judge, prompt_provenance
+from longrm.judging import JUDGES, load_format, load_judge, prompt_provenance
 from longrm.reward_models import JudgeSettings, load
 from longrm.types import Outcome
 
@@ -42,10 +42,10 @@ VERDICTS = [
     ("skywork-critic", "[[B]]", B),
     ("selene", "**Reasoning:** A is wrong.\n\n**Result:** B", B),
     ("selene", "**Reasoning:** A is right.\n\n**Result:**\nA", A),
-    ("selene-absolute", "**Reasoning:** Fine.\n\n**Result:** 4", (4.0,)),
+    ("selene-absolute", "**Reasoning:** Fine.\n\n**Result:** 4", (7.5,)),
     ("prometheus-2", "Feedback: B invents a key. [RESULT] A", A),
     ("prometheus-2", "It is so. [RESULT] Response B.", B),
-    ("prometheus-2-absolute", "It is so. [RESULT] 4/5", (4.0,)),
+    ("prometheus-2-absolute", "It is so. [RESULT] 4/5", (7.5,)),
     ("con-j", '{"原因": "回答1错误。",\n "更好的回答": 2}', B),
     ("con-j", '```json\n{"原因": "好", "更好的回答": "1"}\n```', A),
     ("con-j", '{"更好的回答": 1, "原因": "回答1', A),
@@ -261,6 +261,25 @@ def test_a_template_may_set_a_system_message(server, query, tmp_path):
     before = prompt_provenance(load_judge("judgelrm", str(file)))
     file.write_text(file.read_text().replace("You judge.", "You judge well."))
     assert model.provenance == before != prompt_provenance(load_judge("judgelrm", str(file)))
+
+
+def test_a_system_message_is_not_dropped_by_solving(query, tmp_path):
+    file = tmp_path / "judge.jinja"
+    file.write_text("{% set system %}Judge.{% endset %}{{ prompt }}{{ solve }}{{ responses }}")
+    judge = load_format("pairwise", template=file)
+    assert [one["role"] for one in judge.render(query("x", "y"))[0]] == ["system", "user"]
+    with pytest.raises(ConfigError, match="system"):
+        judge.render_turns(query("x", "y"))
+
+
+def test_a_rating_from_1_to_5_is_one_of_0_to_10(server, query, tmp_path):
+    file = tmp_path / "judge.jinja"
+    file.write_text("{{ prompt }} {{ response }}")
+    server.script = lambda seen, number: peer.said(f"Fine. [RESULT] {seen.text[-1]}")
+    model = load(f"openai:{server.url}#x", judge={"name": "prometheus-2-absolute", "template": str(file)})
+    assert (model.sees_order, model.scale, model.by_criterion) == (False, "points", True)
+    (judgment,) = model.judge([query("1", "2", "5")])
+    assert judgment.scores == (0.0, 2.5, 10.0)
 
 
 def test_the_command_line_knows_judges_by_name(server, tmp_path):

@@ -177,6 +177,9 @@ class Template:
                 )
         try:
             module = self._template.make_module(values)
-            return str(getattr(module, "system", "")).strip(), str(module)
+            system, text = str(getattr(module, "system", "")).strip(), str(module)
         except Exception as error:  # a template can raise anything
             raise ConfigError(f"template {self._file}: {' '.join(str(error).split())}") from error
+        if solve and system:
+            raise ConfigError(f"template {self._file} sets 'system', which judge.solve does not support")
+        return system, text

@@ -1,6 +1,7 @@
 """What all published judges share: prompts that they were trained on, and answers in a form of their own."""
 
 import re
+import sys
 from pathlib import Path
 from typing import ClassVar
 
@@ -80,12 +81,12 @@ class NamedJudge(JudgingFormat):
 
 
 class FivePoints(NamedJudge):
-    """Rates one response at a time from 1 to 5."""
+    """Rates one response at a time from 1 to 5, which become 0 to 10, the points of all pointwise judgments."""
 
     scale = "points"
-    n_responses = range(1, 10**9)
+    n_responses = range(1, sys.maxsize)
     pointwise = True
 
     def read(self, verdict: str, explanation: str, responses: int) -> ParsedVerdict | None:
         """An integer from 1 to 5."""
-        return ParsedVerdict((float(verdict),))
+        return ParsedVerdict((2.5 * (int(verdict) - 1),))

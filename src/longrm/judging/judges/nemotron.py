@@ -11,14 +11,9 @@ from longrm.judging.prompts import response_text
 from longrm.reading import is_number
 from longrm.types import Message, Query, message_text, tool_calls_text
 
-_BOXES = {
-    "Individual Scores": r"([\d.]+)\s*,\s*([\d.]+)",
-    "Ranking Score": r"([\d.]+)",
-}
-_SCORES, _RANKING = (
-    re.compile(rf"\[The Begin of {heading}\]\s*\\boxed\{{\s*{content}\s*\}}")
-    for heading, content in _BOXES.items()
-)
+_N = r"([1-6](?:\.\d+)?)"
+_SCORES = re.compile(rf"\[The Begin of Individual Scores\]\s*\\boxed\{{\s*{_N}\s*,\s*{_N}\s*\}}")
+_RANKING = re.compile(rf"\[The Begin of Ranking Score\]\s*\\boxed\{{\s*{_N}\s*\}}")
 _MIDDLE = 3.5  # of a ranking from 1, response 1 is much better, to 6, response 2 is
 
 
@@ -69,7 +64,9 @@ class NemotronGenRM(NamedJudge):
     def parse(self, text: str, query: Query) -> ParsedVerdict | None:
         """The last two scores with their ranking; None if one of the three is missing or out of range."""
         answer = self.answer(text)
-        numbers = _in_json(answer) or _in_boxes(answer)
+        numbers = _in_json(answer)
+        if numbers is None and (scores := _SCORES.findall(answer)) and (rankings := _RANKING.findall(answer)):
+            numbers = [float(number) for number in (*scores[-1], rankings[-1])]
         if numbers is None:
             return None
         first, second, ranking = numbers
@@ -79,10 +76,10 @@ class NemotronGenRM(NamedJudge):
         contradicted = (first - second) * lead < 0
         if first == second:
             first, second = first + lead, second - lead
-        return ParsedVerdict((first, second), (), contradicted)
+        return ParsedVerdict((float(first), float(second)), (), contradicted)
 
 
-def _in_json(answer: str) -> tuple[float, float, float] | None:
+def _in_json(answer: str) -> list[float] | None:
     starts = [found.start() for found in re.finditer(r"\{", answer)]
     # The limit keeps a text full of brackets from taking quadratic time.
     for start in islice(reversed(starts), 50):
@@ -92,16 +89,5 @@ def _in_json(answer: str) -> tuple[float, float, float] | None:
             continue
         numbers = [fields.get(key) for key in ("score_1", "score_2", "ranking")]
         if all(map(is_number, numbers)):
-            first, second, ranking = map(float, numbers)
-            return first, second, ranking
+            return numbers
     return None
-
-
-def _in_boxes(answer: str) -> tuple[float, float, float] | None:
-    scores, rankings = _SCORES.findall(answer), _RANKING.findall(answer)
-    if not scores or not rankings:
-        return None
-    try:
-        return float(scores[-1][0]), float(scores[-1][1]), float(rankings[-1])
-    except ValueError:  # such as 1.2.3
-        return None

@@ -263,6 +263,18 @@ def test_a_template_may_set_a_system_message(server, query, tmp_path):
     assert model.provenance == before != prompt_provenance(load_judge("judgelrm", str(file)))
 
 
+@pytest.mark.parametrize(
+    ("start", "system"),
+    [("", []), ('{% set system = "" %}', [""]), ("{% set system %} x\n{% endset %}", ["x"])],
+)
+def test_an_empty_system_message_is_one(query, tmp_path, start, system):
+    file = tmp_path / "judge.jinja"
+    file.write_text(f"{start}{{{{ prompt }}}} {{{{ responses }}}}")
+    (*before, last) = load_judge("con-j", str(file))["con-j"].render(query("x", "y"))[0]
+    assert [(one["role"], one["content"]) for one in before] == [("system", text) for text in system]
+    assert last["role"] == "user"
+
+
 def test_a_system_message_is_not_dropped_by_solving(query, tmp_path):
     file = tmp_path / "judge.jinja"
     file.write_text("{% set system %}Judge.{% endset %}{{ prompt }}{{ solve }}{{ responses }}")

@@ -105,7 +105,7 @@ class JudgingFormat(ABC):
             DataError: The format cannot judge so many responses, or the template uses a span that is not known.
         """
         return [
-            (*({"role": "system", "content": system} for system in [system] if system), _user(text))
+            (*({"role": "system", "content": one} for one in [system] if one is not None), _user(text))
             for system, text in self._texts(query)
         ]
 
@@ -136,15 +136,17 @@ class JudgingFormat(ABC):
                 + (", or judge.group = 'round-robin'" if more else "")
             )
 
-    def _texts(self, query: Query, *, solved: bool = False) -> list[tuple[str, str]]:
-        """The system message, empty by default, and the user's message of every prompt."""
+    def _texts(self, query: Query, *, solved: bool = False) -> list[tuple[str | None, str]]:
+        """The system message, None by default, and the user's message of every prompt."""
         self.check_count(query)
         shown = [response_text(response, query) for response in query.responses]
         groups = [[text] for text in shown] if self.pointwise else [shown]
         if self._template is not None:
             return [self._template.render(query, group) for group in groups]
         instruction = self.by_criterion if query.criterion else self.instruction
-        return [("", prompt_text(query, group, instruction, self.request, solved=solved)) for group in groups]
+        return [
+            (None, prompt_text(query, group, instruction, self.request, solved=solved)) for group in groups
+        ]
 
     def parse(self, text: str, query: Query) -> ParsedVerdict | None:
         """Parses the last verdict of an answer; None if there is none.

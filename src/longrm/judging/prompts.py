@@ -147,8 +147,8 @@ class Template:
         if self._shows not in self._names:
             raise ConfigError(f"template {file} does not use '{self._shows}', so the judge sees no response")
 
-    def render(self, query: Query, shown: Sequence[str], *, solve: bool = False) -> tuple[str, str]:
-        """The system message, empty if there is none, and the prompt for a query and the texts of its responses.
+    def render(self, query: Query, shown: Sequence[str], *, solve: bool = False) -> tuple[str | None, str]:
+        """The system message, None if there is none, and the prompt for a query and the texts of its responses.
 
         `solve` renders the turn before them.
         """
@@ -177,9 +177,11 @@ class Template:
                 )
         try:
             module = self._template.make_module(values)
-            system, text = str(getattr(module, "system", "")).strip(), str(module)
+            # An empty one counts: without any, some chat templates add their own.
+            system = str(module.system).strip() if hasattr(module, "system") else None
+            text = str(module)
         except Exception as error:  # a template can raise anything
             raise ConfigError(f"template {self._file}: {' '.join(str(error).split())}") from error
-        if solve and system:
+        if solve and system is not None:
             raise ConfigError(f"template {self._file} sets 'system', which judge.solve does not support")
         return system, text

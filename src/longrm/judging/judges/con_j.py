@@ -6,7 +6,10 @@ from longrm.judging.judges.named import NamedJudge
 
 
 class ConJ(NamedJudge):
-    """Con-J (arXiv 2410.03742): a reason, then the number of the better response under the key for it."""
+    """Con-J (arXiv 2410.03742): a reason, then the number of the better response under the key for it.
+
+    The prompt is an empty system message, `{% set system = "" %}`, and a user message in Chinese.
+    """
 
     name = "con-j"
     source = "github.com/YeZiyi1998/Con-J at 6799bfe, README.md (Apache-2.0)"

@@ -13,7 +13,8 @@ _ANSWER = re.compile(r"<answer>\s*(\d+(?:\.\d+)?)\s*</answer>")
 class JudgeLRM(NamedJudge):
     """JudgeLRM (arXiv 2504.00050): a thought, then `<answer>9</answer><answer>8</answer>`, from 0 to 10.
 
-    The prompt is a system message, the question and the answers of assistants 1 and 2.
+    The prompt is a system message, the question and the answers of assistants 1 and 2. Its authors open the thought in
+    the prompt; a server's chat template does not, and the model writes the tag.
     """
 
     name = "judgelrm"

@@ -11,7 +11,10 @@ _SOURCE = (
 
 
 class Prometheus(NamedJudge):
-    """Prometheus 2 (arXiv 2405.01535), relative grading: feedback, then `[RESULT] A`."""
+    """Prometheus 2 (arXiv 2405.01535), relative grading: feedback, then `[RESULT] A`.
+
+    The prompt is a system message, and a user message with a rubric.
+    """
 
     name = "prometheus-2"
     source = f"{_SOURCE}: REL_SYSTEM_PROMPT and RELATIVE_PROMPT_WO_REF"

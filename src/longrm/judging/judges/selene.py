@@ -8,7 +8,10 @@ _SOURCE = "github.com/atla-ai/selene-mini at 1425d20, prompt-templates/"
 
 
 class Selene(NamedJudge):
-    """Selene 1 (arXiv 2501.17195), pairwise: `**Reasoning:** ...`, then `**Result:** A`."""
+    """Selene 1 (arXiv 2501.17195), pairwise: `**Reasoning:** ...`, then `**Result:** A`.
+
+    The prompt is one user message with a rubric.
+    """
 
     name = "selene"
     source = f"{_SOURCE}pairwise.yaml (Apache-2.0)"

@@ -49,7 +49,7 @@ class Steps(JudgingFormat):
                 f"'{query.id}': the {self.name} format judges steps of trajectories, not responses"
             )
 
-    def _texts(self, query: Query, *, solved: bool = False) -> list[tuple[str, str]]:
+    def _texts(self, query: Query, *, solved: bool = False) -> list[tuple[str | None, str]]:
         self.check_count(query)
         if query.criterion or solved or self._template is not None:
             raise DataError(
@@ -57,7 +57,7 @@ class Steps(JudgingFormat):
             )
         given = conversation_text(query.prompt, query.tools)
         blocks = list(_blocks(query, given))
-        return [("", "\n\n".join([OPENING, given, self.instruction, *blocks, self.request]))]
+        return [(None, "\n\n".join([OPENING, given, self.instruction, *blocks, self.request]))]
 
     def parse(self, text: str, query: Query) -> ParsedVerdict | None:
         """The labels in the last JSON object that has all steps, else those in lines."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from longrm.cli.evaluate import coefficient, percentage
 from longrm.cli.help import Command
 from longrm.cli.options import JSON, PATH
 from longrm.cli.terminal import echo, print_json, print_lines, print_next, print_table
@@ -77,6 +78,11 @@ def _print(found: "RunComparison") -> None:
         ids = found.wins[side]
         shown = f": {', '.join(ids[:_IDS])}{', ...' if len(ids) > _IDS else ''}" if ids else ""
         print_lines(f"Won by {run.name} only: {len(ids):,}{shown}")
+    if (both := found.agreement) is not None:
+        print_lines(
+            f"Equal verdicts, %: {percentage(both.raw)}, Cohen's kappa {coefficient(both.kappa)}, on "
+            f"{plural(both.raw.n, 'pair')} that both answered"
+        )
     names = {"first": first.name, "second": second.name}
     left_out = [f"{n:,} {LEFT_OUT[why].format(**names)}" for why, n in found.left_out.items() if n]
     if left_out:

@@ -213,6 +213,13 @@ def percentage(estimate: "Estimate | None", *, interval: bool = True) -> str:
     return f"{value} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]{formatting.few(estimate.groups)}"
 
 
+def coefficient(estimate: "Estimate") -> str:
+    """A coefficient of agreement from -1 to 1 with its 95% interval."""
+    from longrm.reporting.formatting import decimal, interval
+
+    return f"{decimal(estimate.value)} {interval(estimate, decimal)}".strip()
+
+
 def print_evaluation(summary: "EvaluationSummary") -> None:
     """Prints the headline, accuracy by length and by task, and everything else that was measured as facts."""
     from longrm.evaluation.metrics import PAIR_ACCURACY
@@ -263,6 +270,11 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
     if position is not None:
         facts.append(("same verdict in every order, %", percentage(position.consistency)))
         facts.append(("prefers the first shown, %", percentage(position.first_wins)))
+    if (gold := summary.gold_agreement) is not None:
+        facts.append(("kappa with gold", coefficient(gold.kappa)))
+    if (repeats := summary.repeats) is not None:
+        alpha = f"alpha {coefficient(repeats.alpha)}"
+        facts.append(("same verdict when repeated, %", f"{percentage(repeats.raw)}, {alpha}"))
     if (solving := summary.solve_to_judge) is not None:
         if solving.solved.n:
             facts.append(("solved by the judge itself, %", percentage(solving.solved)))

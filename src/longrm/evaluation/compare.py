@@ -10,12 +10,13 @@ from scipy import stats
 
 from longrm.config import changed_settings
 from longrm.errors import ConfigError, RunError
+from longrm.evaluation.agreement import judge_agreement
 from longrm.evaluation.breakdown import by_parts
 from longrm.evaluation.estimates import difference
 from longrm.evaluation.evaluate import Evaluation
 from longrm.evaluation.metrics import METRICS, EvaluationMetric, metric_of, reported
 from longrm.evaluation.read_run import Run, open_runs
-from longrm.evaluation.summary_schema import DepthBin, main_metric
+from longrm.evaluation.summary_schema import Agreement, DepthBin, main_metric
 from longrm.evaluation.table import (
     OUTCOMES,
     Bootstrap,
@@ -98,6 +99,7 @@ class RunComparison:
     differs_in: tuple[str, ...]  # one line per setting, other than the model, in which the runs differ
     # Ids, as in the first run, of the comparisons that only "first" or "second" won
     wins: dict[str, tuple[str, ...]]
+    agreement: Agreement | None  # of the two judges with each other; None without pairs that both answered
     others: tuple["RunComparison", ...] = ()  # the further runs, each compared with the first
 
     @property
@@ -157,6 +159,7 @@ class RunComparison:
             "left_out": self.left_out,
             "differs_in": self.differs_in,
             "wins": self.wins,
+            "agreement": self.agreement and self.agreement.to_dict(),
             "others": [other.as_dict() for other in self.others],
         }
 
@@ -229,6 +232,7 @@ def compare_two(first: Run, second: Run, metric: EvaluationMetric | None = None)
         wins={
             side: tuple(one.id[wins].tolist()) for side, wins in (("first", gains < 0), ("second", gains > 0))
         },
+        agreement=judge_agreement(one, other, **drawn),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from longrm.evaluation import summary_schema as schema
+from longrm.evaluation.agreement import gold_agreement, repeat_agreement
 from longrm.evaluation.breakdown import breakdown, empty_cells, missing_answers
 from longrm.evaluation.context_boundary import boundary_of
 from longrm.evaluation.estimates import RESAMPLES, ratio
@@ -89,6 +90,8 @@ def summarize(
         boundary=boundary_of(scored, threshold=accuracy_threshold, **drawn),
         missing=missing,
         solve_to_judge=solve_to_judge(table, **drawn),
+        gold_agreement=gold_agreement(table, **drawn),
+        repeats=repeat_agreement(table, **drawn),
         **(added or {}),
         **rules,
     )

@@ -210,6 +210,26 @@ class LengthBias(SummaryPart):
     difference: Estimate
 
 
+class Agreement(SummaryPart):
+    """Agreement of two raters on pairs; a verdict is the response shown first, the second, or a tie."""
+
+    raw: Estimate  # share of pairs with equal verdicts
+    kappa: Estimate  # Cohen's kappa: 0 is chance, 1 full agreement; undefined if both always gave one verdict
+
+
+class GoldAgreement(Agreement):
+    """Agreement of the judge with gold; a pair without a verdict agrees with nothing."""
+
+    by_length: dict[str, Agreement]
+
+
+class RepeatAgreement(SummaryPart):
+    """Agreement of trials of one comparison in the same presented order."""
+
+    raw: Estimate  # share of equal verdicts among all pairs of such trials; n counts these
+    alpha: Estimate  # Krippendorff's alpha (nominal); undefined if all verdicts are equal; n counts answered trials
+
+
 class CalibratedError(SummaryPart):
     """Calibration error of a perfectly calibrated judge on a sample of this size: its mean and 95th percentile."""
 
@@ -415,6 +435,9 @@ class EvaluationSummary(SummaryPart):
     measured: MeasuredWith | None = None  # the unit of lengths and the contents of a probe
     # What the judge solves itself; absent if it does not answer before it judges
     solve_to_judge: SolveToJudge | None = None
+    # Agreement with gold beyond chance; absent without pairs that have an answer and gold
+    gold_agreement: GoldAgreement | None = None
+    repeats: RepeatAgreement | None = None  # agreement of repeats; absent if no order has two answers
     # Which shard of the comparisons was judged, such as "2/4"; absent for all of them
     shard: str | None = None
 

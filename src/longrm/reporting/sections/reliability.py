@@ -2,7 +2,7 @@
 
 from longrm.evaluation.summary_schema import AuditSummary, EvaluationSummary
 from longrm.reading import short_name
-from longrm.reporting.formatting import count, plural, points
+from longrm.reporting.formatting import count, decimal, plural, points
 from longrm.reporting.load import ReportData
 from longrm.reporting.tables import Cell, Column, Row, Section, Table, estimate_cell, estimate_table
 from longrm.runs.records import Estimate
@@ -80,6 +80,12 @@ _LENGTH = (
     Column("chosen is shorter", lambda s: s.length_bias.better_shorter if s.length_bias else None),
     Column("difference, points", lambda s: s.length_bias.difference if s.length_bias else None, points),
 )
+_AGREEMENT = (
+    Column("agrees with gold", lambda s: s.gold_agreement.raw if s.gold_agreement else None),
+    Column("Cohen's kappa", lambda s: s.gold_agreement.kappa if s.gold_agreement else None, decimal),
+    Column("agrees with its repeats", lambda s: s.repeats.raw if s.repeats else None),
+    Column("Krippendorff's alpha", lambda s: s.repeats.alpha if s.repeats else None, decimal),
+)
 _FEW_TIES = 0.01  # from which ties are shown
 _TIES = (Column("tied", lambda s: s.ties),)
 
@@ -87,6 +93,8 @@ _BIAS_TERMS = {
     "same verdict in every order": "100% without position bias",
     "prefers the first shown": "share of decided trials of pairs; 50% without position bias",
     "of all orders together": "cancels position bias",
+    "Cohen's kappa": "agreement of pairs with gold beyond chance: 0 for guesses, 1 for full agreement",
+    "Krippendorff's alpha": "the same for trials in the same order",
     "difference, points": "chosen is longer minus chosen is shorter: above 0 if the judge favors long responses, or if "
     "such pairs are easier",
 }
@@ -104,7 +112,8 @@ def biases(data: ReportData) -> Section | None:
     # Scores of scalar models hardly ever tie, and a column of zeros would say nothing.
     tied = [model for model in models if (model.summary.ties.value or 0) >= _FEW_TIES]
     ties = estimate_table("Share of gold pairs with equal scores", tied, _TIES)
-    tables = [table for table in (order, by_place, length, ties) if table]
+    agreement = estimate_table("Agreement on verdicts, with 95% intervals", models, _AGREEMENT)
+    tables = [table for table in (agreement, order, by_place, length, ties) if table]
     return Section("Biases", tables=tables, terms=_BIAS_TERMS) if tables else None
 
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
@@ -35,7 +35,7 @@ class RecordedRewardModel(RewardModel):
     - result files of the LongRM release, one JSONL file per task or a folder of them: texts, or the scores of a
       discriminative model. A row belongs to line `index` (from 0) of its task's file; without that column, to its own
       line;
-    - output of `longrm score`.
+    - output of `longrm score`, or rows with `scores` that people gave.
     """
 
     sees_order = True
@@ -59,7 +59,7 @@ class RecordedRewardModel(RewardModel):
                 self._trials, self._digests = record.trials, record.digests
                 return
         raise DataError(
-            f"{files[0]}: not a record of judgments; known are run folders of longrm, the output of longrm score, "
+            f"{files[0]}: not a record of judgments; known are run folders of longrm, rows with 'scores', "
             "JudgeBench's files with 'judgments', JudgeLRM's with 'result', and the LongRM release's results with "
             "'output' and 'shuffled_order'"
         )
@@ -298,16 +298,20 @@ def _trial(recorded: str | Sequence[float], format: str, order: tuple[int, ...],
 # ---- Output of `longrm score` ----
 
 
-def _from_scored(files: Sequence[Path]) -> _Record:
-    """One trial per row, in the row's own order; what a difference of two scores means is not recorded."""
+def _from_scored(files: Sequence[Path], column: str | None = None) -> _Record:
+    """One trial per row, in the row's own order; what a difference of two scores means is not recorded.
+
+    With a `column`, such as the labels of people, rows have no outcome, and null means no verdict.
+    """
+    unknown = Outcome.ERROR if column is None else Outcome.UNPARSED
     trials: dict[str, tuple[Trial, ...]] = {}
     digests, models = {}, set[object]()
-    for row in read_scored(read(files[0])):
+    for row in read_scored(read(files[0]), column):
         comparison = row.comparison
         trials[comparison.id] = (
             Trial(
                 order=tuple(range(len(comparison.responses))),
-                outcome=Outcome(row.outcome) if row.outcome in tuple(Outcome) else Outcome.ERROR,
+                outcome=Outcome(row.outcome) if row.outcome in tuple(Outcome) else unknown,
                 scores=row.scores,
                 detail="" if row.scores else f"recorded outcome: {row.outcome}",
             ),
@@ -324,6 +328,7 @@ _READERS: tuple[tuple[set[str], Callable[[Sequence[Path]], _Record]], ...] = (
     ({"idx", "response1", "response2", "result"}, _from_judgelrm),
     ({"output", "shuffled_order"}, _from_release),
     *((set(written_columns(name)[:2]), _from_scored) for name in SCORES),
+    *(({name}, partial(_from_scored, column=name)) for name in SCORES),
 )
 """The columns by which each kind of record is recognized, and its reader."""
 

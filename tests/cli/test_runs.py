@@ -57,6 +57,38 @@ def listed(*arguments):
     return {Path(one["path"]).name: one for one in json.loads(longrm("runs", *arguments, "--json"))["runs"]}
 
 
+def test_responses_are_exported_for_calibration(tmp_path):
+    names = {"chosen_model": "mine", "rejected_model": "theirs"}
+    rows = [
+        {"id": f"{n}", "prompt": f"{n}?", "chosen": "yes, indeed", "rejected": "no"} | names for n in range(4)
+    ]
+    (tmp_path / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    labels = [[1, 0], [0, 1], [0.5, 0.5], None]  # of people, who left one out
+    lines = [json.dumps(row | {"scores": label}) for row, label in zip(rows, labels, strict=True)]
+    (tmp_path / "people.jsonl").write_text("\n".join(lines))
+    folder, out = tmp_path / "people", tmp_path / "cje.jsonl"
+    given = [
+        "--recorded",
+        tmp_path / "people.jsonl",
+        "--bench",
+        f"file:{tmp_path / 'pairs.jsonl'}",
+        "--out",
+        folder,
+    ]
+    longrm("evaluate", *given, "--set", 'judging.self_names=["mine"]')
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["counts"]["outcomes"]["unparsed"] == 1
+    assert summary["self_preference"]["gold"]["value"] == 1.0
+    assert summary["self_preference"]["judge"]["value"] == 0.5
+    longrm("runs", "export", folder, "--to", "cje", "--out", out)
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["judge_score"] for row in found] == [1.0, 0.0, 0.0, 1.0, 0.5, 0.5]
+    assert [row["oracle_label"] for row in found] == [1.0, 0.0] * 3
+    assert [row["target_policy"] for row in found] == ["mine", "theirs"] * 3
+    assert len({row["prompt_id"] for row in found}) == 3
+    assert (found[0]["prompt"], found[1]["response"]) == ("0?", "no")
+
+
 def test_every_run_is_listed_with_the_contents_of_its_files(runs):
     found = listed(runs)
     assert {name: one["state"] for name, one in found.items()} == {

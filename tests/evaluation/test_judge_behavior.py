@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from longrm.evaluation.judge_behavior import length_bias, position_bias
+from longrm.evaluation.judge_behavior import length_bias, position_bias, self_preference
 from longrm.evaluation.table import scored_table
 from longrm.types import Outcome, Trial
 
@@ -128,3 +128,29 @@ def test_a_judge_that_prefers_length_is_distinguished_from_one_that_does_not(jud
     fair, biased = judged(0.0), judged(1.0)
     assert fair.low < 0 < fair.high
     assert biased.low > 0.1
+
+
+def test_self_preference_is_over_what_gold_prefers_on_the_same_pairs(judgment):
+    ours, others, answers = ("a-1", "b"), ("b", "a-2"), [(1.0, 0.0), (0.0, 1.0), (0.5, 0.5)]
+    records = [
+        judgment(f"{n}", ranks=(1, 2), scores=answers[n % 3], writers=(ours, others)[n % 2])
+        for n in range(60)
+    ]
+    records += [
+        judgment("both", scores=(1.0, 0.0), writers=("a-1", "a-2")),
+        judgment("neither", scores=(1.0, 0.0), writers=("b", "c")),
+        judgment("unknown", scores=(1.0, 0.0)),
+        judgment("silent", outcome=Outcome.UNPARSED, writers=ours),
+        judgment("three", ranks=(1, 2, 3), scores=(3.0, 2.0, 1.0), writers=("a-1", "b", "c")),
+    ]
+    found = self_preference(scored_table(records), ("a-1", "a-2"), **OPTIONS)
+    assert (found.gold.value, found.judge.value, found.difference.value) == (0.5, 0.5, 0.0)
+    assert found.judge.n == 60
+    loyal = [
+        judgment(f"{n}", scores=((1.0, 0.0), (0.0, 1.0))[n % 2], writers=(ours, others)[n % 2])
+        for n in range(60)
+    ]
+    found = self_preference(scored_table(loyal), ("a-1", "a-2"), **OPTIONS)
+    assert (found.gold.value, found.judge.value, found.difference.value) == (0.5, 1.0, 0.5)
+    assert 0 < found.difference.low < 0.5 < found.difference.high
+    assert self_preference(scored_table(records), ("gpt",), **OPTIONS) is None

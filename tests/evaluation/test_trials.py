@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from longrm.errors import ConfigError
-from longrm.evaluation.trials import JudgingSettings, TrialJudge, context_check
+from longrm.evaluation.trials import PADDING, JudgingSettings, TrialJudge, context_check
 from longrm.reward_models import RewardModel
 from longrm.types import Comparison, Judgment, Outcome, Span, Trial, message_text, text_of
 
@@ -101,6 +101,47 @@ def test_a_judge_that_ignores_the_context_keeps_its_verdict_without_it(rule, fou
     other = comparison("q", "red", "pink", context="The roof is red and long.", group="other")
     checked = records(Scripted(rule), PAIR, other, context_check=check)
     assert [record.context_check for record in checked] == [found, found]
+
+
+def test_padding_moves_a_judge_of_length_and_no_other():
+    pair = comparison("p", "The door is certainly blue.", "green", context="The door is blue.")
+    asked = Scripted(longest_wins)
+    (long,) = records(asked, pair, padding_check=True)
+    padded = [text_of(response) for response in asked.asked[-1].responses]
+    plain = [text_of(response) for response in asked.asked[0].responses]
+    assert len(asked.asked) == 3
+    assert sorted(padded, key=len)[0] == "The door is certainly blue."
+    added = max(padded, key=len).removeprefix("green\n\n")
+    assert set(added.split(". ")) == {PADDING.strip(". "), PADDING.strip()}
+    assert len(max(padded, key=len)) >= 2 * len(max(plain, key=len))
+    assert long.padding_check == "gained"
+    assert long.trials[0].scores == (27.0, 5.0), "the verdict of the comparison is without padding"
+    no = Scripted(lambda query: ["green" not in text_of(response) for response in query.responses])
+    first = Scripted(first_wins)
+    short = Scripted(lambda query: [-len(text_of(response)) for response in query.responses])
+    assert [records(judge, pair, padding_check=True)[0].padding_check for judge in (no, first, short)] == [
+        "same",
+        "same",
+        "lost",
+    ]
+    tied = replace(pair, ranks=(1, 1))
+    parts = replace(
+        pair, responses=(pair.responses[0], ({"role": "assistant", "content": [{"type": "image"}]},))
+    )
+    both = records(Scripted(first_wins), tied, parts, padding_check=True)
+    assert [record.padding_check for record in both] == ["impossible", "impossible"]
+
+
+def test_the_padding_check_and_the_context_check_are_separate_trials():
+    other = comparison("q", "red", "pink", context="The roof is red and long.", group="other")
+    checks = {"context_check": "swapped", "padding_check": True}
+    found = records(Scripted(says_what_the_context_says), PAIR, other, **checks)
+    assert [(record.context_check, record.padding_check) for record in found] == [("changed", "same")] * 2
+    found = records(Scripted(longest_wins), PAIR, comparison("r", "long", "a"), **checks)
+    assert [(record.context_check, record.padding_check) for record in found] == [
+        ("impossible", "same"),  # the chosen response is shorter: the judge preferred the other one before
+        ("impossible", "gained"),
+    ]
 
 
 def test_an_error_in_the_context_check_is_one_of_the_comparison():

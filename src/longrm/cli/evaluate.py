@@ -275,6 +275,9 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
     if (repeats := summary.repeats) is not None:
         alpha = f"alpha {coefficient(repeats.alpha)}"
         facts.append(("same verdict when repeated, %", f"{percentage(repeats.raw)}, {alpha}"))
+    if (own := summary.self_preference) is not None:
+        more = f"{points(own.difference.value)} {interval(own.difference, points)} points over gold"
+        facts.append(("prefers its own family, %", f"{percentage(own.judge)}, {more}"))
     if (solving := summary.solve_to_judge) is not None:
         if solving.solved.n:
             facts.append(("solved by the judge itself, %", percentage(solving.solved)))

@@ -1,4 +1,4 @@
-"""`longrm runs`: lists, shows, merges and removes runs, and prunes caches."""
+"""`longrm runs`: lists, shows, merges, exports and removes runs, and prunes caches."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -331,6 +331,29 @@ def merge(shards: tuple[Path, ...], out: Path, as_json: bool) -> None:
     from longrm.evaluation.merged_shards import merge_shards
 
     print_result(merge_shards(shards, out), out, as_json=as_json)
+
+
+@command.command("export")
+@click.argument("run", type=PATH)
+@click.option(
+    "--to", "target", type=click.Choice(["cje"]), required=True, help="The format; cje is cje-eval's."
+)
+@click.option("--out", required=True, type=PATH, help="JSONL file to write.")
+def export(run: Path, target: str, out: Path) -> None:
+    """Export an evaluation for a tool that calibrates judges to labels.
+
+    \b
+    longrm runs export runs/judge --to cje --out judged.jsonl
+    cje analyze judged.jsonl
+
+    A row is a response: the judge's preference for it over the others, and gold's where it is known. Texts are there if
+    the run keeps the comparison in full.
+    """
+    from longrm.data.writing import write_rows
+    from longrm.evaluation.export import EXPORTS
+    from longrm.evaluation.read_run import Run
+
+    echo(f"Wrote {write_rows(out, EXPORTS[target](Run(run))):,} rows to {out}")
 
 
 @command.command("rm")

@@ -398,6 +398,14 @@ def length_and_depth(comparison: Comparison | Trajectory) -> LengthAndDepth:
     )
 
 
+def writers_of(comparison: Comparison) -> tuple[str, ...]:
+    """Who wrote each response: the metadata `models`, or `chosen_model` and `rejected_model`; empty if unknown."""
+    metadata = comparison.metadata
+    names = metadata.get("models") or [metadata.get("chosen_model"), metadata.get("rejected_model")]
+    known = isinstance(names, list) and len(names) == len(comparison.responses)
+    return tuple(names) if known and all(isinstance(name, str) for name in names) else ()
+
+
 def whole_length(value: Any, field: str) -> int:
     """Reads the tokens of a length bucket; a table may hold the whole number as a float."""
     if is_number(value) and 1 <= value <= MAX_LENGTH and value == int(value):

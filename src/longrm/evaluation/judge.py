@@ -162,6 +162,7 @@ def conclude(
         seed=judging.seed,
         resamples=judging.resamples,
         accuracy_threshold=judging.accuracy_threshold,
+        self_names=judging.self_names,
         **described,
     )
     write_items(records, folder.path)

@@ -92,7 +92,33 @@ def failures(table: JudgmentTable, **drawn: Unpack[Bootstrap]) -> schema.Failure
             np.isin(table.context_check, ("same", "changed")).astype(np.float64),
         ),
         contradicted=trial_rate(contradicted == 1, contradicted >= 0),
+        padding_gained=rate(
+            (table.padding_check == "gained").astype(np.float64),
+            np.isin(table.padding_check, ("same", "gained", "lost")).astype(np.float64),
+        ),
         criteria_against=rate(*table.criteria.astype(np.float64).T),
+    )
+
+
+def self_preference(
+    table: JudgmentTable, names: Sequence[str], **drawn: Unpack[Bootstrap]
+) -> schema.SelfPreference | None:
+    """How often the judge, and gold, prefer the response of these writers, on pairs in which only one is theirs."""
+    rows, won = list[int](), list[tuple[float, float]]()
+    for row, (text, ranks, values) in enumerate(zip(table.writers, table.ranks, table.values, strict=True)):
+        own = [writer in names for writer in text.split("\n")]
+        if len(own) == len(ranks) == len(values) == 2 and sum(own) == 1:
+            at = own.index(True)
+            leads = values[at] - values[1 - at], ranks[1 - at] - ranks[at]
+            rows.append(row)
+            won.append((0.5 + 0.5 * np.sign(leads[0]), 0.5 + 0.5 * np.sign(leads[1])))
+    if not rows:
+        return None
+    (judge, gold), group, every = np.array(won).T, table.group[rows], np.ones(len(rows))
+    return schema.SelfPreference(
+        judge=ratio(judge, every, group, **drawn),
+        gold=ratio(gold, every, group, **drawn),
+        difference=ratio(judge - gold, every, group, span=(-1.0, 1.0), **drawn),
     )
 
 

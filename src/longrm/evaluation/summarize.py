@@ -20,6 +20,7 @@ from longrm.evaluation.judge_behavior import (
     outcome_rates,
     position_bias,
     recommended,
+    self_preference,
     solve_to_judge,
     vote_curve,
 )
@@ -40,6 +41,7 @@ def summarize(
     seed: int = 0,
     resamples: int = RESAMPLES,
     accuracy_threshold: float | None = None,
+    self_names: Sequence[str] = (),
     counted: Mapping[str, Any] | None = None,
     added: Mapping[str, Any] | None = None,
 ) -> schema.EvaluationSummary:
@@ -57,6 +59,7 @@ def summarize(
     baselines = against_baselines(scored, **drawn) if answered else {}
     cut = table.cut_tokens[table.cut_tokens >= 0]
     checks = Counter(check for check in table.context_check if check)
+    padded = Counter(check for check in table.padding_check if check)
     rules = {rule_key(rule): RULES[rule].score(records, scale)} if rule else {}
     return schema.EvaluationSummary(
         model=model,
@@ -72,6 +75,7 @@ def summarize(
             cut=schema.CutCounts(comparisons=cut.size, tokens=int(cut.sum())),
             retried=trials.retried,
             context_check={name: checks[name] for name in schema.CONTEXT_CHECKS} if checks else None,
+            padding_check={name: padded[name] for name in schema.PADDING_CHECKS} if padded else None,
             **(counted or {}),
         ),
         chance={name: METRICS[name].chance_on(scored) for name in metrics.overall if len(scored)},
@@ -92,6 +96,7 @@ def summarize(
         solve_to_judge=solve_to_judge(table, **drawn),
         gold_agreement=gold_agreement(table, **drawn),
         repeats=repeat_agreement(table, **drawn),
+        self_preference=self_preference(table, self_names, **drawn) if self_names else None,
         **(added or {}),
         **rules,
     )

@@ -23,7 +23,7 @@ from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1, known_metric
 from longrm.evaluation.rules import RULES, rule_key
 from longrm.reading import reading, short
 from longrm.runs.folder import SCHEMA_VERSION, SUMMARY, read_json
-from longrm.runs.records import Count, Estimate
+from longrm.runs.records import Count, Estimate, PaddingCheck
 from longrm.types import Outcome, Scale
 
 BoundaryStatus = Literal["resolved", "unresolved", "below_range", "beyond_range", "rising", "not_monotone"]
@@ -36,6 +36,7 @@ Link = Literal["logistic", "logistic, temperature fitted", "vote share"]
 CheckResult = Literal["same", "changed", "unanswered", "impossible"]
 CONTEXT_CHECKS: tuple[CheckResult, ...] = get_args(CheckResult)
 """The results of a context check that ran; see `ContextCheck`."""
+PADDING_CHECKS: tuple[PaddingCheck, ...] = ("same", "gained", "lost", "unanswered", "impossible")
 UnitShare = Annotated[FiniteFloat, Field(ge=0, le=1)]
 Percent = FiniteFloat | None
 Positive = Annotated[int, Field(ge=1)]
@@ -101,6 +102,9 @@ class EvaluationCounts(SummaryPart):
     retried: Count  # trials that took more than one attempt
     # Comparisons by the result of the context check; null if it did not run
     context_check: dict[CheckResult, Count] | None
+    padding_check: dict[PaddingCheck, Count] | None = (
+        None  # the same of the padding check; absent if it did not run
+    )
     skipped_rows: Count | None = None  # rows of the benchmark that could not be read, if it counts them
     # Size of the benchmark, if a stratified sample was taken (`source.limit`)
     sampled_from: Count | None = None
@@ -174,6 +178,8 @@ class FailureRates(SummaryPart):
     contradicted: Estimate | None  # share of explanations that argue for another verdict
     # Share of criteria that discriminate between responses and prefer another one than the verdict
     criteria_against: Estimate | None = None
+    # Share of comparisons in which the worst response became the best when it was padded (`judging.padding_check`)
+    padding_gained: Estimate | None = None
 
 
 class PositionBias(SummaryPart):
@@ -228,6 +234,14 @@ class RepeatAgreement(SummaryPart):
 
     raw: Estimate  # share of equal verdicts among all pairs of such trials; n counts these
     alpha: Estimate  # Krippendorff's alpha (nominal); undefined if all verdicts are equal; n counts answered trials
+
+
+class SelfPreference(SummaryPart):
+    """How often responses of `judging.self_names` win pairs with others' responses; a tie counts half."""
+
+    judge: Estimate  # share won by the verdicts, of answered pairs
+    gold: Estimate  # share won by gold, on the same pairs
+    difference: Estimate  # the judge's share minus gold's; above 0 it prefers its own family
 
 
 class CalibratedError(SummaryPart):
@@ -438,6 +452,8 @@ class EvaluationSummary(SummaryPart):
     # Agreement with gold beyond chance; absent without pairs that have an answer and gold
     gold_agreement: GoldAgreement | None = None
     repeats: RepeatAgreement | None = None  # agreement of repeats; absent if no order has two answers
+    # Preference for the judge's own family; absent without pairs of one of its responses and another's
+    self_preference: SelfPreference | None = None
     # Which shard of the comparisons was judged, such as "2/4"; absent for all of them
     shard: str | None = None
 

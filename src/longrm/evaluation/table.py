@@ -282,6 +282,8 @@ class JudgmentTable:
     has_scores: Mask  # whether the values are scores, and not from a ranking
     characters: Ragged  # characters of each response, () if unknown
     context_check: Texts
+    padding_check: Texts
+    writers: Texts  # who wrote each response, one line each; empty if unknown
     cut_tokens: IntArray  # tokens cut from the context, -1 if it was not cut
     committed: IntArray  # outcome of the judge's own answer, -1 without one
     solved: IntArray  # whether that answer is right: 1, 0, or -1 if unknown
@@ -295,7 +297,8 @@ class JudgmentTable:
     def of(cls, records: Iterable[JudgmentRecord]) -> Self:
         """Reads records, which may be streamed from a log."""
         texts: dict[str, list[str]] = {
-            name: [] for name in ("id", "task", "subtype", "detail", "context_check")
+            name: []
+            for name in ("id", "task", "subtype", "detail", "context_check", "padding_check", "writers")
         }
         numbers = {
             name: array("q") for name in ("group", "length", "outcome", "cut_tokens", "committed", "solved")
@@ -311,9 +314,16 @@ class JudgmentTable:
             judged, gold = to_scores(record), record.ranks or ()
             ordered = has_gold_order(record)
             texts["id"].append(record.id)
-            for name in ("task", "subtype", "context_check"):  # one object for all equal texts
+            for name in (
+                "task",
+                "subtype",
+                "context_check",
+                "padding_check",
+            ):  # one object for all equal texts
                 text = getattr(record, name)
                 texts[name].append(names.setdefault(text, text))
+            wrote = "\n".join(record.writers)
+            texts["writers"].append(names.setdefault(wrote, wrote))
             texts["detail"].append("" if judged else record.detail)
             numbers["group"].append(groups.setdefault(record.group, len(groups)))
             numbers["length"].append(-1 if record.length is None else record.length)

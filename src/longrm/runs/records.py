@@ -57,6 +57,10 @@ ContextCheck = Literal["", "same", "changed", "unanswered", "impossible"]
 """Not checked; verdict the same or changed; no answer with or without the context; no context to remove."""
 
 
+PaddingCheck = Literal["", "same", "gained", "lost", "unanswered", "impossible"]
+"""Not checked; the padded response is best as before, gained or lost it; no answer; nothing to pad."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgmentRecord(Trial):
     """One judged comparison: a line of `judgments.jsonl`, with the gold ranks of `gold.jsonl`.
@@ -81,8 +85,10 @@ class JudgmentRecord(Trial):
     trials: tuple[Trial, ...] = ()
     # Whether the verdict changed when the context was removed; empty if not checked
     context_check: ContextCheck = ""
+    padding_check: PaddingCheck = ""  # whether the worst response became the best when it was padded
     # Scores of the baselines on the same comparison, by name
     baselines: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    writers: tuple[str, ...] = ()  # who wrote each response, in the comparison's own order; empty if unknown
 
     def __post_init__(self) -> None:
         if len(self.trials) < 2:
@@ -114,7 +120,8 @@ TRIAL_FIELDS = (
 JUDGMENT_FIELDS = (
     "id", "group", "outcome", "ranks", "order", "scores", "ranking", "length", "prompt_tokens", "depth", "task",
     "subtype", "characters", "explanation", "detail", "attempts", "contradicted", "criteria", "cut", "trials",
-    "context_check", "baselines", "committed",
+    "context_check", "baselines", "committed", "padding_check",
+    "writers",
 )
 # fmt: on
 

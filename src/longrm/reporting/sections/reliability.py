@@ -18,6 +18,7 @@ _FAILURES = (
     Column("context ignored", lambda s: s.failures.context_ignored),
     Column("explanation contradicts", lambda s: s.failures.contradicted),
     Column("criteria against", lambda s: s.failures.criteria_against),
+    Column("padding wins", lambda s: s.failures.padding_gained),
 )
 _ANSWER_TERMS = {
     "strict": "a comparison without a verdict counts as wrong",
@@ -29,6 +30,7 @@ _ANSWER_TERMS = {
     "context ignored": "the same verdict without the context, or with another one; a judge that then guesses keeps its "
     "verdict on half of the pairs",
     "explanation contradicts": "it argues for another response than the verdict",
+    "padding wins": "the worst response becomes the best when a sentence without content is repeated after it",
     "criteria against": "of the criteria that separate the responses, those by which another one is best",
 }
 
@@ -44,7 +46,12 @@ def answers(data: ReportData) -> Section | None:
         unanswered = counts.trials.total - counts.trials.outcomes[Outcome.ANSWERED]
         if unanswered or counts.cut.comparisons or counts.retried:
             incomplete.append(model)
-        measured = (found.context_ignored, found.contradicted, found.criteria_against)
+        measured = (
+            found.context_ignored,
+            found.contradicted,
+            found.criteria_against,
+            found.padding_gained,
+        )
         if any(measured) or (found.format_missed and found.format_missed.value):
             failing.append(model)
     tables = []

@@ -123,6 +123,14 @@ def test_baselines(tables: Any, summaries: Any) -> None:
         assert found["beats all"][label] == ("yes" if held["beats_baselines"] else "no")
 
 
+def test_agreement_beyond_chance(tables: Any, summaries: Any) -> None:
+    found = tables["Equal verdicts, with 95% intervals"]
+    for label in ("one · tiny", "two · tiny"):
+        gold = summaries[label]["gold_agreement"]
+        assert found[label]["agrees with gold"] == share(gold["raw"])
+        assert found[label]["Cohen's kappa"].startswith(f"{gold['kappa']['value']:.2f}".replace("-", "−"))
+
+
 def test_order_and_length(tables: Any, summaries: Any) -> None:
     order = tables["Order of presentation, with 95% intervals"]
     length = tables["Accuracy by length of the chosen response"]
@@ -250,7 +258,7 @@ def test_what_judges_solve_and_misjudge(tables: Any, summaries: Any) -> None:
 def test_sections_without_data_are_left_out(
     rich: dict[str, Path], synthetic: ModuleType, tmp_path: Path
 ) -> None:
-    always = {"accuracy", "boundary", "overall", "depth", "outcomes"}
+    always = {"accuracy", "boundary", "overall", "depth", "agreement", "outcomes"}
     written = {"answers", "audit", "baselines", "biases", "calibration", "rules", "solving", "tasks", "votes"}
     assert anchors(rich["page"].read_text()) & {*SECTIONS} == always | written | {"differences"}
     records = synthetic.judgments(synthetic.CURVES["long"], 1)

@@ -7,7 +7,7 @@ from longrm.reporting.sections.accuracy import accuracy, boundary, brief, depth,
 from longrm.reporting.sections.attention import attention
 from longrm.reporting.sections.calibration import calibration
 from longrm.reporting.sections.evidence_weight import evidence_weight
-from longrm.reporting.sections.reliability import answers, audit, biases
+from longrm.reporting.sections.reliability import agreement, answers, audit, biases
 from longrm.reporting.sections.results import baselines, rules, tasks, votes
 from longrm.reporting.sections.rollouts import rollouts
 from longrm.reporting.sections.runs import differences, outcomes, training
@@ -29,6 +29,7 @@ SECTIONS: dict[str, Callable[[ReportData], Section | None]] = {
     "evidence-weight": evidence_weight,
     "attention": attention,
     "baselines": baselines,
+    "agreement": agreement,
     "biases": biases,
     "calibration": calibration,
     "votes": votes,

@@ -100,8 +100,6 @@ _BIAS_TERMS = {
     "same verdict in every order": "100% without position bias",
     "prefers the first shown": "share of decided trials of pairs; 50% without position bias",
     "of all orders together": "cancels position bias",
-    "Cohen's kappa": "agreement of pairs with gold beyond chance: 0 for guesses, 1 for full agreement",
-    "Krippendorff's alpha": "the same for trials in the same order",
     "difference, points": "chosen is longer minus chosen is shorter: above 0 if the judge favors long responses, or if "
     "such pairs are easier",
 }
@@ -119,9 +117,22 @@ def biases(data: ReportData) -> Section | None:
     # Scores of scalar models hardly ever tie, and a column of zeros would say nothing.
     tied = [model for model in models if (model.summary.ties.value or 0) >= _FEW_TIES]
     ties = estimate_table("Share of gold pairs with equal scores", tied, _TIES)
-    agreement = estimate_table("Agreement on verdicts, with 95% intervals", models, _AGREEMENT)
-    tables = [table for table in (agreement, order, by_place, length, ties) if table]
+    tables = [table for table in (order, by_place, length, ties) if table]
     return Section("Biases", tables=tables, terms=_BIAS_TERMS) if tables else None
+
+
+_AGREEMENT_TERMS = {
+    "agrees with gold": "share of pairs with gold's verdict, ties included",
+    "Cohen's kappa": "the same beyond chance: 0 for guesses, 1 for full agreement",
+    "agrees with its repeats": "share of pairs of trials in the same order with equal verdicts",
+    "Krippendorff's alpha": "the same beyond chance",
+}
+
+
+def agreement(data: ReportData) -> Section | None:
+    """Agreement with gold and of repeats, raw and beyond chance; None without pairs and repeats."""
+    table = estimate_table("Equal verdicts, with 95% intervals", data.models, _AGREEMENT)
+    return Section("Agreement", tables=[table], terms=_AGREEMENT_TERMS) if table else None
 
 
 def _place_column(size: int, place: int) -> Column:

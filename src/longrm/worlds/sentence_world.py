@@ -309,7 +309,7 @@ class _Draft:
         self._units: list[Unit] = []
         self._offset = Rng(*self._key, "offset").below(2**30)
         self._facts = _Stream(self._fact_sentences(Rng(*self._key, "facts")), tokenizer)
-        self._fillers = _Stream(_filler_sentences(Rng(*self._key, "fillers")), tokenizer)
+        self._fillers = _Stream(filler_sentences(Rng(*self._key, "fillers")), tokenizer)
         self._questions: dict[tuple[int, int], list[_Question]] = {}
 
     def fit(self, questions: Callable[[int], list[_Question]]) -> tuple[int, _Context]:
@@ -486,7 +486,8 @@ class _Stream:
         return self._sentences[:count]
 
 
-def _filler_sentences(rng: Rng) -> Iterator[str]:
+def filler_sentences(rng: Rng) -> Iterator[str]:
+    """Yields sentences that state nothing about any entity, without end."""
     while True:
         yield rng.choice(FILLERS).format(**{slot: rng.choice(words) for slot, words in SLOTS.items()})
 

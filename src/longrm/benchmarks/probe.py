@@ -7,15 +7,19 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from longrm.benchmarks.benchmark import AuditedComparisons, BenchmarkRequest, LoadedBenchmark
+from longrm.benchmarks.benchmark import AuditedComparisons, BenchmarkRequest, LoadedBenchmark, Trajectories
 from longrm.benchmarks.stratified_sample import Stratum, allot, evenly
 from longrm.config import Config
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, ContextLengthError
-from longrm.types import Comparison
+from longrm.types import Comparison, Trajectory
 from longrm.worlds import WORLDS, WorldPlan, group
 from longrm.worlds.generator import MOST_PER_GROUP, MOST_TOKENS
+from longrm.worlds.trajectories import TrajectoryPlan, trajectories, trajectory_group
 from longrm.worlds.words_tokenizer import load_tokenizer
+
+TRAJECTORY = "trajectory"
+"""The world whose steps are judged, in place of responses."""
 
 # Tokens of each world, length and depth that are generated before any work, which takes about 0.3 s on one core.
 _CHECKED = 32_768
@@ -100,6 +104,8 @@ def load_probe(request: BenchmarkRequest) -> LoadedBenchmark:
     name = own.name if own else probe.tokenizer or without_tokenizer(probe.worlds)
     tokenizer = own.place if own else name
     counts = load_tokenizer(tokenizer)
+    if TRAJECTORY in probe.worlds:
+        return _load_trajectories(request, name, counts)
     for part in probe_parts(probe, limit):
         try:
             # The first contexts, so that a length that is too short ends the run before any work.
@@ -118,8 +124,44 @@ def load_probe(request: BenchmarkRequest) -> LoadedBenchmark:
     )
 
 
+def _load_trajectories(request: BenchmarkRequest, name: str, counts: Tokenizer) -> LoadedBenchmark:
+    """The trajectories of a probe, `groups` times `per_group` of each length."""
+    probe = request.probe
+    if probe.worlds != (TRAJECTORY,):
+        raise ConfigError(f"{TRAJECTORY} judges steps, not responses: probe it without other tasks")
+    plans = [
+        (
+            TrajectoryPlan(length=length, per_group=cell.per_group, seed=probe.seed),
+            cell.groups * cell.per_group,
+        )
+        for cell in probe.cells
+        for length in cell.lengths
+    ]
+    for plan, _ in plans:
+        try:
+            trajectory_group(plan, 0, counts)
+        except ContextLengthError as error:
+            raise ConfigError(f"{TRAJECTORY}: {error}") from None
+
+    def generated(_: object) -> Iterator[Trajectory]:
+        for plan, count in plans:
+            yield from trajectories(plan, count, counts)
+
+    rows = Trajectories(generated, limit=request.source.limit)
+    return LoadedBenchmark(
+        request.name,
+        (),
+        provenance={"tokenizer": name},
+        measured=probe.measured(name, counts),
+        trajectories=rows,
+    )
+
+
 def without_tokenizer(worlds: Iterable[str]) -> str:
     """The tokenizer that measures lengths by default: "words" if it knows these worlds, else "approximate"."""
+    worlds = list(worlds)
+    if TRAJECTORY in worlds:
+        return "approximate"
     return "words" if all(WORLDS[world].words for world in worlds if world in WORLDS) else "approximate"
 
 

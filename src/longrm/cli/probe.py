@@ -79,16 +79,19 @@ def command(
     flags["probe__cells"] = [cell.model_dump() for cell in cells]
     settings = resolve(Evaluation, None, assignments, flags)
     bench = load_benchmark(settings)
-    parts = probe_parts(settings.probe, settings.source.limit)
+    parts = [] if bench.trajectories else probe_parts(settings.probe, settings.source.limit)
     shard = None if settings.shard is None else Shard.parse(settings.shard)
     with shared_work() as (group, report):
         if group.is_main_process:
+            if bench.trajectories:
+                echo(f"{bench.trajectories.total:,} trajectories", err=True)
             total = f"{sum(len(part.places) for part in parts):,} comparisons"
             sizes = listed([f"{length:,}" for length in sorted({part.plan.length for part in parts})])
             contexts = f"{sum(len(part.contexts) for part in parts):,} contexts of {sizes} tokens"
             tokens = sum(part.tokens for part in parts)
             share = f", about 1/{shard.count} of them in this shard" if shard else ""
-            echo(f"{total}, {contexts}, {tokens:,} in all{share}", err=True)
+            if parts:
+                echo(f"{total}, {contexts}, {tokens:,} in all{share}", err=True)
             echo(measured_with(MeasuredWith(**bench.measured or {})), err=True)
             if writes_verdicts(model):
                 echo(
@@ -97,7 +100,7 @@ def command(
                     err=True,
                 )
             echo("Loading the model. Rate and time left count context tokens.", err=True)
-            report = token_progress(parts, shard, report)
+            report = token_progress(parts, shard, report) if parts else report
         summary = run_evaluation(settings, out, bench=bench, workers=group, progress=report)
     if group.is_main_process:
         print_result(summary, out, as_json=as_json)

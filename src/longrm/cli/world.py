@@ -42,6 +42,7 @@ def _list(context: click.Context, _: click.Parameter, value: bool) -> None:
         (name, f"{world.asks} ({world.similar_to})" if world.similar_to else world.asks)
         for name, world in WORLDS.items()
     )
+    print_facts([("trajectory", "which step of an agent is wrong (AgentProcessBench)")])
     echo()
     print_lines("Kinds of text, for all worlds except those of the words tokenizer (records, chain):")
     echo()
@@ -86,16 +87,31 @@ def command(n: int, tokenizer: str | None, out: Path, **settings: Any) -> None:
     longrm world records --length 4096 --n 100 --out records.jsonl
     longrm world two-hops --length 32768 --n 100 --tokenizer MODEL --out h.jsonl
 
-    The worlds records and chain are written in simple words, the others in prose.
+    The worlds records and chain are written in simple words, the others in prose. trajectory makes trajectories of an
+    agent with labels for every step.
     \f
 
     Lengths are measured with --tokenizer: by default words for records and chain, approximate for the others. A
     haystack is a file, or a folder of .txt, .md and .jsonl files, or of .csv files.
     """
-    from longrm.data import write
+    from longrm.benchmarks.probe import TRAJECTORY
+    from longrm.data import write, write_rows
+    from longrm.data.trajectories import to_row
     from longrm.worlds import WORLDS, WorldPlan, generate
+    from longrm.worlds.trajectories import TrajectoryPlan, trajectories
     from longrm.worlds.words_tokenizer import load_tokenizer
 
+    if settings["world"] == TRAJECTORY:
+        length, per_group, seed = (settings[name] for name in ("length", "per_group", "seed"))
+        made = trajectories(
+            TrajectoryPlan(length, per_group=per_group, seed=seed),
+            n,
+            load_tokenizer(tokenizer or "approximate"),
+        )
+        write_rows(out, map(to_row, made))
+        echo(f"Wrote {n} trajectories of about {length} tokens to {out}")
+        print_next("evaluate", "--model", "MODEL", "--bench", out, "--out", "RUN")
+        return
     plan = WorldPlan(**settings)
     tokenizer = tokenizer or ("words" if WORLDS[plan.world].words else "approximate")
     write(out, generate(plan, n, load_tokenizer(tokenizer)))

@@ -246,6 +246,20 @@ def _success(row: FileRow) -> bool | None:
     return None
 
 
+def to_row(one: Trajectory) -> dict[str, Any]:
+    """A row that `trajectory_of` reads as the same trajectory."""
+    messages, labels = [*one.prompt], dict[str, float]()
+    for number, step in enumerate(one.steps):
+        messages += step
+        label = one.labels[number] if one.labels else None
+        if label is not None:
+            labels[str(len(messages) - 1)] = label
+    row: dict[str, Any] = {"id": one.id, "group": one.group, "messages": messages, "step_labels": labels}
+    row |= {} if one.success is None else {"success": one.success}
+    row |= {"tools": list(one.tools)} if one.tools else {}
+    return {**row, "metadata": dict(one.metadata)}
+
+
 def template_message(message: Message) -> Message:
     """The message as chat templates expect it: text for null, and objects for arguments that are JSON."""
     calls = message.get("tool_calls") or ()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from judge_rl import Shuffled, computed, rewarded_by, shown
+from judge_rl import computed, shown, shuffled_rewards
 from recording import circumstances
 
 import longrm
@@ -42,7 +42,7 @@ def trained(options: argparse.Namespace) -> None:
     if options.steps:
         changes["optimizer.max_steps"] = options.steps
     run = options.out / options.command
-    with rewarded_by(Shuffled) if options.command == "shuffled" else nullcontext():
+    with shuffled_rewards() if options.command == "shuffled" else nullcontext():
         train(TrainingSettings.resolve(RECIPES / "rft.toml", changes), run)
     steps = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
     print(

@@ -20,6 +20,7 @@ import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,27 +45,24 @@ ROPE_THETA = (
 _MEASURED_SEED = 1_000_000  # of contexts that are measured on; no training comes so far
 
 
-class Shuffled(VerdictReward):
-    """Gives every judgment the reward of a random one of the same call."""
-
-    def judge(
-        self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str], tokens: Sequence[int | None]
-    ) -> list[VerdictScore]:
-        """As `VerdictReward.judge`, shuffled."""
-        scores = super().judge(rows, texts, tokens)
-        random.Random("\0".join(texts)).shuffle(scores)
-        return scores
-
-
 @contextmanager
-def rewarded_by(reward: type[VerdictReward]) -> Iterator[None]:
-    from longrm.training import rollouts
+def shuffled_rewards() -> Iterator[None]:
+    """Every judgment has the reward of a random one of the same step."""
+    own = VerdictReward.judge
 
-    rollouts.VerdictReward, before = reward, rollouts.VerdictReward
+    def judge(self: VerdictReward, rows: Any, texts: Sequence[str], tokens: Any) -> list[VerdictScore]:
+        scores = own(self, rows, texts, tokens)
+        drawn = random.Random("\0".join(texts)).sample(scores, len(scores))
+        return [
+            replace(one, reward=other.reward, terms=other.terms)
+            for one, other in zip(scores, drawn, strict=True)
+        ]
+
+    VerdictReward.judge = judge  # type: ignore[method-assign]
     try:
         yield
     finally:
-        rollouts.VerdictReward = before
+        VerdictReward.judge = own  # type: ignore[method-assign]
 
 
 def trained(out: Path, recipe: str, **changes: Any) -> Path:
@@ -107,7 +105,7 @@ def arms(out: Path, seed: int, steps: int, names: Sequence[str]) -> Iterator[tup
         elif name == "grpo-prompt":
             yield name, trained(folder, "generative_grpo", **long, optimizer__max_steps=steps)
         elif name == "shuffled":
-            with rewarded_by(Shuffled):
+            with shuffled_rewards():
                 run = trained(folder, "generative_grpo", **long, **rollouts)
             yield name, run
         else:

@@ -235,3 +235,45 @@ def test_a_bad_row_names_its_place(change, field, tmp_path):
         longrm.evaluate("baseline:longest", str(file))
     assert f"{file}:2" in str(error.value) or "row 2" in str(error.value) or "line 2" in str(error.value)
     assert field in str(error.value)
+
+
+def test_a_probe_of_trajectories(tmp_path):
+    from tests.reward_models.tiny_models import make_scorer
+
+    model = make_scorer(tmp_path / "model", positions=2048)
+    settings = {"judging.resamples": 100, "probe.tokenizer": "words"}
+    run = longrm.probe(
+        str(model), tmp_path / "run", lengths=[256, 512], tasks="trajectory", n=8, settings=settings
+    )
+    summary = run.summary
+    assert (summary.kind, summary.trajectories, set(summary.by_length)) == (
+        "step evaluation",
+        16,
+        {"256", "512"},
+    )
+    assert {"earlier", "shorter", "most common label"} == summary.baselines.keys()
+    with pytest.raises(LongRMError, match="trajectory"):
+        longrm.probe(
+            str(model), tmp_path / "other", lengths=[256], tasks=["records", "trajectory"], settings=settings
+        )
+
+
+def test_rows_of_the_world_are_read_back(tmp_path):
+    from longrm.data.trajectories import read_trajectories, to_row
+    from longrm.worlds.trajectories import TrajectoryPlan, trajectories
+    from longrm.worlds.words_tokenizer import load_tokenizer
+
+    made = list(trajectories(TrajectoryPlan(512), 5, load_tokenizer("words")))
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(to_row(one)) + "\n" for one in made))
+    assert [row.trajectory for row in read_trajectories(str(file))] == made
+
+
+def test_the_report_shows_steps(tmp_path):
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in LAYOUTS))
+    longrm.evaluate("baseline:longest", str(file), tmp_path / "run", {"judging.resamples": 100})
+    longrm.report(tmp_path / "run", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "fifth of the trajectory" in page
+    assert "right above wrong" in page

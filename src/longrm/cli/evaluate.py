@@ -145,7 +145,7 @@ def _print_steps(summary: "StepSummary", out: Path, *, as_json: bool) -> None:
     """Prints the result of an evaluation of trajectories; `RunError` if some ended in errors."""
     from longrm.evaluation.read_run import Run
     from longrm.reading import short_name
-    from longrm.reporting.formatting import boundary_estimate, boundary_interval, steps_headline
+    from longrm.reporting.formatting import MISSING, boundary_estimate, boundary_interval, steps_headline
 
     missing = {
         outcome for outcome, count in summary.outcomes.items() if count and outcome != Outcome.ANSWERED
@@ -164,6 +164,8 @@ def _print_steps(summary: "StepSummary", out: Path, *, as_json: bool) -> None:
                 rows = [
                     (part, *(percentage(one.get(name)) for name in columns)) for part, one in parts.items()
                 ]
+                # A part, such as a rule that only ranks, may have none of these metrics.
+                rows = [row for row in rows if set(row[1:]) != {MISSING}]
                 if rows:
                     print_table([head, *(f"{_STEP_COLUMNS[name]}, %" for name in columns)], rows)
         facts = [

@@ -62,8 +62,10 @@ TRL trains on them as they are. A model in memory stays untrained: it is first c
 
 Instead of `RewardTrainer` write
 "bradley-terry"; of `SFTTrainer` "sft"; of `DPOTrainer` and `CPOTrainer` "preference" with
-`loss_type="dpo"` or `"simpo"`; of `GRPOTrainer`, to train a judge for its verdicts, "grpo". A
-policy is trained by TRL, with [longrm as its reward](rewards.md). There is no `TrainerCallback`:
+`loss_type="dpo"` or `"simpo"`; of `GRPOTrainer`, to train a judge for its verdicts, "grpo"; of
+`PRMTrainer` in older versions of TRL "prm", with the same rows: there a token classifier has two
+labels, here one score is read after each step. A policy is trained by TRL, with
+[longrm as its reward](rewards.md). There is no `TrainerCallback`:
 `callbacks` are functions of a step and its metrics, and one that returns True ends the training.
 
 ## Arguments

@@ -17,7 +17,7 @@ from longrm.data.training_rows import Example
 from longrm.modeling.attention import SHARED_PREFIX
 from longrm.rng import Rng
 from longrm.training.batches import Batches, MicroBatch
-from longrm.training.objectives import SFT, BradleyTerry, Objective, Preference
+from longrm.training.objectives import PRM, SFT, BradleyTerry, Objective, Preference
 from longrm.training.settings import LossSettings
 
 VOCABULARY = 97
@@ -61,6 +61,19 @@ def demonstrations() -> list[Example]:
     ]
 
 
+def trajectories() -> list[Example]:
+    """Each response follows one part more of the prompt than the one before it."""
+    made = []
+    for own in make_examples():
+        prompt, count = own.tokens.prompt, len(own.ranks)
+        forks = [len(prompt) * (number + 1) // count for number in range(count)]
+        tokens = Encoded(prompt, own.tokens.responses, forks=forks)
+        labels = tuple(float(rank == min(own.ranks)) for rank in own.ranks)
+        ranks = tuple(2 - int(label) for label in labels)
+        made.append(replace(own, tokens=tokens, labels=labels, ranks=ranks, margin=None, probability=None))
+    return made
+
+
 def reference_of(examples: list[Example]) -> dict[str, list[float]]:
     """Log-probabilities of the selected responses by an imagined reference; they depend on the response alone."""
     chosen = map(Preference(LossSettings(loss_type="logo")).select, examples)
@@ -75,6 +88,10 @@ def ranking(_: list[Example], **options: Any) -> BradleyTerry:
     return BradleyTerry(LossSettings(**{"loss_type": "bradley_terry"} | options))
 
 
+def stepwise(_: list[Example], **options: Any) -> PRM:
+    return PRM(LossSettings(**options))
+
+
 OBJECTIVES: dict[str, tuple[Callable[..., Objective], dict[str, Any]]] = {
     "sft": (lambda _: SFT(LossSettings(loss_type="sft")), {}),
     "logo": (preference, {"loss_type": "logo"}),
@@ -85,8 +102,10 @@ OBJECTIVES: dict[str, tuple[Callable[..., Objective], dict[str, Any]]] = {
     "hardest": (ranking, {"loss_type": "hardest"}),
     "mean_rejected": (ranking, {"loss_type": "mean_rejected"}),
     "plackett_luce": (ranking, {"loss_type": "plackett_luce"}),
+    "bce": (stepwise, {"loss_type": "bce", "label_smoothing": 0.1}),
+    "step_pairs": (stepwise, {"loss_type": "step_pairs"}),
 }
-COMPARING = [name for name in OBJECTIVES if name != "sft"]
+COMPARING = [name for name in OBJECTIVES if name not in ("sft", "bce", "step_pairs")]
 
 
 def models_of(kv_heads: int) -> dict[bool, Any]:
@@ -120,9 +139,11 @@ Case = tuple[Callable[[list[Example]], Objective], Any, list[Example]]
 def case_of(name: str, models: dict[bool, Any]) -> Case:
     make, options = OBJECTIVES[name]
     examples = demonstrations() if name == "sft" else make_examples()
+    if make is stepwise:
+        examples = trajectories()
     if name == "plackett_luce":
         examples = [replace(own, margin=None, probability=None) for own in examples]
-    return lambda rows: make(rows, **options), models[make is ranking], examples
+    return lambda rows: make(rows, **options), models[make in (ranking, stepwise)], examples
 
 
 @pytest.fixture

@@ -80,6 +80,24 @@ def demonstrations(comparisons, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def trajectories(comparisons, tmp_path_factory):
+    """The responses of each comparison as the steps of a trajectory, in TRL's format; the best one is right."""
+    path = tmp_path_factory.mktemp("trajectories") / "trajectories.jsonl"
+    rows = [json.loads(line) for line in comparisons.read_text().splitlines()]
+    steps = [
+        {
+            "id": row["id"],
+            "prompt": row["prompt"],
+            "completions": row["responses"],
+            "labels": [rank == 1 for rank in row["ranks"]],
+        }
+        for row in rows
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in steps))
+    return path
+
+
+@pytest.fixture(scope="session")
 def base(tmp_path_factory):
     """The folder of a small language model."""
     folder = tmp_path_factory.mktemp("base") / "model"
@@ -89,11 +107,11 @@ def base(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def recipe(comparisons, demonstrations, base):
+def recipe(comparisons, demonstrations, trajectories, base):
     """Makes a small recipe; `a__b=value` changes one setting. Adapters are trained on the small language model."""
 
     def make(objective, **changes):
-        path = demonstrations if objective == "sft" else comparisons
+        path = {"sft": demonstrations, "prm": trajectories}.get(objective, comparisons)
         tree = {
             "objective": objective,
             "model": {"new": dict(TINY)},

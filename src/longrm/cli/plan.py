@@ -181,7 +181,7 @@ def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
     fits = "no prompt fits" if longest is None else f"prompts of {longest:,} tokens would fit"
     window = "" if sizes.limit is None else f"; the model's window, with the response, is {sizes.limit:,}"
 
-    dropped = {name: workload.counts.get(name) for name in ("bad", "too_long", "labeled_bad")}
+    dropped = {name: workload.counts.get(name) for name in ("bad", "too_long", "labeled_bad", "unlabeled")}
     left_out = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in dropped.items() if count)
     facts = [
         ("model", f"{sizes.parameters:,} parameters, from {sizes.origin}"),

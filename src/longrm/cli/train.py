@@ -143,7 +143,8 @@ def print_trained(summary: Mapping[str, Any], out: Path, *, lora: bool) -> None:
     from longrm.runs.logs import TIMING, Log
     from longrm.runs.records import TimingRecord
 
-    accuracy = "" if summary["accuracy"] is None else f", pair accuracy {summary['accuracy']:.1%}"
+    of = "accuracy" if summary["objective"] == "prm" else "pair accuracy"
+    accuracy = "" if summary["accuracy"] is None else f", {of} {summary['accuracy']:.1%}"
     means = f"loss {summary['loss']:.4f}{accuracy} over the last {summary['window']}"
     if (
         sampled := summary.get("rollouts")

@@ -38,6 +38,7 @@ class Encoded:
         assistant_spans: For every response, the spans (first, one past the last) of its ids that the policy wrote, not
             for example the result of a tool. Empty if it wrote all ids after the overlap; None if the spans were not
             requested and some response has several turns.
+        forks: After how many ids of the prompt each response begins; empty if all follow its end.
     """
 
     prompt: Sequence[int]
@@ -45,11 +46,14 @@ class Encoded:
     prompt_overlap: Sequence[int] = ()
     salt: str = ""
     assistant_spans: Sequence[Sequence[Sequence[int]]] | None = ()
+    forks: Sequence[int] = ()
 
     @property
     def longest(self) -> int:
-        """Tokens of the prompt and its longest response: the context that the model needs."""
-        return len(self.prompt) + max(map(len, self.responses), default=0)
+        """Tokens of the longest sequence, up to the end of a response: the context that the model needs."""
+        forks = self.forks or [len(self.prompt)] * len(self.responses)
+        ends = (at + len(ids) for at, ids in zip(forks, self.responses, strict=True))
+        return max(ends, default=len(self.prompt))
 
     @property
     def size(self) -> int:
@@ -71,8 +75,16 @@ class Encoded:
                 places.append(range(seam - len(ids), 0))
         return places
 
+    def parts(self) -> "list[Encoded]":
+        """The same sequences as items whose responses all follow the end of the prompt."""
+        if not self.forks:
+            return [self]
+        pairs = zip(self.forks, self.responses, strict=True)
+        return [Encoded(self.prompt[:at], [ids], salt=self.salt) for at, ids in pairs]
+
     def only(self, places: Sequence[int]) -> "Encoded":
         """The prompt with some of the responses, in this order."""
+        assert not self.forks, "steps of a trajectory are chosen before they are encoded"
         prompt_overlap = self._seams()
         responses = [self.responses[at] for at in places]
         spans = self.assistant_spans and [self.assistant_spans[at] for at in places]
@@ -159,6 +171,22 @@ def encode_steps(tokenizer: Tokenizer, query: Query) -> list[Encoded]:
         shared = min(common_prefix(ids, after), len(ids) - 1)
         items.append(Encoded(ids[:shared], [ids[shared:]], [own - shared]))
     return items
+
+
+def join_steps(items: Sequence[Encoded]) -> Encoded:
+    """One item of the steps of a trajectory, as `encode_steps` returns them.
+
+    Its prompt is what the last step continues. Each response forks from it where the step's own sequence does: at the
+    tokens that close its turn, or earlier where a chat template renders old turns differently, such as without their
+    thinking; such a step is read from there on.
+    """
+    prompt = items[-1].prompt
+    forks, responses = [], []
+    for item in items:
+        ids = [*item.prompt, *item.responses[0]]
+        forks.append(min(common_prefix(prompt, ids), len(ids) - 1))
+        responses.append(ids[forks[-1] :])
+    return Encoded(prompt, responses, forks=forks)
 
 
 def encode_texts(tokenizer: Tokenizer, opening: str, texts: Sequence[str]) -> Encoded:

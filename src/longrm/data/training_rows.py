@@ -15,7 +15,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,7 @@ import tokenizers
 from longrm.column_names import Columns
 from longrm.data.fields import why_no_gold
 from longrm.data.files import rows_digest
-from longrm.data.joining import Encoded, encode
+from longrm.data.joining import Encoded, encode, encode_steps, join_steps
 from longrm.data.readers import (
     ComparisonReader,
     ComparisonRow,
@@ -36,12 +36,17 @@ from longrm.data.readers import (
     read_demonstrations,
 )
 from longrm.data.tokenizing import Tokenizer
+from longrm.data.trajectories import TrajectoryReader, TrajectoryRow, read_trajectories
 from longrm.errors import DataError
 from longrm.reading import FieldError, is_number, located, short
 from longrm.runs.progress import Progress, no_progress
-from longrm.types import Comparison, Demonstration, Response, message_text, text_of
+from longrm.types import Comparison, Demonstration, Response, Trajectory, message_text, text_of
 
-RowKind = Literal["comparison", "demonstration", "judge_prompt"]
+RowKind = Literal["comparison", "demonstration", "judge_prompt", "trajectory"]
+Rows = ComparisonReader | DemonstrationReader | TrajectoryReader
+
+NeutralSteps = Literal["skip", "right", "wrong"]
+"""Whether steps with the label 0 are omitted, or trained as right or as wrong ones."""
 
 _LARGEST_MARGIN = 1000  # the loss of a larger one would drown all other rows
 _UNPARSED = -1  # the score in LongRM's released rows of a judgment from which none could be read
@@ -49,12 +54,15 @@ _UNPARSED = -1  # the score in LongRM's released rows of a judgment from which n
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A row of training data as token ids: a comparison, a demonstration with its one completion, or a judge prompt.
+    """A row of training data as token ids: a comparison, a demonstration, a judge prompt or a trajectory.
+
+    The responses of a demonstration are its one completion, and those of a trajectory end at its labeled steps.
 
     Attributes:
         id: Unique within its file.
         tokens: The prompt and the responses; a judge prompt has none until judgments are sampled for it.
-        ranks: Gold ranks of the responses, 1 = best; (1,) for a demonstration, empty for a judge prompt.
+        ranks: Gold ranks of the responses, 1 = best, of a trajectory by their labels; (1,) for a demonstration, empty
+            for a judge prompt.
         digest: See `context_digest`; for the log of what was trained on.
         source: Its file or world.
         margin: By how much the score of a better response should exceed that of a worse one, if known.
@@ -64,6 +72,8 @@ class Example:
             or its responses are no judgments.
         label: Whether the row of a demonstration says that its completion is good; None if it does not say.
         score: The score that the row gives the completion of a demonstration, if any.
+        labels: Of a trajectory, the probability that each labeled step is right: 1 or 0, or in between.
+        step_counts: Of a trajectory, its steps by what becomes of them.
     """
 
     id: str
@@ -77,6 +87,8 @@ class Example:
     contrast: bool | None = None
     label: bool | None = None
     score: float | None = None
+    labels: tuple[float, ...] = ()
+    step_counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -85,8 +97,8 @@ class Example:
 
     @property
     def tied(self) -> bool:
-        """Whether several responses all have the same rank."""
-        return len(self.ranks) > 1 and len(set(self.ranks)) == 1
+        """Whether several responses all have the same rank; steps of a trajectory may."""
+        return not self.labels and len(self.ranks) > 1 and len(set(self.ranks)) == 1
 
     def with_judgments(self, judgments: Sequence[Sequence[int]]) -> "Example":
         """The same judge prompt with judgments, given by their tokens, as its responses."""
@@ -100,10 +112,12 @@ def open_rows(
     format: str | None = None,
     columns: Columns | None = None,
     on_bad_row: OnBadRow = "stop",
-) -> ComparisonReader | DemonstrationReader:
+) -> Rows:
     """Opens the rows of a file or folder for one kind of training; the arguments are those of `longrm.data.read`."""
     if kind == "comparison":
         return read(path, format=format, on_bad_row=on_bad_row, columns=columns)
+    if kind == "trajectory":
+        return read_trajectories(path, on_bad_row=on_bad_row, columns=columns)
     form: Literal["demonstrations", "judge_prompts"] = (
         "judge_prompts" if kind == "judge_prompt" else "demonstrations"
     )
@@ -111,14 +125,14 @@ def open_rows(
 
 
 def tokenize_rows(
-    rows: ComparisonReader | DemonstrationReader, tokenizer: Tokenizer, progress: Progress = no_progress
+    rows: Rows, tokenizer: Tokenizer, progress: Progress = no_progress, neutral_steps: NeutralSteps = "skip"
 ) -> Iterator[Example]:
     """Tokenizes rows in order; one that cannot be trained on is a bad row, which the reader skips or raises.
 
     Progress is called with the number of rows tokenized. Nothing to train on is a `DataError`.
     """
     found = False
-    for number, result in enumerate(_in_parallel(rows, tokenizer), start=1):
+    for number, result in enumerate(_in_parallel(rows, tokenizer, neutral_steps), start=1):
         try:
             yield result.result()
             found = True
@@ -129,21 +143,19 @@ def tokenize_rows(
         raise DataError(f"{rows.path}: no row to train on{rows.skipped.first()}")
 
 
-def _in_parallel(
-    rows: ComparisonReader | DemonstrationReader, tokenizer: Tokenizer
-) -> Iterator[Future[Example]]:
+def _in_parallel(rows: Rows, tokenizer: Tokenizer, neutral_steps: NeutralSteps) -> Iterator[Future[Example]]:
     """Tokenizes rows on all processors: the `tokenizers` library works outside Python's lock."""
     workers = os.cpu_count() or 1
     waiting: deque[Future[Example]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         for row in rows:
-            waiting.append(pool.submit(tokenize, row, tokenizer))
+            waiting.append(pool.submit(tokenize, row, tokenizer, neutral_steps))
             if len(waiting) == 2 * workers:  # a row is large: no more of them are held at once
                 yield waiting.popleft()
         yield from waiting
 
 
-def digest_of(rows: ComparisonReader | DemonstrationReader, tokenizer: Tokenizer) -> str:
+def digest_of(rows: Rows, tokenizer: Tokenizer) -> str:
     """A digest of the files and of everything else that the tokens depend on."""
     files = [(file.name, rows_digest(file)) for file in rows.files]
     parts = [
@@ -154,7 +166,11 @@ def digest_of(rows: ComparisonReader | DemonstrationReader, tokenizer: Tokenizer
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def tokenize(row: ComparisonRow | DemonstrationRow, tokenizer: Tokenizer) -> Example:
+def tokenize(
+    row: ComparisonRow | DemonstrationRow | TrajectoryRow,
+    tokenizer: Tokenizer,
+    neutral_steps: NeutralSteps = "skip",
+) -> Example:
     """Tokenizes a row; errors name file and row.
 
     Rejected judgments that give another score than the chosen one, or no readable score, come before those that give
@@ -164,6 +180,8 @@ def tokenize(row: ComparisonRow | DemonstrationRow, tokenizer: Tokenizer) -> Exa
     known: dict[str, Any] = {}
     ranks: tuple[int, ...] = (1,)
     try:
+        if isinstance(row, TrajectoryRow):
+            return _steps(row.trajectory, tokenizer, neutral_steps)
         if isinstance(row, DemonstrationRow):
             source = row.demonstration
             if not source.completion:
@@ -195,6 +213,45 @@ def tokenize(row: ComparisonRow | DemonstrationRow, tokenizer: Tokenizer) -> Exa
         raise DataError(located(row.place, error)) from error
 
 
+def _steps(source: Trajectory, tokenizer: Tokenizer, neutral_steps: NeutralSteps) -> Example:
+    """A trajectory up to each step to train on: those with a label, or, if only its outcome is known, the last.
+
+    What follows the last of them is not read. Without any, the example has no tokens.
+    """
+    labels: Sequence[float | None] = source.labels
+    if not labels:
+        if source.success is None:
+            raise DataError(f"'{source.id}' has neither labels of steps nor success, one of which is needed")
+        labels = [*[None] * (len(source.steps) - 1), 1.0 if source.success else -1.0]
+    counts = {
+        "neutral_steps": labels.count(0.0),
+        "unlabeled_steps": labels.count(None) if source.labels else 0,
+        "outcomes": int(not source.labels),
+    }
+    neutral = {"skip": None, "right": 1.0, "wrong": -1.0}[neutral_steps]
+    labels = [neutral if label == 0 else label for label in labels]
+    kept = [at for at, label in enumerate(labels) if label is not None]
+    targets = tuple((1.0 + label) / 2.0 for label in labels if label is not None)
+    tokens = Encoded((), ())
+    if kept:
+        query = source.query()
+        items = encode_steps(tokenizer, replace(query, responses=tuple(query.responses[at] for at in kept)))
+        for at, item in zip(kept, items, strict=True):
+            ids = [*item.prompt, *item.responses[0]]
+            own = [ids[place] for place in item.completion_tokens[0]]
+            _check_readable(f"step {at + 1} of '{source.id}'", own, tokenizer)
+        tokens = _compact(join_steps(items))
+    order = sorted(set(targets), reverse=True)
+    return Example(
+        source.id,
+        tokens,
+        tuple(order.index(target) + 1 for target in targets),
+        context_digest(source),
+        labels=targets,
+        step_counts={"labeled_steps": len(kept), **counts},
+    )
+
+
 def _compact(tokens: Encoded) -> Encoded:
     """The same ids in arrays: a list of ints takes 36 bytes a token."""
     return replace(
@@ -202,7 +259,7 @@ def _compact(tokens: Encoded) -> Encoded:
     )
 
 
-def context_digest(row: Comparison | Demonstration) -> str:
+def context_digest(row: Comparison | Demonstration | Trajectory) -> str:
     """16 hex digits of a hash of the context; of the whole prompt if the context is unknown."""
     spans = row.context if isinstance(row, Comparison) else ()
     texts = [message_text(row.prompt[span.message])[span.start : span.end] for span in spans]
@@ -211,23 +268,26 @@ def context_digest(row: Comparison | Demonstration) -> str:
 
 
 def _check_learnable(name: str, ranks: Sequence[int], tokens: Encoded, tokenizer: Tokenizer) -> None:
-    unknown, end = tokenizer.unk_id, tokenizer.eos_id
+    unknown = tokenizer.unk_id
     for number, (ids, own) in enumerate(
         zip(tokens.responses, tokens.completion_tokens, strict=True), start=1
     ):
-        answer = [ids[at] for at in own]
-        if answer == [end]:
-            raise DataError(f"response {number} of '{name}' has no token but the end: give it some content")
-        if unknown is not None and set(answer) <= {unknown, end}:
-            raise DataError(
-                f"every word of response {number} of '{name}' is unknown to the tokenizer; use a tokenizer that "
-                "knows its language"
-            )
+        _check_readable(f"response {number} of '{name}'", [ids[at] for at in own], tokenizer)
     ranked = zip(ranks, tokens.responses, strict=True)
     for (rank, ids), (other_rank, other_ids) in combinations(ranked, 2):
         if rank != other_rank and ids == other_ids:
             advice = "use a tokenizer that knows their words" if unknown in ids else "remove the comparison"
             raise DataError(f"two responses of '{name}' have the same tokens but different ranks; {advice}")
+
+
+def _check_readable(which: str, answer: Sequence[int], tokenizer: Tokenizer) -> None:
+    unknown, end = tokenizer.unk_id, tokenizer.eos_id
+    if answer == [end]:
+        raise DataError(f"{which} has no token but the end: give it some content")
+    if unknown is not None and set(answer) <= {unknown, end}:
+        raise DataError(
+            f"every word of {which} is unknown to the tokenizer; use a tokenizer that knows its language"
+        )
 
 
 def _contrasts(comparison: Comparison) -> list[bool] | None:

@@ -308,19 +308,23 @@ def build_trees(items: "Sequence[Encoded]", budget: float = math.inf) -> list[To
 
     runs: list[list[tuple[Encoded, int]]] = []  # each item with what it shares with the one before it
     size = 0
-    for item in items:
+    for whole in items:
+        # The steps of one item stay together, whatever the budget.
+        item, *later = whole.parts()
+        shared, joins = 0, False
         if runs:
             last, _ = runs[-1][-1]
             shared = common_prefix(last.prompt, item.prompt) if item.salt == last.salt else 0
-            grown = size + item.size - shared
             continues = shared > 0 and shared == len(last.prompt)
             much = 2 * shared >= max(len(last.prompt), len(item.prompt), 1)
-            if (continues or much) and grown <= budget:
-                runs[-1].append((item, shared))
-                size = grown
-                continue
-        runs.append([(item, 0)])
-        size = item.size
+            joins = (continues or much) and size + whole.size - shared <= budget
+        if not joins:
+            runs.append([])
+            size = shared = 0
+        runs[-1].append((item, shared))
+        size += whole.size - shared
+        for step in later:
+            runs[-1].append((step, min(len(runs[-1][-1][0].prompt), len(step.prompt))))
     return [_tree_of(run) for run in runs]
 
 

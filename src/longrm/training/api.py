@@ -41,7 +41,7 @@ def train(
     """Trains a reward model or a judge into a run folder, or continues the training there, as `longrm train` does.
 
     Args:
-        objective: "bradley-terry", "preference", "sft" or "grpo".
+        objective: "bradley-terry", "prm", "preference", "sft" or "grpo".
         model: A folder or Hub id, or a transformers model in memory with its `tokenizer`. A model in memory stays as it
             is: its weights are first written to `initial_model` in the run folder, from which the training starts and
             continues. Instead of it, `new={...}` starts with a small random model.

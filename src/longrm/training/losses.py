@@ -409,6 +409,38 @@ def _stack(values: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(values))
 
 
+# --- Losses of labeled scores ----------------------------------------------------------------------------------------
+
+
+def binary_cross_entropy(
+    scores: Float[Tensor, " S"], labels: Sequence[float], *, label_smoothing: float = 0.0
+) -> LossResult:
+    """-y log s(r) - (1 - y) log s(-r), s the sigmoid, a mean over all labeled steps of the batch.
+
+    So every labeled step has the same weight, as in the sum over the steps of Math-Shepherd (Wang et al. 2023, equation
+    3), and in the likelihood of Lightman et al. (2023), whose model writes a token for the label after each step.
+
+    Args:
+        scores: The score after every labeled step, a logit.
+        labels: The probability y that the step is right: 1 or 0, or in between.
+        label_smoothing: The share of labels that are assumed to be wrong.
+
+    Returns:
+        The loss, and `accuracy` (the share of steps with a positive score exactly if y > 0.5; a score of 0 counts
+        half), `score` (the mean score) and `right` (the mean of y, by which a constant score can be accurate).
+    """
+    assert len(scores) == len(labels), "one label per score"
+    truth = scores.new_tensor(list(labels))
+    target = label_smoothing + (1.0 - 2.0 * label_smoothing) * truth
+    found, gold = scores.detach(), (truth > 0.5) * 2.0 - 1.0
+    metrics = {
+        "accuracy": (0.5 * ((found * gold).sign() + 1.0)).mean().item(),
+        "score": found.mean().item(),
+        "right": truth.mean().item(),
+    }
+    return _logistic(scores, target).mean(), metrics
+
+
 # --- The registry ----------------------------------------------------------------------------------------------------
 
 
@@ -526,6 +558,24 @@ LOSSES: dict[str, Loss] = {
         {"center_rewards_coefficient": 0.0},
         mean_over="comparisons",
         reads_pairs=False,
+    ),
+    "bce": Loss(
+        "prm",
+        binary_cross_entropy,
+        "binary cross-entropy",
+        "the score after every step as a logit of its label (Lightman et al. 2023; Wang et al. 2023)",
+        {"label_smoothing": 0.0},
+        mean_over="responses",  # of a trajectory, its labeled steps
+        reads_pairs=False,
+    ),
+    "step_pairs": Loss(
+        "prm",
+        bradley_terry,
+        "Bradley-Terry over steps",
+        "every right step against every wrong one of the same trajectory",
+        _RANKING,
+        mean_over="comparisons",
+        chance=math.log(2.0),
     ),
 }
 """Every loss. The first one of an objective is its default."""

@@ -55,6 +55,11 @@ _COUNTS = {
     "without_contrast": "chosen and rejected judgments give the same score",
     "margin": "with a margin between the scores",
     "probability": "with a probability of the gold order",
+    "unlabeled": "omitted: no labels of steps that the loss can read",
+    "labeled_steps": "steps with a label, trained on",
+    "neutral_steps": "neutral steps",
+    "unlabeled_steps": "steps without a label",
+    "outcomes": "with an outcome only, trained at their end",
 }
 
 

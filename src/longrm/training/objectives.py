@@ -134,7 +134,7 @@ class BradleyTerry(Objective):
     """A discriminative reward model: scores by a linear head, ordered by gold ranks."""
 
     trains = "scorer"
-    reads = "comparison"
+    reads: "ClassVar[RowKind]" = "comparison"
     help = """Train a discriminative reward model on comparisons.
 
     \b
@@ -175,6 +175,36 @@ class BradleyTerry(Objective):
         ranks = [example.ranks for example in micro.examples]
         loss, metrics = self.settings.loss.function(values, ranks, **options)
         return loss + centering_weight * centering(values, ranks), metrics
+
+
+class PRM(BradleyTerry):
+    """A process reward model: a scalar head reads a score after every labeled step, in one pass over a trajectory.
+
+    TRL's `PRMTrainer` trains a token classifier with two labels instead, whose difference of logits is this score.
+    """
+
+    reads = "trajectory"
+    help = """Train a process reward model on labels of steps.
+
+    \b
+    longrm train prm --model MODEL --data FILE --out runs/prm
+    longrm train prm --model MODEL --data FILE --set loss_type=step_pairs --out runs/pairs
+
+    The score after every step learns its label, by binary cross-entropy; of a trajectory with an outcome only, the
+    score at its end. A trajectory is read once for all of its steps.
+    """
+    description = "a score after every step of a trajectory"
+
+    def loss(self, model: Any, micro: "MicroBatch") -> "tuple[Tensor, dict[str, float]]":
+        """The loss of a micro-batch."""
+        if self.settings.loss.reads_pairs:
+            return super().loss(model, micro)
+        # Imported here: settings and help load without torch.
+        from longrm.modeling.shared_prefix import scores
+
+        values = scores(model, micro.packed.to(model.device))
+        labels = [label for example in micro.examples for label in example.labels]
+        return self.settings.loss.function(values, labels, **self.options)
 
 
 class GRPO(Objective):
@@ -226,5 +256,6 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "preference": Preference,
     "grpo": GRPO,
     "bradley_terry": BradleyTerry,
+    "prm": PRM,
 }
 """Every objective by its name in recipes."""

@@ -112,6 +112,8 @@ _INSTEAD = {
     "top_entropy_quantile",
     "the entropy is logged, and has no coefficient": "entropy_coef use_adaptive_entropy entropy_coef_min "
     "entropy_coef_max entropy_coef_delta entropy_target",
+    "steps of a text are joined by blank lines": "step_separator",
+    "a label of null omits a step": "train_on_last_step_only",
     "a judge calls no tools": "max_tool_calling_iterations",
 }
 """What is done instead, and the arguments without a setting."""

@@ -180,6 +180,7 @@ class DataSettings(Config):
         max_length: Longest row in tokens; the model's context window by default, as long contexts are the purpose (TRL:
             1,024).
         without_contrast: What to do about a row of judgments that all give the same score.
+        neutral_steps: For `objective = "prm"`: omit steps with the label 0, or train them as right or as wrong.
         per_step: Rows per optimizer step. The prompts of a comparison for a judge stay together: a step reads as many
             comparisons as fit.
         group_by_length: Rows of similar length that follow each other. Set it to the number of groups of devices that
@@ -194,6 +195,7 @@ class DataSettings(Config):
     too_long: Literal["stop", "skip"] = "stop"
     max_length: int | None = Field(None, ge=2)
     without_contrast: Literal["keep", "skip"] = "keep"
+    neutral_steps: Literal["skip", "right", "wrong"] = "skip"
     per_step: int = Field(32, ge=1)
     group_by_length: int = Field(1, ge=1)
 
@@ -243,7 +245,8 @@ class LossSettings(Config):
     here, and "dapo" for GRPO.
 
     Attributes:
-        loss_type: Which loss; the default depends on the objective.
+        loss_type: Which loss; the default depends on the objective. For "prm" it is "bce", the binary cross-entropy of
+            labels, or "step_pairs", right steps above wrong ones.
         label_smoothing: The share of labels that are assumed to be wrong, in rows without a probability.
         beta: Preference losses: scale of the log-probabilities, above 0. GRPO losses: weight of the divergence from the
             model that training starts from. Both are `beta` in TRL.
@@ -514,7 +517,7 @@ class TrainingSettings(Config):
     """A recipe of `longrm train`.
 
     Attributes:
-        objective: "sft", "preference", "grpo" or "bradley_terry".
+        objective: "sft", "preference", "grpo", "bradley_terry" or "prm".
         seed: Seed of a new head or model, the order of the data, and the curriculum.
         model: The model that training starts from.
         data: The rows.
@@ -589,6 +592,8 @@ class TrainingSettings(Config):
                 f'loss.loss_type = "{self.loss.loss_type}" is not a loss of "{self.objective}"; known: {known}'
             )
         if self.data.world is not None:
+            if self.objective == "prm":
+                raise ValueError('objective = "prm" needs data.path, not data.world')
             if self.curriculum is None:
                 raise ValueError("data.world needs curriculum.lengths, such as [128]")
             if self.optimizer.max_steps is None:
@@ -606,8 +611,10 @@ class TrainingSettings(Config):
                 raise ValueError('data.world.template is only supported with objective = "grpo"')
         elif self.curriculum is not None:
             raise ValueError("curriculum is only valid with data.world")
-        if self.model.head is not None and self.objective != "bradley_terry":
-            raise ValueError('model.head is only valid with objective = "bradley_terry"')
+        if self.model.head is not None and self.objective not in ("bradley_terry", "prm"):
+            raise ValueError('model.head is only valid with objective = "bradley_terry" or "prm"')
+        if self.data.neutral_steps != "skip" and self.objective != "prm":
+            raise ValueError('data.neutral_steps is only valid with objective = "prm"')
         if self.rollouts is not None and self.objective != "grpo":
             raise ValueError('rollouts is only valid with objective = "grpo"')
         if self.rollouts is not None and (self.parallel.shard or self.parallel.sequence_parallel_size > 1):

@@ -139,7 +139,8 @@ class FileSource:
 
     Attributes:
         counts: Rows `read`, `used`, omitted as `bad`, `tied`, `too_long` or `labeled_bad`; rows `without_contrast`,
-            which are used or omitted as the settings say; rows with a `margin` or a `probability`.
+            which are used or omitted as the settings say; rows with a `margin` or a `probability`. Of trajectories
+            also rows omitted as `unlabeled`, and `Example.step_counts` of the rows that are used.
         digest: Digest of all files.
     """
 
@@ -215,24 +216,27 @@ def open_source(
     kind: RowKind,
     limit: int,
     reserved: int = 0,
+    pairs: bool = False,
     progress: Progress = no_progress,
 ) -> GeneratedSource | FileSource:
     """Opens the data that the settings name, for one kind of rows, and logs what is omitted.
 
     The best responses of a world are its demonstrations. `limit` is the model's context window in tokens, of which
-    `reserved` are for completions that are sampled; `seed` is that of the order of the rows.
+    `reserved` are for completions that are sampled; `seed` is that of the order of the rows. With `pairs` a trajectory
+    needs steps with different labels.
     """
     if data.world is not None:
         return GeneratedSource(data.world, tokenizer, kind)
     files, digests = [], []
     for file in data.files():
         if kind != "comparison" and file.format is not None:
-            raise ConfigError(f"{file.path}: '{file.format}' is a format of comparisons; omit it for {kind}s")
+            raise ConfigError(f"{file.path}: '{file.format}' is a format of comparisons; omit it")
         rows = open_rows(
             file.path, kind, format=file.format, columns=file.columns, on_bad_row=data.on_bad_row
         )
-        examples = list(tokenize_rows(rows, tokenizer, progress))
-        comparisons, counts = _rows_to_use(file.path, examples, rows.skipped, data, limit, reserved)
+        examples = list(tokenize_rows(rows, tokenizer, progress, data.neutral_steps))
+        needed = (2 if pairs else 1) if kind == "trajectory" else 0
+        comparisons, counts = _rows_to_use(file.path, examples, rows.skipped, data, limit, reserved, needed)
         prefix = f"{file.path}/" if len(data.files()) > 1 else ""  # ids are unique within a file only
         comparisons = [
             [replace(row, id=prefix + row.id, source=file.path) for row in own] for own in comparisons
@@ -245,9 +249,18 @@ def open_source(
 
 
 def _rows_to_use(
-    path: str, rows: Sequence[Example], skipped: Skipped, data: DataSettings, limit: int, reserved: int
+    path: str,
+    rows: Sequence[Example],
+    skipped: Skipped,
+    data: DataSettings,
+    limit: int,
+    reserved: int,
+    needed: int,
 ) -> tuple[list[list[Example]], dict[str, int]]:
-    """Omits rows as the settings say, and logs how many; returns the others by comparison, and the counts."""
+    """Omits rows as the settings say, and logs how many; returns the others by comparison, and the counts.
+
+    A trajectory needs as many different labels as `needed`, which is 0 for other rows.
+    """
     scores = {row.score for row in rows if row.score is not None}
     # 0 and 1, or -1 and 1, are labels; on any other scale it is not known from where on a completion is good.
     are_labels = 1.0 in scores and scores <= {-1.0, 0.0, 1.0}
@@ -276,9 +289,12 @@ def _rows_to_use(
             f"{path}: '{too_long[0].id}' has {too_long[0].tokens.longest} tokens, more than {bound} of "
             f'{leaves}; data.too_long = "skip" omits such rows ({len(too_long)})'
         )
+    unlabeled = [row for row in rows if len({*row.labels}) < needed]
     without_contrast = [row for row in rows if row.contrast is False]
     skips_these = data.without_contrast == "skip"
-    omitted = bad | {row.id for row in (*tied, *too_long, *(without_contrast if skips_these else ()))}
+    omitted = bad | {
+        row.id for row in (*tied, *too_long, *unlabeled, *(without_contrast if skips_these else ()))
+    }
     kept = [row for row in rows if row.id not in omitted]
     counts = {
         "read": len(rows) + skipped.count,
@@ -291,12 +307,17 @@ def _rows_to_use(
         "margin": sum(row.margin is not None for row in kept),
         "probability": sum(row.probability is not None for row in kept),
     }
+    if needed:
+        of_steps = [row.step_counts for row in kept]
+        counts["unlabeled"] = len(unlabeled)
+        counts |= {name: sum(own[name] for own in of_steps) for name in rows[0].step_counts}
     skipped.log()
     _logger.info("%s: %d rows read, %d used", path, counts["read"], counts["used"])
     for what, which in (
         ("omitted, all responses tied", tied),
         (f"omitted, longer than {longest} tokens", too_long),
         ("omitted, labeled as bad", labeled_bad),
+        ("omitted, no labels of steps that the loss can read", unlabeled),
         (f"{'omitted' if skips_these else 'used'}, all judgments give one score", without_contrast),
     ):
         if which:
@@ -314,6 +335,13 @@ def _rows_to_use(
     for name in ("margin", "probability"):
         if counts[name]:
             _logger.info("  with a %s: %d rows", name, counts[name])
+    if needed:
+        _logger.info(
+            '  steps: %d with a label, %d of them outcomes; %d neutral (data.neutral_steps = "%s"), %d without a label',
+            *(counts[name] for name in ("labeled_steps", "outcomes", "neutral_steps")),
+            data.neutral_steps,
+            counts["unlabeled_steps"],
+        )
     if not kept:
         raise DataError(f"{path}: none of {counts['read']} rows is left to train on; the log has the reasons")
     comparisons: dict[str, list[Example]] = {}

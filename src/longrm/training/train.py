@@ -146,6 +146,7 @@ def train(
             kind=make_objective.reads,
             limit=limit,
             reserved=settings.rollouts.max_completion_length if settings.rollouts is not None else 0,
+            pairs=settings.loss.loss.reads_pairs,
             progress=progress,
         )
         settings = fit_memory(settings, source, device, context.count)

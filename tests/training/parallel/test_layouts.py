@@ -56,6 +56,8 @@ WAYS = {
     "hardest": ("bradley_terry", {"loss__loss_type": "hardest"}),
     "mean_rejected": ("bradley_terry", {"loss__loss_type": "mean_rejected"}),
     "plackett_luce": ("bradley_terry", {"loss__loss_type": "plackett_luce"}),
+    "prm": ("prm", {}),
+    "step_pairs": ("prm", {"loss__loss_type": "step_pairs"}),
     "mlp head": ("bradley_terry", {"model__head": "mlp"}),
     "lora": ("bradley_terry", {"model__lora": LORA}),
     "mlp head, lora": ("bradley_terry", {"model__head": "mlp", "model__lora": LORA}),

@@ -255,6 +255,7 @@ def workload_of(
                 kind=objective.reads,
                 limit=limit or _UNLIMITED,
                 reserved=0 if rollouts is None else rollouts.max_completion_length,
+                pairs=settings.loss.loss.reads_pairs,
                 progress=progress,
             )
         assert isinstance(source, FileSource), "generated data is planned above"
@@ -307,7 +308,7 @@ def _shapes(
     """The trees of the examples of a comparison."""
     if rollouts is None:
         for example in examples:
-            yield TreeShape(len(example.tokens.prompt), tuple(map(len, example.tokens.responses)))
+            yield from (tree.shape for tree in build_trees([example.tokens]))
         return
     items = [_with_judgments(example, rollouts).tokens for example in examples]
     for tree in build_trees(sorted(items, key=lambda item: list(item.prompt)), budget):

@@ -380,7 +380,7 @@ def calibration(table: JudgmentTable, scale: Scale, *, seed: int) -> schema.Cali
     """
     margin = _vote_shares(table) if scale == "verdict" else table.pairs.margin
     judged = np.isfinite(margin)
-    if scale in ("none", "label") or not judged.any():
+    if scale == "none" or scale == "label" or not judged.any():
         return None
     margin = margin[judged]
     link: schema.Link

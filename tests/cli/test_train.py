@@ -149,8 +149,19 @@ def test_the_recipes_for_own_pairs_train(desk):
     prompts = ("--set", "source=file:pairs.jsonl", "--set", "tokenizer=JUDGE", "--out", "runs/prompts")
     assert command("synthesize", "judge-prompts", *prompts).exit_code == 0
     small = ("--max-steps", 1, "--per-step", 4, "--max-length", 2000)
+    rows = [json.loads(line) for line in Path("pairs.jsonl").read_text().splitlines()]
+    steps = [
+        {
+            "prompt": row["prompt"],
+            "completions": row["responses"],
+            "labels": [rank == 1 for rank in row["ranks"]],
+        }
+        for row in rows
+    ]
+    Path("steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in steps))
     for name, recipe, model, data, more in (
         ("bradley-terry", "scalar", "MODEL", "pairs.jsonl", ()),
+        ("prm", "steps", "MODEL", "steps.jsonl", ()),
         (
             "grpo",
             "judge",

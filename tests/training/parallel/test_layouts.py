@@ -67,7 +67,7 @@ WAYS = {
     "evaluated": ("bradley_terry", {"evaluation": EVALUATION}),
     "evaluated, writes": ("preference", {"evaluation": EVALUATION}),
 }
-ALL, FEW = tuple(WAYS), ("logo", "mlp head, lora", "evaluated")
+ALL, FEW = tuple(WAYS), ("logo", "prm", "mlp head, lora", "evaluated")
 CASES = [  # all of them need more time than a plain run has
     pytest.param("sequence", FEW, id="sequence, few"),
     pytest.param("sharded", FEW, id="sharded, few"),

@@ -17,7 +17,7 @@ from longrm.errors import DataError
 from longrm.reading import FieldError, reading, short
 from longrm.types import Trajectory
 
-FINDINGS = {"other_agent": "logs whose decisive step is of another agent than the named one"}
+FINDINGS = {"other_agent": "logs in which another agent than the named one wrote the decisive step"}
 
 
 def load_who_and_when(request: BenchmarkRequest) -> LoadedBenchmark:

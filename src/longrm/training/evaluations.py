@@ -150,7 +150,7 @@ def evaluator_of(
     )
     if bench.trajectories is not None:
         raise ConfigError(
-            f"evaluation.bench: {bench.name} has trajectories; evaluate them after the training"
+            f"{bench.name} has trajectories, which only longrm evaluate judges; choose another benchmark"
         )
     wanted = settings.metric_for_best_model
     if not metric_of(wanted).for_pairs and all(len(row.responses) == 2 for row in bench.comparisons):

@@ -26,6 +26,7 @@ from longrm.benchmarks.memrewardbench import load_memrewardbench
 from longrm.benchmarks.plan_rewardbench import load_plan_rewardbench
 from longrm.benchmarks.ppe import load_ppe
 from longrm.benchmarks.probe import Probe, ProbeCell, load_probe
+from longrm.benchmarks.qa_feedback import load_qa_feedback
 from longrm.benchmarks.rewardbench import load_rewardbench, load_rewardbench_2
 from longrm.benchmarks.rm_bench import load_rm_bench
 from longrm.benchmarks.rmb import load_rmb
@@ -84,6 +85,7 @@ BENCHMARKS: dict[str, BenchmarkEntry] = {
     "fc-rewardbench": BenchmarkEntry(load_fc_rewardbench),
     "plan-rewardbench": BenchmarkEntry(load_plan_rewardbench, rule="plan-rewardbench"),
     "squality": BenchmarkEntry(load_squality),
+    "qa-feedback": BenchmarkEntry(load_qa_feedback),
     "tau-bench": BenchmarkEntry(load_tau_bench),
     "tau-bench-trajectories": BenchmarkEntry(load_tau_bench_trajectories),
     "agentprocessbench": BenchmarkEntry(load_agentprocessbench),

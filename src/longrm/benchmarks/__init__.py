@@ -31,6 +31,7 @@ from longrm.benchmarks.rewardbench import load_rewardbench, load_rewardbench_2
 from longrm.benchmarks.rm_bench import load_rm_bench
 from longrm.benchmarks.rmb import load_rmb
 from longrm.benchmarks.squality import load_squality
+from longrm.benchmarks.summhay import load_summhay
 from longrm.benchmarks.tau_bench import load_tau_bench, load_tau_bench_trajectories
 from longrm.benchmarks.who_and_when import load_who_and_when
 from longrm.data.memory import IN_MEMORY
@@ -90,6 +91,7 @@ BENCHMARKS: dict[str, BenchmarkEntry] = {
     "tau-bench-trajectories": BenchmarkEntry(load_tau_bench_trajectories),
     "agentprocessbench": BenchmarkEntry(load_agentprocessbench),
     "who-and-when": BenchmarkEntry(load_who_and_when),
+    "summhay": BenchmarkEntry(load_summhay),
 }
 """The registry of benchmarks: a new one is one file and one entry."""
 

@@ -187,6 +187,21 @@ class AuditedComparisons:
         self.audit = auditor
 
 
+class CriterionKey(NamedTuple):
+    """A criterion of one text; the texts of a group share their criteria, and intervals cluster on it."""
+
+    group: str
+    text: str
+    criterion: str
+
+
+class CriterionLabel(NamedTuple):
+    """How far a text meets a criterion, from 0 to 1, and by which of its parts, from 1; None if none is named."""
+
+    coverage: float
+    link: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedBenchmark:
     """Comparisons in a fixed order, which can be iterated many times.
@@ -199,6 +214,7 @@ class LoadedBenchmark:
         measured: For the run's summary: tokenizer, worlds and depths of a probe; otherwise None.
         states_length: Whether the rows state a length; otherwise it is the bucket of the measured length.
         trajectories: The trajectories whose steps are judged, in place of comparisons; None if there are none.
+        criteria: The criteria that people labelled, in place of comparisons; None if there are none.
     """
 
     name: str
@@ -210,6 +226,7 @@ class LoadedBenchmark:
     measured: Mapping[str, Any] | None = None
     states_length: bool = True
     trajectories: "Trajectories | None" = None
+    criteria: Mapping[CriterionKey, CriterionLabel] | None = None
 
     @property
     def audit(self) -> Auditor | None:

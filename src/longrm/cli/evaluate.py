@@ -30,7 +30,12 @@ from longrm.runs.logs import JUDGMENTS
 from longrm.types import Outcome
 
 if TYPE_CHECKING:  # numpy is not loaded for the help
-    from longrm.evaluation.summary_schema import EvaluationSummary, PartAnswers, StepSummary
+    from longrm.evaluation.summary_schema import (
+        CriteriaSummary,
+        EvaluationSummary,
+        PartAnswers,
+        StepSummary,
+    )
     from longrm.runs.records import Estimate
 
 _MODEL_HELP = "Folder, Hub id, openai:URL#NAME or another kind."
@@ -67,7 +72,8 @@ def command(
     Benchmarks: probe (generated contexts), the path of your preference data, and
     NAME:PATH with long-rewardbench, rewardbench, rewardbench-2, judgebench, ppe,
     rmb, rm-bench, judgelrm, memrewardbench, if-rewardbench, fc-rewardbench,
-    long-form-rewardbench, plan-rewardbench, leval, squality and tau-bench.
+    long-form-rewardbench, plan-rewardbench, leval, squality, tau-bench and
+    qa-feedback; of recorded judges' labels of criteria, summhay.
     \f
 
     \b
@@ -93,18 +99,23 @@ def command(
         print_result(summary, out, as_json=as_json)
 
 
-def print_result(summary: "EvaluationSummary | StepSummary", out: Path, *, as_json: bool) -> None:
+def print_result(
+    summary: "EvaluationSummary | StepSummary | CriteriaSummary", out: Path, *, as_json: bool
+) -> None:
     """Prints the result of an evaluation, and the first comparison of each outcome without a verdict.
 
     Raises:
         RunError: Comparisons ended in errors, or a length, a depth or a task has no answer.
     """
     from longrm.evaluation.breakdown import empty_cells
-    from longrm.evaluation.summary_schema import StepSummary
+    from longrm.evaluation.summary_schema import CriteriaSummary, StepSummary
     from longrm.runs.judgments import Judgments
 
     if isinstance(summary, StepSummary):
         _print_steps(summary, out, as_json=as_json)
+        return
+    if isinstance(summary, CriteriaSummary):
+        _print_criteria(summary, out, as_json=as_json)
         return
     if as_json:
         print_json(summary.to_dict())
@@ -203,6 +214,32 @@ def _print_steps(summary: "StepSummary", out: Path, *, as_json: bool) -> None:
     print_next("report", out, "--out", "report.html", err=as_json)
 
 
+def _print_criteria(summary: "CriteriaSummary", out: Path, *, as_json: bool) -> None:
+    """Prints the agreement of every judge with people, the judge that agrees most first."""
+    from longrm.reading import short_name
+
+    if as_json:
+        print_json(summary.to_dict())
+        return
+    print_lines(
+        f"{short_name(summary.model)} on {short_name(summary.bench)}: {summary.criteria:,} labels of criteria of "
+        f"{summary.summaries:,} summaries, in {summary.groups:,} groups"
+    )
+    rows = [
+        (
+            name,
+            coefficient(one.correlation, places=3),
+            percentage(one.linking),
+            f"{one.linking.n:,}",
+            f"{one.unlabelled:,}",
+        )
+        for name, one in summary.ranked()
+    ]
+    print_table(["judge", "coverage, correlation", "same bullet, %", "n", "no label"], rows)
+    echo(f"Saved to {out}")
+    print_next("report", out, "--out", "report.html")
+
+
 def percentage(estimate: "Estimate | None", *, interval: bool = True) -> str:
     """A metric as a percentage without its sign, with its 95% interval; a dash where it is undefined."""
     from longrm.reporting import formatting
@@ -215,11 +252,14 @@ def percentage(estimate: "Estimate | None", *, interval: bool = True) -> str:
     return f"{value} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]{formatting.few(estimate.groups)}"
 
 
-def coefficient(estimate: "Estimate") -> str:
+def coefficient(estimate: "Estimate", places: int = 2) -> str:
     """A coefficient of agreement from -1 to 1 with its 95% interval."""
+    from functools import partial
+
     from longrm.reporting.formatting import decimal, interval
 
-    return f"{decimal(estimate.value)} {interval(estimate, decimal)}".strip()
+    write = partial(decimal, places=places)
+    return f"{write(estimate.value)} {interval(estimate, write)}".strip()
 
 
 def print_evaluation(summary: "EvaluationSummary") -> None:

@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING
 
 from longrm import benchmarks, reward_models
 from longrm.benchmarks import BenchmarkName, BenchmarkSource, LoadedBenchmark, OwnTokenizer, Probe
+from longrm.benchmarks.summhay import recorded_judges
 from longrm.clients.remote_settings import ModelName, Remote, refuse_server, servers_of
 from longrm.column_names import Columns
 from longrm.config import Config
 from longrm.data.memory import Data, named
 from longrm.errors import ConfigError, DataError
+from longrm.evaluation.criteria import summarize_criteria
 from longrm.evaluation.judge import LOGS, ShardName, finish, judge_comparisons
 from longrm.evaluation.read_run import Run, run_folder
 from longrm.evaluation.rules import RULES
 from longrm.evaluation.steps import LOGS as STEP_LOGS
 from longrm.evaluation.steps import StepSettings, finish_steps, judge_trajectories
-from longrm.evaluation.summary_schema import EvaluationSummary, StepSummary, load_summary
+from longrm.evaluation.summary_schema import CriteriaSummary, EvaluationSummary, StepSummary, load_summary
 from longrm.evaluation.table import Bootstrap
 from longrm.evaluation.trials import JudgingSettings
 from longrm.reading import short_name
@@ -40,8 +42,9 @@ class JudgedBenchmark(Config):
             `compress:MODEL` or `simulated:RATE`.
         bench: `probe`, the path of your own data, or NAME:PATH with `long-rewardbench`, `rewardbench`, `rewardbench-2`,
             `judgebench`, `rm-bench`, `rmb`, `ppe`, `judgelrm`, `memrewardbench`, `if-rewardbench`,
-            `long-form-rewardbench`, `fc-rewardbench`, `plan-rewardbench`, `squality`, `tau-bench`, `leval` or `file`;
-            of trajectories, `agentprocessbench`, `who-and-when` or `tau-bench-trajectories`.
+            `long-form-rewardbench`, `fc-rewardbench`, `plan-rewardbench`, `squality`, `qa-feedback`, `tau-bench`,
+            `leval` or `file`; of trajectories, `agentprocessbench`, `who-and-when` or `tau-bench-trajectories`; of
+            recorded labels of criteria, `summhay`.
         source: How to read a benchmark's files.
         probe: Lengths, depths and tasks of a probe.
         model_args: How to load a model, and what it reads.
@@ -114,7 +117,7 @@ def run_evaluation(
     model: RewardModel | None = None,
     workers: WorkerGroup | None = None,
     progress: Progress = no_progress,
-) -> EvaluationSummary | StepSummary:
+) -> EvaluationSummary | StepSummary | CriteriaSummary:
     """Evaluates a reward model on a benchmark into the run folder `out`, or continues the run there.
 
     Args:
@@ -133,6 +136,8 @@ def run_evaluation(
     bench = bench or load_benchmark(settings, model)
     if bench.trajectories is not None:
         return _evaluate_steps(settings, out, bench, model, workers, progress)
+    if bench.criteria is not None:
+        return _evaluate_criteria(settings, out, bench, workers)
     assert not bench.rule or bench.rule in RULES, f"no scoring rule {bench.rule!r}"
     shard = Shard.parse(settings.shard) if settings.shard is not None else None
     if model is None and settings.recorded is not None:
@@ -188,6 +193,27 @@ def _evaluate_steps(
         summary = load_summary(out)
         assert isinstance(summary, StepSummary), "this run wrote it"
         return summary
+
+
+def _evaluate_criteria(
+    settings: Evaluation, out: Path, bench: LoadedBenchmark, workers: WorkerGroup
+) -> CriteriaSummary:
+    """Compares recorded labels of criteria with those of people; it takes seconds, so that nothing is resumed."""
+    if settings.recorded is None or settings.shard is not None:
+        raise ConfigError(
+            f"{bench.name} evaluates the labels of --recorded PATH, without --model and --shard"
+        )
+    judges = recorded_judges(Path(settings.recorded))
+    if not any(key in labels for labels in judges.values() for key in bench.criteria or ()):
+        raise DataError(f"no criterion of '{bench.name}' is in the record {settings.recorded}")
+    drawn: Bootstrap = {"seed": settings.judging.seed, "resamples": settings.judging.resamples}
+    summary = summarize_criteria(bench, settings.recorded, judges, **drawn)
+    with claimed_once(RunFolder(out, "criteria evaluation", settings), workers) as folder:
+        if workers.is_main_process:
+            folder.record(bench=bench.provenance)
+            folder.write_summary(summary.to_dict())
+        workers.wait()  # for the summary
+    return summary
 
 
 def load_benchmark(settings: JudgedBenchmark, model: RewardModel | None = None) -> LoadedBenchmark:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # pandas takes half a second to import
 COMMANDS = {
     "evaluation": "longrm evaluate",
     "step evaluation": "longrm evaluate",
+    "criteria evaluation": "longrm evaluate",
     "training": "longrm train",
     "attribution": "longrm attribute",
 }

@@ -509,6 +509,31 @@ class StepSummary(SummaryPart):
     success: StepEstimates  # of whole trajectories with a known outcome; empty without one
 
 
+class CriteriaAgreement(SummaryPart):
+    """The agreement of one judge with people."""
+
+    correlation: Estimate  # Pearson's correlation of coverage, over all criteria of all texts
+    linking: Estimate  # share of the criteria for which both name a part of the text, and name the same one
+    unlabelled: Count  # criteria that the judge did not label; left out
+
+
+class CriteriaSummary(SummaryPart):
+    """The summary of an evaluation of labels of criteria."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["criteria evaluation"] = "criteria evaluation"
+    model: str  # the record
+    bench: str  # the benchmark's name
+    summaries: Count  # texts
+    groups: Count  # sets of criteria, each shared by several texts
+    criteria: Count  # labels of people: one for each criterion of each text
+    judges: dict[str, CriteriaAgreement]
+
+    def ranked(self) -> list[tuple[str, CriteriaAgreement]]:
+        """The judges, the one that agrees most with people first."""
+        return sorted(self.judges.items(), key=lambda one: one[1].correlation.value or 0.0, reverse=True)
+
+
 class TrainingEvaluations(SummaryPart):
     """The metric of every evaluation during training, by step."""
 
@@ -566,7 +591,7 @@ class AttributionSummary(SummaryPart):
     by_verdict: dict[Literal["right", "wrong"], AttributionPart]  # where gold is known
 
 
-RunSummary = EvaluationSummary | StepSummary | TrainingSummary | AttributionSummary
+RunSummary = EvaluationSummary | StepSummary | CriteriaSummary | TrainingSummary | AttributionSummary
 _SUMMARIES: TypeAdapter[RunSummary] = TypeAdapter(Annotated[RunSummary, Field(discriminator="kind")])
 
 

@@ -16,6 +16,7 @@ from longrm.evaluation.metrics import PAIR_ACCURACY, EvaluationMetric, metric_of
 from longrm.evaluation.read_run import COMMANDS, Run, open_runs
 from longrm.evaluation.summary_schema import (
     AttributionSummary,
+    CriteriaSummary,
     EvaluationSummary,
     StepSummary,
     TrainingSummary,
@@ -165,6 +166,7 @@ class Group:
     models: list[Model] = field(default_factory=list)
     trained: list[Training] = field(default_factory=list)
     steps: list[StepRun] = field(default_factory=list)
+    criteria: list[tuple[str, CriteriaSummary]] = field(default_factory=list)  # with the runs' labels
     contrasts: list[Contrast] = field(default_factory=list)
 
     @property
@@ -263,6 +265,9 @@ def load_report(given_runs: Sequence[Run | str | Path], settings: ReportSettings
             if isinstance(run.summary, StepSummary):
                 group.steps.append(StepRun(label, style, run.summary))
                 continue
+            if isinstance(run.summary, CriteriaSummary):
+                group.criteria.append((label, run.summary))
+                continue
             # Links into the browser of comparisons filter by the model's name, which must therefore be unique.
             name = label if label not in taken else f"{label}, {given.title[:1].lower()}{given.title[1:]}"
             taken.add(name)
@@ -287,7 +292,7 @@ def load_report(given_runs: Sequence[Run | str | Path], settings: ReportSettings
 def _labeled(runs: Sequence[Run]) -> dict[str, Run]:
     """Runs by label: the folder of an evaluation and its model, or the shortened name of the run."""
     short = shortened_apart([run.name for run in runs], _LONGEST_LABEL)
-    labels = {run: folder_and_model(run) for run in runs if run.kind in ("evaluation", "step evaluation")}
+    labels = {run: folder_and_model(run) for run in runs if run.kind.endswith("evaluation")}
     found = {}
     for run in runs:
         label = labels.get(run, "")
@@ -299,9 +304,7 @@ def _labeled(runs: Sequence[Run]) -> dict[str, Run]:
 
 def folder_and_model(run: Run) -> str:
     """The name of a run's folder, and of its model unless that is the same."""
-    assert isinstance(run.summary, EvaluationSummary | StepSummary | AttributionSummary), (
-        "by the kind of the run"
-    )
+    assert not isinstance(run.summary, TrainingSummary), "by the kind of the run"
     folder, model = run.path.resolve().name, short_name(run.summary.model)
     return folder if folder == model else f"{folder} · {model}"
 

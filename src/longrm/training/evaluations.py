@@ -152,6 +152,8 @@ def evaluator_of(
         raise ConfigError(
             f"{bench.name} has trajectories, which only longrm evaluate judges; choose another benchmark"
         )
+    if bench.criteria is not None:
+        raise ConfigError(f"{bench.name} has recorded labels only, not comparisons; choose another benchmark")
     wanted = settings.metric_for_best_model
     if not metric_of(wanted).for_pairs and all(len(row.responses) == 2 for row in bench.comparisons):
         known = ", ".join(metric.name for metric in reported(pairs_only=True))

@@ -6,6 +6,7 @@ from longrm.reporting.load import ReportData
 from longrm.reporting.sections.accuracy import accuracy, boundary, brief, depth, overall
 from longrm.reporting.sections.attention import attention
 from longrm.reporting.sections.calibration import calibration
+from longrm.reporting.sections.criteria import criteria
 from longrm.reporting.sections.evidence_weight import evidence_weight
 from longrm.reporting.sections.reliability import agreement, answers, audit, biases
 from longrm.reporting.sections.results import baselines, rules, tasks, votes
@@ -17,6 +18,7 @@ from longrm.reporting.tables import Section
 
 SECTIONS: dict[str, Callable[[ReportData], Section | None]] = {
     "steps": steps,
+    "criteria": criteria,
     "accuracy": accuracy,
     "differences": differences,
     "boundary": boundary,

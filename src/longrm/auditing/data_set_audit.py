@@ -164,7 +164,7 @@ class DataSetAudit:
     Attributes:
         path: What was read.
         format: Its format.
-        kinds: Rows by kind: comparison, judgment, demonstration, document.
+        kinds: Rows by kind: comparison, judgment, demonstration, trajectory, document.
         groups: Different documents or contexts, as far as is known.
         counts: Rows by task, source, stated length and number of responses.
         labels: Rows by the score of the judgment to learn, or by the metric of a document's answer.
@@ -306,7 +306,7 @@ def audit(
     looked_for = {
         "ties": comparisons,
         "unknown_order": comparisons,
-        "unknown_roles": comparisons or bool(kinds["demonstration"]),
+        "unknown_roles": comparisons or bool(kinds["demonstration"] + kinds["trajectory"]),
         "results_without_call": any_tools,
         "arguments_not_json": any_tools,
         "labeled_bad": False,

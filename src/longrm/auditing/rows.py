@@ -19,12 +19,13 @@ from longrm.data.fields import group_of, whole_length
 from longrm.data.files import find_files, raw_rows
 from longrm.data.formats import JUDGE_PROMPT, describe_unknown, recognize
 from longrm.data.readers import Skipped
+from longrm.data.trajectories import has_steps, read_trajectories
 from longrm.errors import ConfigError, DataError
 from longrm.reading import FieldError, is_number, located
 from longrm.runs.folder import MANIFEST, read_manifest
 from longrm.synthesis.documents import Document, document_of, is_leval, leval_documents
 from longrm.synthesis.voting import verify_votes
-from longrm.types import Comparison, Demonstration, Message, Span, message_text, text_of
+from longrm.types import Comparison, Demonstration, Message, Span, Trajectory, message_text, text_of
 
 NOT_READ = "not read"
 """The label of a completion that does not end with a score."""
@@ -50,7 +51,7 @@ class AuditedRow:
     """One row of any kind."""
 
     id: str
-    kind: str  # "comparison", "judgment", "demonstration" or "document"
+    kind: str  # "comparison", "judgment", "demonstration", "trajectory" or "document"
     group: str  # shared by rows about one document or context
     prompt: str
     context: str  # the prompt where the context is not known
@@ -58,7 +59,9 @@ class AuditedRow:
     question: str
     responses: tuple[str, ...]  # to choose from, or to learn
     evidence: Evidence
-    label: str  # what is learned: the score of a judgment, or the metric of a document's answer
+    label: (
+        str  # what is learned: the score of a judgment, the metric of a document's answer, or labels of steps
+    )
     facts: dict[str, Any]  # task, source and stated length, where the row has them
     ranks: tuple[int, ...] = ()  # empty without a gold order
     contrast: str = (
@@ -103,6 +106,11 @@ class AuditedRows:
     def __iter__(self) -> Iterator[AuditedRow]:
         if self._benchmark:
             bench = benchmark(self._benchmark, self._columns)
+            for trajectory in bench.trajectories or ():
+                yield _of_trajectory(trajectory)
+            if bench.trajectories is not None:
+                self.noted = dict(bench.trajectories.findings)
+                return
             for comparison in bench.comparisons:
                 row = of_comparison(comparison)
                 if not bench.states_length:  # then its reader has measured the length itself
@@ -115,6 +123,11 @@ class AuditedRows:
             self._take_findings(auditor)
         elif self.format == "documents":
             yield from self._documents()
+        elif self.format == "trajectories":
+            trajectories = read_trajectories(self._path, on_bad_row="skip", columns=self._columns)
+            for read_one in trajectories:
+                yield _of_trajectory(read_one.trajectory)
+            self.skipped = trajectories.skipped
         elif self.format == "demonstrations":
             demonstrations = read_demonstrations(self._path, on_bad_row="skip", columns=self._columns)
             for demonstration in demonstrations:
@@ -160,6 +173,8 @@ def _recognized(path: Path, columns: Columns | None) -> str:
     if row is None or row.value is None:
         raise DataError(f"{path}: no row can be read{f'; the first: {first.message}' if first else ''}")
     filled = {name: value for name, value in row.value.items() if value is not None}
+    if has_steps(filled):
+        return "trajectories"
     if filled.keys() & {"golden", "completion"} and not filled.keys() & {"chosen", "responses", "candidates"}:
         return "demonstrations"
     name = recognize(filled)
@@ -223,6 +238,28 @@ def _of_demonstration(row: Demonstration) -> AuditedRow:
         facts=_facts(row.metadata),
         labeled_bad=row.label is False,
         **_trajectories([[*row.prompt, *row.completion]]),
+    )
+
+
+def _of_trajectory(row: Trajectory) -> AuditedRow:
+    """The row of a trajectory; its steps are the response."""
+    messages = [message for step in row.steps for message in step]
+    prompt, wrong = text_of(row.prompt), any(label is not None and label < 0 for label in row.labels)
+    outcome = {True: "success", False: "failure", None: "outcome unknown"}[row.success]
+    steps = "no labels" if not row.labels else "a wrong step" if wrong else "no wrong step"
+    return AuditedRow(
+        id=row.id,
+        kind="trajectory",
+        group=row.group,
+        prompt=prompt,
+        context=prompt,
+        rest=f"{prompt}\n{text_of(messages)}",
+        question="",
+        responses=(text_of(messages),),
+        evidence=Evidence(),
+        label=f"{steps}, {outcome}",
+        facts={name: value for name, value in _facts(row.metadata).items() if name != "length"},
+        **_trajectories([[*row.prompt, *messages]]),
     )
 
 

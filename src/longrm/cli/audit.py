@@ -42,8 +42,8 @@ def command(
     longrm audit long-rewardbench:FOLDER --json
 
     It reports counts, lengths, biases, duplicates, leakage and unreadable rows. PATH is a file or folder of
-    comparisons, judgments, demonstrations or documents, a run of longrm synthesize, or a benchmark as NAME:PATH.
-    Findings do not change the exit status.
+    comparisons, judgments, demonstrations, trajectories or documents, a run of longrm synthesize, or a benchmark as
+    NAME:PATH. Findings do not change the exit status.
     """
     from longrm.auditing import AuditSettings, as_html, as_text, audit
     from longrm.runs.folder import write_file
@@ -66,7 +66,13 @@ def _next_step(path: str, found: "DataSetAudit") -> list[str]:
     from longrm.benchmarks import BENCHMARKS
 
     kind = max(found.kinds, key=lambda kind: found.kinds[kind])
-    if kind == "comparison" or found.format in BENCHMARKS:
+    if (
+        kind == "trajectory"
+        and "no labels, outcome unknown" not in found.labels
+        and found.format not in BENCHMARKS
+    ):
+        return ["train", "prm", "--model", "MODEL", "--data", path, "--out", "RUN"]
+    if kind in ("comparison", "trajectory") or found.format in BENCHMARKS:
         is_named = path.partition(":")[0] in BENCHMARKS
         bench = path if is_named else f"{found.format if found.format in BENCHMARKS else 'file'}:{path}"
         return ["evaluate", "--model", "MODEL", "--bench", bench, "--out", "RUN"]

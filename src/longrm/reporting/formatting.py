@@ -233,10 +233,10 @@ def steps_headline(summary: StepSummary) -> str:
     if (success := summary.success.get("auc")) is not None and success.value is not None:
         parts.append(f"AUC of success {percent(success.value)} {interval(success)}".rstrip())
     what = f"{summary.steps:,} labelled steps of " if summary.steps else ""
-    return "; ".join([*parts, f"{what}{plural_of(summary.trajectories)}"])
+    return "; ".join([*parts, f"{what}{trajectories_of(summary.trajectories)}"])
 
 
-def plural_of(trajectories: int) -> str:
+def trajectories_of(trajectories: int) -> str:
     """A count of trajectories."""
     return f"{trajectories:,} {'trajectory' if trajectories == 1 else 'trajectories'}"
 

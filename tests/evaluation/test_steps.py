@@ -277,3 +277,19 @@ def test_the_report_shows_steps(tmp_path):
     page = (tmp_path / "report.html").read_text()
     for text in ("All labelled steps", "right above wrong", "by rule without a model"):
         assert text in page
+
+
+def test_an_audit_of_trajectories(tmp_path):
+    file = tmp_path / "mine.jsonl"
+    stray = {"id": "stray", "messages": [*LAYOUTS[0]["messages"][:2], {"role": "tool", "content": "a"}] * 2}
+    stray["messages"][3:4] = [{"role": "tool", "content": "again"}, {"role": "tool", "content": "and again"}]
+    stray |= {"messages": [*stray["messages"], {"role": "assistant", "content": "Done."}], "success": True}
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*LAYOUTS, stray]))
+    found = longrm.audit(str(file))
+    assert found.kinds == {"trajectory": 5}
+    assert found.labels == {
+        "a wrong step, failure": 2,
+        "a wrong step, outcome unknown": 2,
+        "no labels, success": 1,
+    }
+    assert found.findings["results_without_call"].count == 1

@@ -251,7 +251,7 @@ def test_a_probe_of_trajectories(tmp_path):
         16,
         {"256", "512"},
     )
-    assert {"earlier", "shorter", "most common label"} == summary.baselines.keys()
+    assert {"earlier steps", "shorter steps", "most common label"} == summary.baselines.keys()
     with pytest.raises(LongRMError, match="trajectory"):
         longrm.probe(
             str(model), tmp_path / "other", lengths=[256], tasks=["records", "trajectory"], settings=settings

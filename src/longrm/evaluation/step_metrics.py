@@ -355,7 +355,7 @@ def _agent(record: TrajectoryRecord, at: int) -> str:
 
 Rule = Callable[[TrajectoryRecord], Sequence[float]]
 RULES: Mapping[str, Rule] = {
-    "earlier": lambda one: [-float(at) for at in range(len(one.labels))],
-    "shorter": lambda one: [-float(size) for size in one.characters],
+    "earlier steps": lambda one: [-float(at) for at in range(len(one.labels))],
+    "shorter steps": lambda one: [-float(size) for size in one.characters],
 }
 """Rules without a model that score steps: an earlier one, or a shorter one, is right."""

@@ -228,7 +228,7 @@ def steps_headline(summary: StepSummary) -> str:
         known = {rule: found[name].value or 0.0 for rule, found in summary.baselines.items() if name in found}
         if known:
             best = max(known, key=lambda rule: known[rule])
-            text += f" ({best}: {percent(known[best])})"
+            text += f" (rule '{best}': {percent(known[best])})"
         parts.append(text)
     if (success := summary.success.get("auc")) is not None and success.value is not None:
         parts.append(f"AUC of success {percent(success.value)} {interval(success)}".rstrip())

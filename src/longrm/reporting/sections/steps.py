@@ -3,7 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from longrm.evaluation.summary_schema import StepSummary
-from longrm.reporting.formatting import MISSING, boundary_estimate, boundary_interval, count, short_length
+from longrm.reporting.formatting import (
+    FEW_TERM,
+    MISSING,
+    boundary_estimate,
+    boundary_interval,
+    count,
+    decimal,
+    percent,
+    short_length,
+)
 from longrm.reporting.load import ReportData, StepRun
 from longrm.reporting.tables import Cell, Row, Section, Table, estimate_cell
 from longrm.runs.records import Estimate
@@ -34,6 +43,7 @@ _TERMS = {
     "AUC": "area under the ROC curve, right steps (or successes) against wrong ones; 50% by chance",
     "right above wrong": "share of pairs of a right and a wrong step of one trajectory that are ordered rightly",
     "lowest is first error": "of trajectories with a wrong step, the share in which the first one has the lowest score",
+    "threshold": "the score above which a step is taken for right; labels have none",
     "success of the best": "success rate of the trajectory of each task that has the highest score",
 }
 
@@ -64,9 +74,9 @@ def steps(data: ReportData) -> Section | None:
             ("rule without a model", one.baselines),
         ):
             rows = [(part, None, found) for part, found in parts.items()]
-            if table := _table(f"{name}by {head}", rows, head, main=True):
+            if table := _table(f"{name}by {head}" if name else f"By {head}", rows, head, main=True):
                 tables.append(table)
-    return Section("Steps", tables=tables, terms=_TERMS)
+    return Section("Steps", tables=tables, terms=_TERMS | FEW_TERM)
 
 
 def _counts(runs: Sequence[StepRun]) -> Table:
@@ -81,7 +91,7 @@ def _counts(runs: Sequence[StepRun]) -> Table:
             Cell(MISSING if one.threshold is None else f"{one.threshold:g}"),
         ]
         rows.append(Row(run.label, cells, run.style))
-    columns = ["model", "trajectories", "labelled steps", "context boundary of pairs", "right above"]
+    columns = ["model", "trajectories", "labelled steps", "context boundary of pairs", "threshold"]
     return Table("Trajectories", columns, rows)
 
 
@@ -101,7 +111,11 @@ def _table(
     if not names:
         return None
     cells = [
-        Row(label, [estimate_cell(found.get(name)) for name in names], None if run is None else run.style)
+        Row(
+            label,
+            [estimate_cell(found.get(name), decimal if name == "brier" else percent) for name in names],
+            None if run is None else run.style,
+        )
         for label, run, found in rows
     ]
     return Table(caption, [head, *(_METRICS[name] for name in names)], cells)

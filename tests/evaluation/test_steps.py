@@ -275,7 +275,7 @@ def test_the_report_shows_steps(tmp_path):
     longrm.evaluate("baseline:longest", str(file), tmp_path / "run", {"judging.resamples": 100})
     longrm.report(tmp_path / "run", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
-    for text in ("All labelled steps", "right above wrong", "by rule without a model"):
+    for text in ("All labelled steps", "right above wrong", "rule without a model"):
         assert text in page
 
 

@@ -15,7 +15,7 @@ COLUMNS = (
     *("candidates_score", "responses", "ranks", "scores", "winner", "strength", "chat_template", "golden"),
     *("completion", "label", "answer", "metric", "evidence", "tools", "rubrics", "instruction", "response_a"),
     *("response_b", "id", "group", "metadata", "task", "subtype", "source", "length", "depth", "margin"),
-    "probability",
+    *("probability", "messages", "step_labels", "success", "completions", "labels", "problem", "steps"),
 )
 """The columns that longrm reads."""
 

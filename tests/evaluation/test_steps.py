@@ -293,3 +293,77 @@ def test_an_audit_of_trajectories(tmp_path):
         "no labels, success": 1,
     }
     assert found.findings["results_without_call"].count == 1
+
+
+def test_messages_alone_are_scored_and_columns_can_have_other_names(tmp_path):
+    file = tmp_path / "mine.jsonl"
+    file.write_text(json.dumps({"messages": LAYOUTS[0]["messages"]}) + "\n")
+    run = longrm.evaluate("baseline:longest", str(file), settings={"judging.resamples": 100})
+    assert [len(one.scores) for one in run.trajectories] == [2]
+    assert run.summary.metrics == {}
+    renamed = {"chat": LAYOUTS[0]["messages"], "verdicts": [1, -1], "ok": False}
+    file.write_text(json.dumps(renamed) + "\n")
+    columns = {"messages": "chat", "step_labels": "verdicts", "success": "ok"}
+    run = longrm.evaluate("baseline:longest", str(file), settings={"judging.resamples": 100}, columns=columns)
+    assert [(one.labels, one.success) for one in run.trajectories] == [((1, -1), False)]
+
+
+LOG = {
+    "question": "Where?",
+    "question_ID": "q",
+    "mistake_agent": "Web",
+    "mistake_step": "2",
+    "history": [
+        {"role": "human", "content": "Where?"},
+        {"role": "Planner (thought)", "content": "Ask Web."},
+        {"role": "WebX", "content": "In Rome."},
+        {"role": "Planner", "content": "Done."},
+    ],
+}
+
+
+def test_who_and_when_reads_one_log_a_file(tmp_path):
+    folder = tmp_path / "logs" / "Hand-Crafted"
+    folder.mkdir(parents=True)
+    (folder / "1.json").write_text(json.dumps(LOG, indent=4))
+    run = longrm.evaluate(
+        "baseline:longest", f"who-and-when:{tmp_path}/logs", settings={"judging.resamples": 100}
+    )
+    (one,) = run.trajectories
+    assert (one.id, one.labels, one.agents) == (
+        "Hand-Crafted/1",
+        (1, -1, None),
+        ("Planner", "WebX", "Planner"),
+    )
+    assert run.summary.findings == {
+        "logs in which another agent than the named one wrote the decisive step": 1
+    }
+    (folder / "1.json").write_text(json.dumps({**LOG, "mistake_step": "9"}, indent=4))
+    with pytest.raises(DataError, match="mistake_step"):
+        longrm.evaluate("baseline:longest", f"who-and-when:{tmp_path}/logs")
+
+
+@pytest.mark.skipif(not (DATA / "who-and-when").is_dir(), reason="no ../shared/data/who-and-when")
+def test_the_published_logs_of_who_and_when():
+    from longrm import benchmarks
+
+    bench = benchmarks.load(f"who-and-when:{DATA / 'who-and-when'}")
+    found = list(bench.trajectories)
+    assert (len(found), len({one.metadata["task"] for one in found})) == (143, 2)
+    assert all(one.labels.count(-1.0) == 1 for one in found)
+    assert bench.trajectories.findings["other_agent"].count == 5
+
+
+@pytest.mark.skipif(not (DATA / "tau-bench").is_dir(), reason="no ../shared/data/tau-bench")
+def test_single_trials_of_tau_bench():
+    run = longrm.evaluate(
+        "baseline:longest",
+        f"tau-bench-trajectories:{DATA / 'tau-bench'}",
+        settings={"judging.resamples": 100},
+    )
+    rows = json.loads((DATA / "tau-bench" / "gpt-4o-airline.json").read_text())
+    truth = {
+        f"gpt-4o-airline/{row['task_id']}/{row['trial']}": row["reward"] == 1 for row in rows if row["traj"]
+    }
+    assert {one.id: one.success for one in run.trajectories} == truth
+    assert {"auc", "best_of_n", "best_of_n_oracle"} <= run.summary.success.keys()

@@ -11,10 +11,10 @@ from longrm.benchmarks.benchmark import (
     trajectories_of,
 )
 from longrm.data.fields import FileRow, required
-from longrm.data.files import origin_of, raw_rows
+from longrm.data.files import origin_of
 from longrm.data.trajectories import labels_until
 from longrm.errors import DataError
-from longrm.reading import FieldError, reading, short
+from longrm.reading import FieldError, read_json, reading, short
 from longrm.types import Trajectory
 
 FINDINGS = {"other_agent": "logs in which another agent than the named one wrote the decisive step"}
@@ -31,10 +31,9 @@ def load_who_and_when(request: BenchmarkRequest) -> LoadedBenchmark:
     files = [file for folder in folders or [path] for file in json_files(folder, "*.json")]
 
     def read(findings: FindingCounter) -> Iterator[Trajectory]:
-        for file in files:
-            for raw in raw_rows([file]):
-                with reading(raw.place, DataError):
-                    yield _trajectory(raw.checked(), file, findings)
+        for file in files:  # each has one log, on several lines
+            with reading(file, DataError):
+                yield _trajectory(read_json(file, DataError), file, findings)
 
     return trajectories_of(request, read, FINDINGS, origin_of(files))
 

@@ -73,7 +73,8 @@ def command(
     NAME:PATH with long-rewardbench, rewardbench, rewardbench-2, judgebench, ppe,
     rmb, rm-bench, judgelrm, memrewardbench, if-rewardbench, fc-rewardbench,
     long-form-rewardbench, plan-rewardbench, leval, squality, tau-bench and
-    qa-feedback; of recorded judges' labels of criteria, summhay.
+    qa-feedback; of steps of agents, agentprocessbench, who-and-when and
+    tau-bench-trajectories; of recorded labels of criteria, summhay.
     \f
 
     \b

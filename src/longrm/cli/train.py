@@ -133,7 +133,8 @@ def _command(objective: str) -> click.Command:
         else:
             print_trained(summary, out, lora=settings.model.lora is not None)
         # The default lengths go up to the model's window, which takes long on a CPU.
-        print_next("probe", out / "model", "--lengths", "256,1k,4k", "--out", "RUN", err=as_json)
+        task = ["--tasks", "trajectory"] if objective == "prm" else []
+        print_next("probe", out / "model", "--lengths", "256,1k,4k", *task, "--out", "RUN", err=as_json)
 
     return train_objective
 

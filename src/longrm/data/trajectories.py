@@ -25,6 +25,7 @@ from longrm.data.fields import (
     tools_of,
 )
 from longrm.data.files import RawRow, find_files, raw_rows
+from longrm.data.formats import recognize
 from longrm.data.memory import Data, named
 from longrm.data.readers import OnBadRow, RowReader, convert_row
 from longrm.reading import FieldError, is_number, parse_json, short
@@ -55,7 +56,7 @@ TrajectoryReader = RowReader[TrajectoryRow]
 
 def has_steps(row: FileRow) -> bool:
     """Whether the columns are those of a trajectory rather than of a comparison."""
-    return _converter(row) is not None
+    return _converter(row) is not None or (row.get("messages") is not None and recognize(row) is None)
 
 
 def read_trajectories(
@@ -89,7 +90,7 @@ def holds_trajectories(data: Data, columns: Columns) -> bool:
 
 def trajectory_of(row: FileRow, number: int) -> Trajectory:
     """The trajectory of a row; `FieldError` names the column that is wrong."""
-    convert = _converter(row)
+    convert = _converter(row) or (_from_messages if row.get("messages") is not None else None)
     if convert is None:
         names = ", ".join(row)
         raise FieldError("messages", f"missing: no layout of trajectories has the columns {short(names)}")
@@ -212,11 +213,14 @@ def labels_at(given: Any, numbers: Sequence[int], field: str) -> tuple[float | N
     if unknown := by_number.keys() - {str(number) for number in numbers}:
         place = sorted(unknown, key=lambda name: (len(name), name))[0]
         raise FieldError(f"{field}.{place}", f"message {place} is not of the assistant")
-    return _of_steps([by_number.get(str(number)) for number in numbers], len(numbers), field)
+    names = [f"{field}.{number}" for number in numbers]
+    return _of_steps([by_number.get(str(number)) for number in numbers], len(numbers), field, names)
 
 
-def _of_steps(given: Any, count: int, field: str) -> tuple[float | None, ...]:
-    """Checks one label a step: a number from -1 to 1, true or false, or null."""
+def _of_steps(
+    given: Any, count: int, field: str, names: Sequence[str] | None = None
+) -> tuple[float | None, ...]:
+    """Checks one label a step, named by `names` in errors: a number from -1 to 1, true or false, or null."""
     if not isinstance(given, list | tuple) or len(given) != count:
         raise FieldError(field, f"must have one label for each of {count} steps, got {short(given)}")
     labels: list[float | None] = []
@@ -224,7 +228,8 @@ def _of_steps(given: Any, count: int, field: str) -> tuple[float | None, ...]:
         if isinstance(label, bool):
             label = 1 if label else -1
         if label is not None and not (is_number(label) and -1 <= label <= 1):
-            raise FieldError(f"{field}[{number}]", f"must be 1 (right), 0 or -1 (wrong), got {short(label)}")
+            name = f"{field}[{number}]" if names is None else names[number]
+            raise FieldError(name, f"must be 1 (right), 0 or -1 (wrong), got {short(label)}")
         labels.append(None if label is None else float(label))
     return tuple(labels)
 

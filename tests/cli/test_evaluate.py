@@ -150,7 +150,7 @@ def test_pairs_among_rankings_are_printed_alone(capsys, monkeypatch):
 def test_nothing_empty_is_printed(capsys, monkeypatch):
     plain = [replace(one, length=None, trials=(), scores=(1.0, 0.0)) for one in records(tasks=("one",))]
     out = printed(capsys, monkeypatch, summed(plain))
-    assert out.endswith("outcomes 24 answered")
+    assert out.endswith("outcomes 24 answered kappa with gold 1.00 [0.72, 1.00]")
     for absent in ("By task", "alone", "order", "baseline", "rule", "cut", "trials", "boundary", "None"):
         assert absent not in out, absent
 

@@ -102,7 +102,7 @@ def test_recurrent_layers_continue_cached_states(family, kind):
         kept.keep(packed)
         size = max(1.0, float(found.abs().max()))
         assert distance(found, expected(stock, trees, kind)) < 5 * ROUNDING * size
-        assert distance(found, computed(ours, pack(trees), kind)) < ROUNDING * size
+        assert distance(found, computed(ours, pack(trees), kind)) < 2 * ROUNDING * size  # without AVX512: 1.1
         cached.append([shape.cached for shape in packed.layout.trees])
     # An exact repetition and a longer prompt are hits at once; one that parts from another is, the second time.
     assert cached == [[0], [192], [0, 0, 0], [0, 192, 192], [32, 32], [192], [0], [192, 0, 0], [112, 32]]

@@ -188,7 +188,7 @@ class PRM(BradleyTerry):
 
     \b
     longrm train prm --model MODEL --data FILE --out runs/prm
-    longrm train prm --config FILE --set loss_type=step_pairs --out runs/pairs
+    longrm train prm --config my_pairs/steps --set loss_type=step_pairs --out RUN
 
     The score after every step learns its label, by binary cross-entropy; of a trajectory with an outcome only, the
     score at its end. A trajectory is read once for all of its steps.

@@ -198,7 +198,7 @@ class Query:
         tools: The tools that the prompt offers.
         rubrics: The criteria of the comparison, which a judge sees only if it judges by them.
         criterion: The one criterion to judge by; by default all that matters.
-        steps: Whether the responses are one trajectory up to each of its steps, so that each score is of a step.
+        steps: Whether the responses are one trajectory up to each of its steps; each score then rates a step.
     """
 
     id: str

@@ -63,7 +63,7 @@ def test_labels_and_links_by_hand(put, tmp_path):
     assert [row.header for table in section.tables for row in table.rows] == ["prompted_one"]
     (one,) = summary.judges.values()
     assert [*summary.judges] == ["prompted_one"]
-    assert one.unlabelled == 1
+    assert one.unlabeled == 1
     assert (one.linking.value, one.linking.n) == (0.5, 2)  # several bullets, or none, are no link
     expected = pearsonr([1, 0, 0.5, 0, 1], [1, 0.5, 0.5, 0, 0.5]).statistic
     assert one.correlation.value == pytest.approx(expected, abs=1e-12)
@@ -146,7 +146,7 @@ def test_the_published_judges_by_the_authors_formulas(tmp_path):
                     links.append(answer["bullet_id"] - 1 == int(label["candidate_id"]))
         assert found.correlation.value == pytest.approx(pearsonr(gold, judged).statistic, abs=1e-9)
         assert found.linking.value == pytest.approx(np.mean(links))
-        assert (found.linking.n, found.unlabelled) == (len(links), 0)
+        assert (found.linking.n, found.unlabeled) == (len(links), 0)
     # With all 200 summaries .751, .716 and .498 are published.
     for name, published in (("gemini-1.5-pro", 0.751), ("gpt-4o", 0.716), ("claude3-haiku", 0.498)):
         estimate = summary.judges[f"prompted_{name}"].correlation

@@ -92,10 +92,10 @@ def test_metrics_of_steps_are_those_of_scikit_learn():
     scores = np.concatenate([one.scores for one in records])
     ranked = labels != 0
     assert found["auc"].value == pytest.approx(roc_auc_score(labels[ranked] > 0, scores[ranked]), abs=1e-12)
-    said = np.where(scores > 0, 1, -1)
-    assert found["step_accuracy"].value == pytest.approx(np.mean(said == labels))
+    predicted = np.where(scores > 0, 1, -1)
+    assert found["step_accuracy"].value == pytest.approx(np.mean(predicted == labels))
     assert found["macro_f1"].value == pytest.approx(
-        f1_score(labels, said, average="macro", labels=[1, 0, -1])
+        f1_score(labels, predicted, average="macro", labels=[1, 0, -1])
     )
     chance = 1 / (1 + np.exp(-scores[ranked]))
     assert found["brier"].value == pytest.approx(brier_score_loss(labels[ranked] > 0, chance))
@@ -114,7 +114,7 @@ def test_pairs_and_first_errors_by_hand():
         record(
             0, [1, 1, -1, -1], [3, 1, 1, -2]
         ),  # pairs: 3>1, 3>-2, 1=1, 1>-2 -> 3.5 of 4; first error at 3, not 2
-        record(1, [1, None, -1], [2, -5, -1]),  # pair right; the unlabelled step is taken for the first error
+        record(1, [1, None, -1], [2, -5, -1]),  # pair right; the unlabeled step is taken for the first error
         record(2, [1, 1], [1, 2]),  # no error, none found
         record(3, [1, -1], []),  # not answered: wrong
     ]
@@ -140,9 +140,9 @@ def test_outcomes_of_trajectories_against_scikit_learn(reduce, function):
         np.array([one.success for one in records]),
     )
     assert found["auc"].value == pytest.approx(roc_auc_score(success, scores))
-    said = scores > 0
-    assert found["precision"].value == pytest.approx((said & success).sum() / said.sum())
-    assert found["recall"].value == pytest.approx((said & success).sum() / success.sum())
+    predicted = scores > 0
+    assert found["precision"].value == pytest.approx((predicted & success).sum() / predicted.sum())
+    assert found["recall"].value == pytest.approx((predicted & success).sum() / success.sum())
     assert found["brier"].value == pytest.approx(brier_score_loss(success, 1 / (1 + np.exp(-scores))))
     tasks = [slice(at, at + 3) for at in range(0, 60, 3)]
     best = [success[task][scores[task] == scores[task].max()].mean() for task in tasks]
@@ -275,7 +275,7 @@ def test_the_report_shows_steps(tmp_path):
     longrm.evaluate("baseline:longest", str(file), tmp_path / "run", {"judging.resamples": 100})
     longrm.report(tmp_path / "run", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
-    for text in ("All labelled steps", "right above wrong", "rule without a model"):
+    for text in ("All labeled steps", "right above wrong", "rule without a model"):
         assert text in page
 
 
@@ -367,3 +367,20 @@ def test_single_trials_of_tau_bench():
     }
     assert {one.id: one.success for one in run.trajectories} == truth
     assert {"auc", "best_of_n", "best_of_n_oracle"} <= run.summary.success.keys()
+
+
+def test_errors_do_not_count_in_the_boundary():
+    from longrm.evaluation.steps import _pairs
+
+    answered = record(0, [1, -1, 0], [2, 1, 5], length=512)
+    failed = record(1, [1, -1], [], length=512)
+    error = TrajectoryRecord(id="e", group="e", outcome=Outcome.ERROR, labels=(1.0, -1.0), length=512)
+    table = _pairs([answered, failed, error])
+    assert len(table) == 2
+    assert table.answered.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("setting", [{"judging.votes": 3}, {"judging.context_check": "removed"}])
+def test_settings_of_comparisons_are_refused(setting):
+    with pytest.raises(LongRMError, match=next(iter(setting))):
+        longrm.evaluate("baseline:longest", LAYOUTS, settings=setting)

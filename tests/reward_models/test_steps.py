@@ -12,7 +12,7 @@ from longrm.data.joining import encode_steps
 from longrm.errors import DataError
 from longrm.modeling.shapes import build_trees
 from longrm.reward_models import token_rewards
-from longrm.types import Outcome, Trajectory
+from longrm.types import Outcome, Query, Trajectory
 from tests.data.trajectories import HERMES, TOOLS
 from tests.data.trajectories import say as message
 
@@ -214,3 +214,11 @@ def test_formats_for_responses_do_not_judge_steps(monkeypatch, folders):
     (judged,) = model.judge([agent(2).query()])
     assert judged.outcome is Outcome.ERROR
     assert "steps" in judged.detail
+
+
+@pytest.mark.parametrize("format", ["steps", "each-step"])
+def test_formats_of_steps_do_not_judge_responses(monkeypatch, folders, format):
+    model, _ = judge_answers(monkeypatch, folders, ["[[1]]"] * 4, format=format)
+    (judged,) = model.judge([Query("c", PROMPT, ((say("One."),), (say("Two."),)))])
+    assert judged.outcome is Outcome.ERROR
+    assert "steps of trajectories" in judged.detail

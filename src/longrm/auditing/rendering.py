@@ -7,7 +7,7 @@ from longrm.auditing.data_set_audit import DataSetAudit
 from longrm.auditing.rows import NOT_READ
 from longrm.reading import visible
 from longrm.reporting.formatting import count as tokens
-from longrm.reporting.formatting import decimal, few_note, html_page, interval, plural, trajectories_of
+from longrm.reporting.formatting import decimal, few_note, html_page, interval, plural
 from longrm.text_tables import fact_lines, table_lines, wrapped
 
 _MAX_ROWS = 21  # of a count; the rest is summed up, and listed in the JSON
@@ -74,10 +74,7 @@ def as_html(audit: DataSetAudit) -> str:
 
 def headline(audit: DataSetAudit) -> str:
     """What was read and whether anything was found, in one sentence."""
-    kinds = ", ".join(
-        trajectories_of(count) if kind == "trajectory" else plural(count, kind)
-        for kind, count in audit.kinds.items()
-    )
+    kinds = ", ".join(plural(count, kind) for kind, count in audit.kinds.items())
     found = sum(1 for finding in audit.findings.values() if finding.count)
     findings = f"{plural(found, 'kind')} of findings" if found else "no findings"
     return f"{kinds} about {plural(audit.groups, 'text')}: {findings}"

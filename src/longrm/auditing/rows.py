@@ -59,9 +59,8 @@ class AuditedRow:
     question: str
     responses: tuple[str, ...]  # to choose from, or to learn
     evidence: Evidence
-    label: (
-        str  # what is learned: the score of a judgment, the metric of a document's answer, or labels of steps
-    )
+    # The target: the score of a judgment, the metric of a document's answer, or what the labels of steps are
+    label: str
     facts: dict[str, Any]  # task, source and stated length, where the row has them
     ranks: tuple[int, ...] = ()  # empty without a gold order
     contrast: str = (

@@ -5,7 +5,7 @@ import json
 import logging
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, combinations
@@ -214,7 +214,7 @@ class LoadedBenchmark:
         measured: For the run's summary: tokenizer, worlds and depths of a probe; otherwise None.
         states_length: Whether the rows state a length; otherwise it is the bucket of the measured length.
         trajectories: The trajectories whose steps are judged, in place of comparisons; None if there are none.
-        criteria: The criteria that people labelled, in place of comparisons; None if there are none.
+        criteria: The criteria that people labeled, in place of comparisons; None if there are none.
     """
 
     name: str
@@ -246,6 +246,8 @@ class Trajectories:
         findings: What the latest complete iteration found, by kind.
         total: Their number.
         sampled_from: The number of all, if a limit takes a stratified sample.
+
+    Generated ones have a known `total`, and are not generated once more to count them.
     """
 
     def __init__(
@@ -253,14 +255,19 @@ class Trajectories:
         read: Callable[[FindingCounter], Iterable[Trajectory]],
         kinds: Mapping[str, str] = MappingProxyType({}),
         limit: int | None = None,
+        total: int | None = None,
     ) -> None:
         self._read, self._kinds = read, kinds
-        # Every row is read before any work is done, so that a bad one stops here.
-        strata = [stratum_of(one) for one in read(FindingCounter(kinds))]
-        self._taken = frozenset(range(len(strata)) if limit is None else sample(limit, strata))
-        self.total = len(self._taken)
-        self.sampled_from = len(strata) if len(strata) > self.total else None
         self.findings: Mapping[str, AuditFinding] = {}
+        self.sampled_from: int | None = None
+        self._taken: Container[int] = range(total or 0)
+        self.total = total or 0
+        if total is None or limit is not None:
+            # Rows of files are read before any work is done, so that a bad one stops here.
+            strata = [stratum_of(one) for one in read(FindingCounter(kinds))]
+            taken = range(len(strata)) if limit is None else sample(limit, strata)
+            self._taken, self.total = frozenset(taken), len(taken)
+            self.sampled_from = len(strata) if len(strata) > self.total else None
 
     def __iter__(self) -> Iterator[Trajectory]:
         counter = FindingCounter(self._kinds)

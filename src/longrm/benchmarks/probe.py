@@ -147,7 +147,8 @@ def _load_trajectories(request: BenchmarkRequest, name: str, counts: Tokenizer) 
         for plan, count in plans:
             yield from trajectories(plan, count, counts)
 
-    rows = Trajectories(generated, limit=request.source.limit)
+    total = sum(count for _, count in plans)
+    rows = Trajectories(generated, limit=request.source.limit, total=total)
     return LoadedBenchmark(
         request.name,
         (),

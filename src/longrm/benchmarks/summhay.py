@@ -34,7 +34,7 @@ class _Annotation(BaseModel):
 class _Prediction(BaseModel):
     insight_id: str
     coverage: Any
-    bullet_id: Any = None  # the number of the bullet from 1; what is not a whole number is no link
+    bullet_id: Any = None  # the number of the bullet from 1; anything but a whole number is ignored
 
 
 _ANNOTATIONS, _PREDICTIONS = TypeAdapter(list[_Annotation]), TypeAdapter(list[_Prediction])
@@ -53,7 +53,7 @@ def load_summhay(request: BenchmarkRequest) -> LoadedBenchmark:
                 key = CriterionKey(name_of(row, "subtopic_id"), name_of(row, "summkey"), one.insight_id)
                 if key in labels:
                     raise FieldError(
-                        "annotation", f"{short(one.insight_id)} of this summary was labelled before"
+                        "annotation", f"{short(one.insight_id)} of this summary was labeled before"
                     )
                 if one.coverage not in _PEOPLE:
                     raise FieldError(
@@ -67,7 +67,7 @@ def load_summhay(request: BenchmarkRequest) -> LoadedBenchmark:
 
 
 def recorded_judges(path: Path) -> Mapping[str, Mapping[CriterionKey, CriterionLabel]]:
-    """The labels of every judge in a file of SummHay, by prompt and name; a label that is not known is left out."""
+    """The labels of every judge in a file of SummHay, by prompt and name; unknown labels are omitted."""
     judges: dict[str, dict[CriterionKey, CriterionLabel]] = {}
     for raw in raw_rows(find_files(path)):
         with reading(raw.place, DataError):

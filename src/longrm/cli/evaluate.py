@@ -191,7 +191,7 @@ def _print_steps(summary: "StepSummary", out: Path, *, as_json: bool) -> None:
             if one.n
         ]
         if summary.threshold is not None:
-            facts.append(("right above", f"{summary.threshold:g}"))
+            facts.append(("threshold of right steps", f"{summary.threshold:g}"))
         if summary.boundary is not None:
             where = f"{boundary_estimate(summary.boundary)} {boundary_interval(summary.boundary)}".rstrip()
             facts.append(("context boundary of pairs", where))
@@ -232,7 +232,7 @@ def _print_criteria(summary: "CriteriaSummary", out: Path, *, as_json: bool) -> 
             coefficient(one.correlation, places=3),
             percentage(one.linking),
             f"{one.linking.n:,}",
-            f"{one.unlabelled:,}",
+            f"{one.unlabeled:,}",
         )
         for name, one in summary.ranked()
     ]

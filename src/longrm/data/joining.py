@@ -32,8 +32,8 @@ class Encoded:
         prompt: The ids that all responses continue.
         responses: The ids that follow them, for every response.
         prompt_overlap: How many of each response's ids are from the end of the prompt, which not all responses share
-            because one of them changes it. Empty if there are none. A negative number is of a step whose first tokens
-            are at the end of `prompt`, since later steps continue them.
+            because one of them changes it. Empty if there are none. Negative for a step whose first tokens are at
+            the end of `prompt`, because later steps continue them.
         salt: Prefixes are cached and shared only between prompts with the same salt.
         assistant_spans: For every response, the spans (first, one past the last) of its ids that the policy wrote, not
             for example the result of a tool. Empty if it wrote all ids after the overlap; None if the spans were not

@@ -73,7 +73,7 @@ class Example:
         label: Whether the row of a demonstration says that its completion is good; None if it does not say.
         score: The score that the row gives the completion of a demonstration, if any.
         labels: Of a trajectory, the probability that each labeled step is right: 1 or 0, or in between.
-        step_counts: Of a trajectory, its steps by what becomes of them.
+        step_counts: The steps of a trajectory by how they are used: labeled, neutral, unlabeled.
     """
 
     id: str

@@ -138,12 +138,13 @@ def _from_messages(row: FileRow) -> _Parts:
 def _from_stepwise(row: FileRow) -> _Parts:
     prompt = messages_of(required(row, "prompt")[1], "prompt", "user")
     texts = required(row, "completions")[1]
+    steps = _text_steps(texts, "completions")
     labels: tuple[float | None, ...] = ()
     if row.get("labels") is not None:
-        given = _of_steps(row["labels"], len(texts), "labels")
+        given = _of_steps(row["labels"], len(steps), "labels")
         # TRL's labels are true and false, which some files have as 1 and 0.
         labels = tuple(-1.0 if not label and label is not None else label for label in given)
-    return prompt, _text_steps(texts, "completions"), labels, None
+    return prompt, steps, labels, None
 
 
 def _from_processbench(row: FileRow) -> _Parts:

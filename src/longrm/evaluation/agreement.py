@@ -35,7 +35,7 @@ def gold_agreement(table: JudgmentTable, **drawn: Unpack[Bootstrap]) -> schema.G
     """Raw agreement and Cohen's kappa of a judge with gold on pairs; None without an answered pair that has gold.
 
     A verdict is the response shown first, the second, or a tie; gold ties count. A pair without a verdict agrees with
-    nothing, as it is wrong in accuracy. Errors and comparisons of more responses are left out.
+    nothing, as it is wrong in accuracy. Errors and comparisons of more responses are excluded.
     """
     table = table.take(np.flatnonzero((table.size == 2) & (table.outcome != OUTCOMES.index(Outcome.ERROR))))
     if not table.answered.any():
@@ -121,7 +121,7 @@ def cohen_kappa(counts: FloatArray) -> FloatArray:
 def repeat_agreement(table: JudgmentTable, **drawn: Unpack[Bootstrap]) -> schema.RepeatAgreement | None:
     """Agreement of trials of one comparison in the same presented order; None if no order has two answers.
 
-    A verdict is the place where the best response is shown, or a tie. Trials without one are left out, as missing.
+    A verdict is the place where the best response is shown, or a tie. Trials without a verdict are missing values.
     """
     ties = int(max((max(order, default=0) + 1 for order in table.trial.orders), default=0))
     rows, pairs, units = list[int](), list[tuple[float, float]](), list[list[float]]()
@@ -176,6 +176,5 @@ def _estimate(
         return UNDEFINED
     drawn_sums = (block.astype(np.float64) @ sums for block in resample_counts(groups, **drawn))
     replicates = np.concatenate([statistic(found) for found in drawn_sums])
-    # A resample with a single label has no value.
-    limits = bootstrap_interval(value, replicates[np.isfinite(replicates)], group, (-1.0, 1.0))
+    limits = bootstrap_interval(value, replicates, group, (-1.0, 1.0))
     return Estimate(value, *limits, n, groups)

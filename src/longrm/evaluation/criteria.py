@@ -18,7 +18,7 @@ Labels = Mapping[CriterionKey, CriterionLabel]
 def summarize_criteria(
     bench: LoadedBenchmark, record: str, judges: Mapping[str, Labels], **drawn: Unpack[Bootstrap]
 ) -> schema.CriteriaSummary:
-    """The agreement of every judge with people, on the criteria that both labelled."""
+    """The agreement of every judge with people, on the criteria that both labeled."""
     people = bench.criteria
     assert people is not None, "the caller has checked it"
     return schema.CriteriaSummary(
@@ -47,7 +47,7 @@ def _agreement(people: Labels, judge: Labels, **drawn: Unpack[Bootstrap]) -> sch
         linking=ratio(hits[linked], np.ones(linked.sum()), recoded(group[linked]), **drawn)
         if linked.any()
         else UNDEFINED,
-        unlabelled=len(people) - len(both),
+        unlabeled=len(people) - len(both),
     )
 
 

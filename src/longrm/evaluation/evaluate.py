@@ -170,6 +170,10 @@ def _evaluate_steps(
 ) -> StepSummary:
     """The same for a benchmark of trajectories."""
     assert bench.trajectories is not None, "the caller has checked it"
+    judging, plain = settings.judging, JudgingSettings()
+    for name in ("votes", "context_check", "padding_check"):
+        if getattr(judging, name) != getattr(plain, name):
+            raise ConfigError(f"judging.{name} does not support trajectories")
     if settings.shard is not None:
         raise ConfigError("--shard does not support trajectories")
     recorded = None if settings.recorded is None else RecordedSteps(Path(settings.recorded))
@@ -186,7 +190,6 @@ def _evaluate_steps(
         run = ResumableRun(out, STEP_LOGS, workers)
         order = judge_trajectories(bench, judge, run, settings.source.tokenizer, progress)
         if workers.is_main_process:
-            judging = settings.judging
             drawn: Bootstrap = {"seed": judging.seed, "resamples": judging.resamples}
             finish_steps(bench, judge, folder, run, settings.steps, order, judging.accuracy_threshold, drawn)
         workers.wait()  # for the summary

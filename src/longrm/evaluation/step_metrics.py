@@ -1,8 +1,8 @@
 """Metrics of the steps of trajectories, and of whole trajectories with a known outcome.
 
 A step is taken for right if its score is above the threshold, else for wrong; labels (1, 0, -1) are taken as they are.
-Steps with the gold label 0 count in `step_accuracy` and in what is by label, not where right is ranked against wrong.
-Intervals resample the groups, as everywhere; a trajectory without scores counts as wrong, and errors are left out.
+Steps with the gold label 0 count in `step_accuracy` and in metrics by label, and not where right steps are ranked
+against wrong ones. Intervals resample the groups. A trajectory without scores counts as wrong; errors are excluded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Literal, Self, Unpack
 
 import numpy as np
+from scipy.special import expit
 
 from longrm.evaluation.estimates import bootstrap_interval, estimate, ratio
 from longrm.evaluation.table import (
@@ -40,12 +41,14 @@ _POSITIONS = 5
 
 @dataclass(frozen=True)
 class StepTable:
-    """The labelled steps of trajectories as columns, one row a step; and their trajectories.
+    """The labeled steps of trajectories as columns, one row a step; and their trajectories.
 
     Attributes:
         records: The trajectories, without errors.
         threshold: The score above which a step is right; None if there is none, and scores are no labels.
         are_labels: Whether all scores are 1, 0 or -1.
+        probabilities: Whether the logistic of a score is the probability that a step is right.
+        trajectory_score: How the scores of its steps make the score of a trajectory.
     """
 
     records: tuple[TrajectoryRecord, ...]
@@ -63,14 +66,17 @@ class StepTable:
         probabilities: bool = False,
         trajectory_score: TrajectoryScore = "last",
     ) -> Self:
-        """Takes judged trajectories; `probabilities` if the logistic of a score is the probability of being right."""
+        """Takes judged trajectories, and omits those that ended in errors."""
         kept = tuple(one for one in records if one.outcome is not Outcome.ERROR)
         scores = {score for one in kept for score in one.scores if score is not None}
         return cls(kept, threshold, scores <= _LABELS.keys(), probabilities, trajectory_score)
 
-    def where(self, chosen: Callable[[TrajectoryRecord], bool]) -> "StepTable":
-        """The table of some trajectories."""
-        return replace(self, records=tuple(filter(chosen, self.records)))
+    def where(self, **fields: object) -> "StepTable":
+        """The table of the trajectories that have these values."""
+        kept = (
+            one for one in self.records if all(getattr(one, name) == value for name, value in fields.items())
+        )
+        return replace(self, records=tuple(kept))
 
     @property
     def decides(self) -> bool:
@@ -85,18 +91,18 @@ class StepTable:
 
     @cached_property
     def row(self) -> IntArray:
-        """The trajectory of every labelled step, [steps]; all further columns of steps have this shape."""
-        return np.array([row for row, one in enumerate(self.records) for at in _labelled(one)], np.int64)
+        """The trajectory of every labeled step, [steps]; all further columns of steps have this shape."""
+        return np.array([row for row, one in enumerate(self.records) for at in _labeled(one)], np.int64)
 
     @cached_property
     def gold(self) -> FloatArray:
         """The gold labels."""
-        return np.array([one.labels[at] for one in self.records for at in _labelled(one)], np.float64)
+        return np.array([one.labels[at] for one in self.records for at in _labeled(one)], np.float64)
 
     @cached_property
     def score(self) -> FloatArray:
         """The scores; NaN without one."""
-        values = [_at(one.scores, at) for one in self.records for at in _labelled(one)]
+        values = [_at(one.scores, at) for one in self.records for at in _labeled(one)]
         return np.array([np.nan if value is None else value for value in values], np.float64)
 
     @cached_property
@@ -107,13 +113,13 @@ class StepTable:
     @cached_property
     def position(self) -> IntArray:
         """The fifth of its trajectory in which a step is."""
-        places = [at * _POSITIONS // len(one.labels) for one in self.records for at in _labelled(one)]
+        places = [at * _POSITIONS // len(one.labels) for one in self.records for at in _labeled(one)]
         return np.array(places, np.int64)
 
     @cached_property
     def length(self) -> IntArray:
         """The bucket of the tokens up to the step; -1 if they are unknown."""
-        tokens = [_at(one.tokens, at) for one in self.records for at in _labelled(one)]
+        tokens = [_at(one.tokens, at) for one in self.records for at in _labeled(one)]
         return np.array(
             [-1 if one is None else 1 << max(0, int(one) - 1).bit_length() for one in tokens], np.int64
         )
@@ -150,7 +156,7 @@ class StepTable:
         return np.array(values, np.float64), success, self.group[known]
 
 
-def _labelled(record: TrajectoryRecord) -> list[int]:
+def _labeled(record: TrajectoryRecord) -> list[int]:
     return [at for at, label in enumerate(record.labels) if label is not None]
 
 
@@ -161,7 +167,7 @@ def _at(values: Sequence[float | None], at: int) -> float | None:
 def step_metrics(
     table: StepTable, rows: Mask | None = None, **drawn: Unpack[Bootstrap]
 ) -> dict[str, Estimate]:
-    """Every metric of the labelled steps, or of some of them; see docs/measures.md. Empty without labels.
+    """Every metric of the labeled steps, or of some of them; see docs/measures.md. Empty without labels.
 
     `step_accuracy` and `first_error_accuracy` are AgentProcessBench's StepAcc and FirstErrAcc (arXiv 2603.14465).
     """
@@ -213,12 +219,12 @@ def outcome_metrics(table: StepTable, **drawn: Unpack[Bootstrap]) -> dict[str, E
     found = {"auc": _auc(score, success, answered, recoded(group), **drawn)}
     if table.decides:
         # Among labels only 1 is above 0; a trajectory without a score counts as failed.
-        said = answered & (score > (0.0 if table.threshold is None else table.threshold))
-        hit = (said == success) & answered
+        predicted = answered & (score > (0.0 if table.threshold is None else table.threshold))
+        right = (predicted == success) & answered
         for name, part, of in (
-            ("accuracy", hit, np.ones_like(said)),
-            ("precision", said & success, said),
-            ("recall", said & success, success),
+            ("accuracy", right, np.ones_like(predicted)),
+            ("precision", predicted & success, predicted),
+            ("recall", predicted & success, success),
         ):
             sums = part.astype(np.float64), of.astype(np.float64)
             found[name] = ratio(*sums, recoded(group), **drawn) if of.any() else UNDEFINED
@@ -260,7 +266,7 @@ def _pair_accuracy(
 
 
 def _lowest_is_first_error(table: StepTable, **drawn: Unpack[Bootstrap]) -> Estimate:
-    """Of the trajectories with a wrong step, the share whose lowest-scored labelled step is the first wrong one.
+    """Of the trajectories with a wrong step, the share whose lowest-scored labeled step is the first wrong one.
 
     It needs no threshold; steps with equal scores share the credit.
     """
@@ -306,11 +312,11 @@ def _calibration(
     """Brier score, and expected calibration error in ten bins (Guo et al. 2017), which has no interval."""
     if not used.any():
         return {}
-    chance = 1 / (1 + np.exp(-score[used]))
-    hit, group = positive[used] * 1.0, recoded(group[used])
-    place = np.minimum((chance * _BINS).astype(np.int64), _BINS - 1)
-    gaps = np.abs(np.bincount(place, chance - hit, _BINS)).sum() / chance.size
-    brier = ratio((chance - hit) ** 2, np.ones(hit.size), group, **drawn)
+    probability: FloatArray = expit(score[used])
+    truth, group = positive[used] * 1.0, recoded(group[used])
+    place = np.minimum((probability * _BINS).astype(np.int64), _BINS - 1)
+    gaps = np.abs(np.bincount(place, probability - truth, _BINS)).sum() / truth.size
+    brier = ratio((probability - truth) ** 2, np.ones(truth.size), group, **drawn)
     return {"brier": brier, "ece": Estimate(float(gaps), None, None, brier.n, brier.groups)}
 
 

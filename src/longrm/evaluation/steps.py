@@ -3,13 +3,12 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, combinations
 from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from longrm.benchmarks import LoadedBenchmark
 from longrm.benchmarks.benchmark import measure_with
@@ -51,7 +50,7 @@ class StepSettings(Config):
     """
 
     threshold: float | None = None
-    trajectory_score: TrajectoryScore = Field("last")
+    trajectory_score: TrajectoryScore = "last"
 
 
 def judge_trajectories(
@@ -65,21 +64,23 @@ def judge_trajectories(
     assert bench.trajectories is not None, "the caller has checked it"
     known = {record.id: record for record in run.read(TRAJECTORIES)}
     done = {name for name, record in known.items() if record.outcome is not Outcome.ERROR}
+    recorded = model if isinstance(model, RecordedSteps) else None
     measure, order = measure_with(tokenizer), list[str]()
     total = bench.trajectories.total
 
     def work(batch: Sequence[Trajectory]) -> Written:
-        if isinstance(model, RecordedSteps):
-            judged = [model.judgment(one) for one in batch]
+        if recorded is not None:
+            judged = [recorded.judgment(one) for one in batch]
         else:
+            assert isinstance(model, RewardModel), "the only other kind"
             judged = model.judge([one.query() for one in batch])
         return {TRAJECTORIES: [_record(*pair, measure) for pair in zip(batch, judged, strict=True)]}
 
     def batches() -> Iterator[list[Trajectory]]:
         batch, characters = list[Trajectory](), 0
         for one in unique(bench.trajectories or ()):
-            if not isinstance(model, RecordedSteps) and not one.metadata.get("has_text", True):
-                continue  # counted by the reader
+            if recorded is None and not one.metadata.get("has_text", True):
+                continue  # the reader counts them
             if one.id in known and known[one.id].digest != _digest(one):
                 raise DataError(
                     f"{bench.name}: the text or the gold of '{one.id}' differs from {TRAJECTORIES} of the run; choose "
@@ -111,19 +112,16 @@ def judge_trajectories(
     return order
 
 
-def _record(one: Trajectory, judged: Judgment, measure: Any) -> TrajectoryRecord:
+def _record(one: Trajectory, judged: Judgment, measure: Callable[[str], int]) -> TrajectoryRecord:
     has_text = one.metadata.get("has_text", True)
     sizes = (
         [measure(text_of(one.prompt)), *(measure(text_of(step)) for step in one.steps)] if has_text else []
     )
-    scores: tuple[float | None, ...] = judged.scores
-    if any(not np.isfinite(score) for score in judged.scores):
-        scores = tuple(score if np.isfinite(score) else None for score in judged.scores)
     return TrajectoryRecord(
         id=one.id,
         group=one.group,
         outcome=judged.outcome,
-        scores=scores,
+        scores=tuple(score if np.isfinite(score) else None for score in judged.scores),
         labels=one.labels,
         success=one.success,
         task=str(one.metadata.get("task", "")),
@@ -212,11 +210,11 @@ def summarize_steps(
         threshold=None if table.are_labels else threshold,
         metrics=metrics,
         by_task={
-            task: step_metrics(table.where(lambda one, task=task: one.task == task), **drawn)  # type: ignore[misc]
+            task: step_metrics(table.where(task=task), **drawn)
             for task in (tasks if answered and len(tasks) > 1 else [])
         },
         by_length={
-            str(length): step_metrics(table.where(lambda one, length=length: one.length == length), **drawn)  # type: ignore[misc]
+            str(length): step_metrics(table.where(length=length), **drawn)
             for length in (lengths if answered else [])
         },
         by_tokens={
@@ -257,16 +255,19 @@ def _pairs(records: Sequence[TrajectoryRecord]) -> JudgmentTable:
             ranks = tuple(1 if (one.labels[at] or 0) > 0 else 2 for at in (first, second))
             if ranks[0] == ranks[1]:
                 continue
-            scores = tuple(one.scores[at] for at in (first, second)) if one.scores else ()
-            answered = bool(scores) and None not in scores
+            scores = [one.scores[at] for at in (first, second)] if one.scores else []
+            known = tuple(score for score in scores if score is not None)
+            outcome = one.outcome
+            if len(known) < 2:  # a record may leave out the label of a step
+                known, outcome = (), Outcome.UNPARSED if outcome is Outcome.ANSWERED else outcome
             pairs.append(
                 JudgmentRecord(
                     id=f"{one.id}/{first}-{second}",
                     group=one.group,
-                    outcome=Outcome.ANSWERED if answered else max(one.outcome, Outcome.UNPARSED),
+                    outcome=outcome,
                     ranks=ranks,
                     length=one.length,
-                    scores=tuple(score for score in scores if score is not None) if answered else (),
+                    scores=known,
                 )
             )
     return JudgmentTable.of(pairs).scored

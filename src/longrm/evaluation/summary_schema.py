@@ -499,7 +499,7 @@ class StepSummary(SummaryPart):
     sampled_from: Count | None = None  # the number of all trajectories, where a limit samples them
     # The score above which a step is right; absent if scores are labels, or have no such zero
     threshold: FiniteFloat | None = None
-    metrics: StepEstimates  # of all labelled steps; empty without labels
+    metrics: StepEstimates  # of all labeled steps; empty without labels
     by_task: dict[str, StepEstimates]
     by_length: dict[str, StepEstimates]  # by the length bucket of the whole trajectory
     by_tokens: dict[str, StepEstimates]  # by the bucket of the tokens up to the step
@@ -514,7 +514,7 @@ class CriteriaAgreement(SummaryPart):
 
     correlation: Estimate  # Pearson's correlation of coverage, over all criteria of all texts
     linking: Estimate  # share of the criteria for which both name a part of the text, and name the same one
-    unlabelled: Count  # criteria that the judge did not label; left out
+    unlabeled: Count  # criteria that the judge did not label, which do not count
 
 
 class CriteriaSummary(SummaryPart):

@@ -71,6 +71,7 @@ class JudgingFormat(ABC):
     n_responses: ClassVar[range]  # numbers of responses that it can judge
     pointwise: ClassVar[bool] = False  # whether every response is judged in its own prompt
     criteria: ClassVar[bool] = True  # whether it can ask about one criterion
+    of_steps: ClassVar[bool] = False  # whether it judges the steps of trajectories, and not responses
 
     instruction: ClassVar[str]  # follows the conversation and precedes the responses
     by_criterion: ClassVar[str]  # replaces `instruction` for one criterion, which follows the responses
@@ -122,10 +123,14 @@ class JudgingFormat(ABC):
         return [(_user(asks), text) for _, text in self._texts(query, solved=True)]
 
     def check_count(self, query: Query) -> None:
-        """Raises a `DataError` if the format cannot judge so many responses."""
-        if query.steps and not self.pointwise:
+        """Raises a `DataError` if the format cannot judge these responses, or so many."""
+        if query.steps and not (self.of_steps or self.pointwise):
             raise DataError(
                 f"'{query.id}': the {self.name} format does not judge steps; use judge.format = 'steps'"
+            )
+        if self.of_steps and not query.steps:
+            raise DataError(
+                f"'{query.id}': the {self.name} format judges steps of trajectories, not responses"
             )
         if len(query.responses) not in self.n_responses:
             bounds = " to ".join(map(str, sorted({self.n_responses[0], self.n_responses[-1]})))

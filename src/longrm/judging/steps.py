@@ -33,6 +33,7 @@ class Steps(JudgingFormat):
 
     name = "steps"
     scale = "label"
+    of_steps = True
     n_responses = range(1, sys.maxsize)
     instruction = f"{_SHOWN}Decide for every numbered step whether it is right, neutral or wrong.\n\n{_RULE}"
     by_criterion = instruction
@@ -41,13 +42,6 @@ class Steps(JudgingFormat):
         "First explain in a few sentences where the first error is, if there is one. Then output the labels of all "
         "steps on the last line, strictly in this format: " + form
     )
-
-    def check_count(self, query: Query) -> None:
-        """Raises a `DataError` for responses that are not the steps of a trajectory."""
-        if not query.steps:
-            raise DataError(
-                f"'{query.id}': the {self.name} format judges steps of trajectories, not responses"
-            )
 
     def _texts(self, query: Query, *, solved: bool = False) -> list[tuple[str | None, str]]:
         self.check_count(query)
@@ -123,6 +117,7 @@ class EachStep(JudgingFormat):
 
     name = "each-step"
     scale: ClassVar[Scale] = "label"
+    of_steps = True
     n_responses = range(1, sys.maxsize)
     pointwise = True
     instruction = f"{_SHOWN}Decide whether its last step is right, neutral or wrong.\n\n{_RULE}"

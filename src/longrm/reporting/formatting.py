@@ -86,8 +86,9 @@ def count(value: float | None) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """A count with its noun, such as "1 pair" or "1,200 pairs"."""
-    return f"{number:,} {noun if number == 1 else f'{noun}s'}"
+    """A count with its noun, such as "1 pair", "1,200 pairs" or "3 trajectories"."""
+    several = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else several}"
 
 
 def seconds(value: float) -> str:
@@ -232,13 +233,8 @@ def steps_headline(summary: StepSummary) -> str:
         parts.append(text)
     if (success := summary.success.get("auc")) is not None and success.value is not None:
         parts.append(f"AUC of success {percent(success.value)} {interval(success)}".rstrip())
-    what = f"{summary.steps:,} labelled steps of " if summary.steps else ""
-    return "; ".join([*parts, f"{what}{trajectories_of(summary.trajectories)}"])
-
-
-def trajectories_of(trajectories: int) -> str:
-    """A count of trajectories."""
-    return f"{trajectories:,} {'trajectory' if trajectories == 1 else 'trajectories'}"
+    what = f"{summary.steps:,} labeled steps of " if summary.steps else ""
+    return "; ".join([*parts, f"{what}{plural(summary.trajectories, 'trajectory')}"])
 
 
 # --- Names and texts ---

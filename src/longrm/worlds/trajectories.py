@@ -2,9 +2,9 @@
 
 A trajectory is a chain of steps. Every result brings new records and one request, about any record so far; the agent's
 turn answers it. One step is wrong, and only its record reveals it. Answers do not depend on each other, so the steps
-after the wrong one are right again, and labelled so.
+after the wrong one are right again, and labeled so.
 
-There are two kinds, by what the tokenizer knows:
+The tokenizer decides which of two kinds is generated:
 
 | tokenizer | records | the wrong value |
 |---|---|---|

@@ -24,7 +24,7 @@ def criteria(data: ReportData) -> Section | None:
                     [
                         estimate_cell(one.correlation, partial(decimal, places=3)),
                         estimate_cell(one.linking, n=True),
-                        Cell(count(one.unlabelled)),
+                        Cell(count(one.unlabeled)),
                     ],
                 )
                 for name, one in summary.ranked()

@@ -38,7 +38,7 @@ _METRICS = {
     "best_of_n_oracle": "of the best possible",
 }
 _TERMS = {
-    "step accuracy": "share of labelled steps with the right label; AgentProcessBench's StepAcc",
+    "step accuracy": "share of labeled steps with the right label; AgentProcessBench's StepAcc",
     "first error": "share of trajectories whose first wrong step is found, or that have none and none is named",
     "AUC": "area under the ROC curve, right steps (or successes) against wrong ones; 50% by chance",
     "right above wrong": "share of pairs of a right and a wrong step of one trajectory that are ordered rightly",
@@ -49,13 +49,13 @@ _TERMS = {
 
 
 def steps(data: ReportData) -> Section | None:
-    """Metrics over all labelled steps and in parts of them; None without an evaluation of trajectories."""
+    """Metrics over all labeled steps and in parts of them; None without an evaluation of trajectories."""
     runs = [run for group in data.groups for run in group.steps]
     if not runs:
         return None
     tables = [_counts(runs)]
     whole: Sequence[tuple[str, Callable[[StepSummary], Mapping[str, Estimate]]]] = (
-        ("All labelled steps, with 95% intervals", lambda one: one.metrics),
+        ("All labeled steps, with 95% intervals", lambda one: one.metrics),
         ("Whole trajectories with a known outcome", lambda one: one.success),
     )
     for caption, find in whole:
@@ -91,7 +91,7 @@ def _counts(runs: Sequence[StepRun]) -> Table:
             Cell(MISSING if one.threshold is None else f"{one.threshold:g}"),
         ]
         rows.append(Row(run.label, cells, run.style))
-    columns = ["model", "trajectories", "labelled steps", "context boundary of pairs", "threshold"]
+    columns = ["model", "trajectories", "labeled steps", "context boundary of pairs", "threshold"]
     return Table("Trajectories", columns, rows)
 
 

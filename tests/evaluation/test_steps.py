@@ -384,3 +384,46 @@ def test_errors_do_not_count_in_the_boundary():
 def test_settings_of_comparisons_are_refused(setting):
     with pytest.raises(LongRMError, match=next(iter(setting))):
         longrm.evaluate("baseline:longest", LAYOUTS, settings=setting)
+
+
+def test_labels_of_0_and_1_are_warned_about(caplog):
+    rows = [{"messages": LAYOUTS[0]["messages"], "labels": labels} for labels in ([1, 0], [1, 1])]
+    longrm.evaluate("baseline:longest", rows, settings={"judging.resamples": 100})
+    assert "label 0" in caplog.text
+    caplog.clear()
+    longrm.evaluate(
+        "baseline:longest", [*rows, {**rows[0], "labels": [1, -1]}], settings={"judging.resamples": 100}
+    )
+    assert "label 0" not in caplog.text
+
+
+def test_a_killed_run_continues(tmp_path, monkeypatch):
+    from longrm.evaluation import steps
+    from longrm.reward_models.baselines import Baseline
+
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps({**LAYOUTS[0], "id": f"t{number}"}) + "\n" for number in range(5)))
+    monkeypatch.setattr(steps, "_BATCH", 2)
+    whole = longrm.evaluate("baseline:longest", str(file), tmp_path / "whole", {"judging.resamples": 100})
+    judge, asked = Baseline.judge, []
+
+    def killed(self, queries):
+        asked.extend(query.id for query in queries)
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        return judge(self, queries)
+
+    monkeypatch.setattr(Baseline, "judge", killed)
+    with pytest.raises(KeyboardInterrupt):
+        longrm.evaluate("baseline:longest", str(file), tmp_path / "run", {"judging.resamples": 100})
+    run = longrm.evaluate("baseline:longest", str(file), tmp_path / "run", {"judging.resamples": 100})
+    assert asked == ["t0", "t1", "t2", "t3", "t2", "t3", "t4"]
+    logs = [(one.path / "trajectories.jsonl").read_bytes() for one in (run, whole)]
+    assert logs[0] == logs[1]
+    assert run.summary == whole.summary
+
+
+def test_a_limit_takes_a_sample_that_is_counted():
+    rows = [{**LAYOUTS[0], "id": f"t{number}"} for number in range(9)]
+    run = longrm.evaluate("baseline:longest", rows, settings={"source.limit": 3, "judging.resamples": 100})
+    assert (run.summary.trajectories, run.summary.sampled_from) == (3, 9)

@@ -88,7 +88,9 @@ class Run:
     def evaluation(self) -> EvaluationSummary:
         """The summary of a finished evaluation; `RunError` for any other kind of run."""
         if self.kind != "evaluation":
-            raise RunError(f"{self.path} is a run of kind {reading.short(self.kind)}, not an evaluation")
+            raise RunError(
+                f"{self.path} is a run of kind {reading.short(self.kind)}, not an evaluation of comparisons"
+            )
         assert isinstance(self.summary, EvaluationSummary), "by the kind of the run"
         return self.summary
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -36,6 +37,7 @@ from longrm.runs.records import JudgmentRecord, TrajectoryRecord
 from longrm.runs.resumable import ResumableRun, Written, unique
 from longrm.types import Judgment, Outcome, Trajectory, text_of
 
+_logger = logging.getLogger(__name__)
 LOGS: dict[str, type[Any]] = {TRAJECTORIES: TrajectoryRecord}
 _BATCH, _BATCH_CHARACTERS = 16, 400_000
 
@@ -158,6 +160,13 @@ def finish_steps(
     if all(record.outcome is Outcome.ERROR for record in records):
         raise DataError(
             f"no trajectory of '{bench.name}' could be judged; the first, {records[0].id}: {records[0].detail}"
+        )
+    labels = Counter(label for record in records for label in record.labels)
+    if labels[0.0] and min(label for label in labels if label is not None) == 0:
+        _logger.warning(
+            "%s: %d steps have the label 0, which is neutral, and none is labeled wrong; wrong steps are -1 or false",
+            bench.name,
+            labels[0.0],
         )
     folder.write_summary(
         summarize_steps(

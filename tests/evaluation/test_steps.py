@@ -427,3 +427,8 @@ def test_a_limit_takes_a_sample_that_is_counted():
     rows = [{**LAYOUTS[0], "id": f"t{number}"} for number in range(9)]
     run = longrm.evaluate("baseline:longest", rows, settings={"source.limit": 3, "judging.resamples": 100})
     assert (run.summary.trajectories, run.summary.sampled_from) == (3, 9)
+
+
+def test_a_trajectory_without_scores_finds_no_first_error():
+    records = [record(0, [1, 1], []), record(1, [1, 1], [1, 1])]
+    assert step_metrics(StepTable.of(records), **DRAWN)["first_error_accuracy"].value == 0.5

@@ -179,7 +179,8 @@ def test_every_prompt_has_a_group_of_judgments_in_both_orders(finished):
 def rewarded(records, weights=WEIGHTS):
     """The rewards of the judgments of a step by `verdict_reward`, called as TRL calls it."""
     reward = longrm.verdict_reward(max_tokens=MOST, soft_tokens=MOST, **weights)
-    flat = [(record, at) for record in records for at in range(GROUP)]
+    size = len(records[0].texts)
+    flat = [(record, at) for record in records for at in range(size)]
     values = reward(
         [""] * len(flat),
         [record.texts[at] for record, at in flat],
@@ -189,7 +190,7 @@ def rewarded(records, weights=WEIGHTS):
         id=[record.id.rpartition("#")[0] for record, _ in flat],
         format=["pairwise"] * len(flat),
     )
-    return [tuple(values[at : at + GROUP]) for at in range(0, len(flat), GROUP)]
+    return [tuple(values[at : at + size]) for at in range(0, len(flat), size)]
 
 
 @pytest.mark.parametrize("data", ["world", "file"])
@@ -743,8 +744,9 @@ def test_equal_ids_in_two_files_are_two_comparisons(settings, rows, tmp_path):
     weights = {"correct": 1.0, "consistent": 0.3}
     rollouts = {
         "rollouts__reward_weights": weights,
-        "rollouts__max_completion_length": 1,
-    }  # one token is often a verdict
+        "rollouts__max_completion_length": 1,  # one token is often a verdict
+        "rollouts__num_generations": 16,  # enough judgments for the control, whatever a processor samples
+    }
     data = {"sources": [{"path": str(path)} for path in files], "per_step": 24}
     train(settings("file", data=data, optimizer__max_steps=1, **rollouts), tmp_path / "run")
     records = rollouts_of(tmp_path / "run")

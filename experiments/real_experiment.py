@@ -28,6 +28,7 @@ from longrm.training.train import train
 
 RECIPES = Path(__file__).parents[1] / "src/longrm/recipes/smollm2"
 TASKS = ("many-facts", "latest-update")
+BALANCED_TASKS = ("exchange", "joined-facts", "dated-update")  # which no rule without understanding answers
 OTHER_TASKS = ("two-hops", "citation", "who-said-it", "instruction")
 TEXTS, OTHER_TEXTS = ("minutes", "ledger", "mail", "chat"), ("code", "report")
 UNTRAINED = ("trained", "whole_window")
@@ -67,7 +68,9 @@ class Arm:
 
 
 ARMS: Mapping[str, Arm] = {
-    "likelihood": Arm("likelihood:{}", probes=("trained", "other_texts", "other_tasks", "whole_window")),
+    "likelihood": Arm(
+        "likelihood:{}", probes=("trained", "other_texts", "other_tasks", "whole_window", "balanced")
+    ),
     "likelihood-mean": Arm(
         "likelihood:{}", model_args=ModelSettings(likelihood="mean", cut="middle"), probes=()
     ),
@@ -80,6 +83,16 @@ ARMS: Mapping[str, Arm] = {
         "likelihood:{}", "likelihood_control", "likelihood-control", same_seed=True
     ),
     "likelihood-long-more": Arm("likelihood:{}", "likelihood_long", "likelihood-long", same_seed=True),
+    **{
+        f"balanced-{kind}": Arm(
+            "likelihood:{}",
+            f"likelihood_{kind}",
+            None if kind == "short" else "balanced-short",
+            settings={"data.world.name": BALANCED_TASKS},
+            probes=("balanced",),
+        )
+        for kind in ("short", "control", "long")
+    },
     "preferences": Arm("{}", "preferences", probes=PREFERENCES),
     **{
         f"preferences-{rate}": Arm(
@@ -145,6 +158,7 @@ def probes(contexts: int, seed: int) -> dict[str, Probe]:
         "other_texts": probe(TASKS, OTHER_TEXTS, (256,), (4096,), few),
         "other_tasks": probe(OTHER_TASKS, TEXTS, (256,), (4096,), few),
         "whole_window": probe(TASKS, TEXTS, (128, 512), (8000,), few),
+        "balanced": probe(BALANCED_TASKS, TEXTS, (256, 1024), (2048, 4096), contexts),
     }
 
 
@@ -188,6 +202,7 @@ def trained(options: argparse.Namespace, name: str, recipe: str, report: Progres
     else:
         # Drawn apart: no two arms and no two seeds read the same contexts.
         arms = [key for key, arm in ARMS.items() if arm.recipe and not key.startswith("preferences")]
+        arms.sort(key=lambda key: key.startswith("balanced"))  # the seeds of the others are as before these
         changes["data.world.seed"] = 100 * options.seed + 10 * arms.index(name) + 10
     settings = TrainingSettings.resolve(file, changes)
     evaluator = evaluator_of(settings.evaluation, report) if settings.evaluation else None

@@ -41,7 +41,7 @@ __all__ = [
     "unshare",
     "verdict_reward",
 ]
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _NAMES = {
     "RewardModel": "longrm.reward_models",

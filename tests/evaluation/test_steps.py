@@ -218,6 +218,12 @@ def test_every_layout_is_recognized_and_judged(tmp_path):
         longrm.evaluate(str(model), str(file), tmp_path / "run", {"judging.resamples": 100})
 
 
+def test_stepwise_labels_may_be_1_and_0():
+    rows = [LAYOUTS[1] | {"labels": labels} for labels in ([True, False], [1, 0])]
+    run = longrm.evaluate("baseline:longest", rows, settings={"judging.resamples": 100})
+    assert [one.labels for one in run.trajectories] == [(1, -1), (1, -1)]
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [

@@ -222,6 +222,9 @@ def test_stepwise_labels_may_be_1_and_0():
     rows = [LAYOUTS[1] | {"labels": labels} for labels in ([True, False], [1, 0])]
     run = longrm.evaluate("baseline:longest", rows, settings={"judging.resamples": 100})
     assert [one.labels for one in run.trajectories] == [(1, -1), (1, -1)]
+    assert "baseline:longest on" in repr(run)
+    assert "auc 0.0%" in repr(run)
+    assert "<table" in run._repr_html_()
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from longrm import reading
 from longrm.errors import RunError
-from longrm.evaluation.summary_schema import EvaluationSummary, RunSummary, load_summary
+from longrm.evaluation.summary_schema import EvaluationSummary, RunSummary, StepSummary, load_summary
 from longrm.evaluation.table import JudgmentTable
 from longrm.runs.folder import CONFIG, SUMMARY, read_manifest, trained_model
 from longrm.runs.judgments import Judgments
 from longrm.runs.logs import EXAMPLES, STEPS, TRAJECTORIES, Log
-from longrm.runs.records import ExampleRecord, StepRecord, TrajectoryRecord
+from longrm.runs.records import Estimate, ExampleRecord, StepRecord, TrajectoryRecord
 from longrm.runs.scratch import TemporaryFolder
 
 if TYPE_CHECKING:  # pandas takes half a second to import
@@ -149,26 +149,43 @@ class Run:
             words += " " + str(self.settings.get("objective", "bradley_terry")).replace("_", "-")
         return f"{words} --config {shlex.quote(str(self.path / CONFIG))} --out {target}"
 
+    def _accuracy(self) -> tuple[str, str, dict[str, dict[str, Estimate]]] | None:
+        """What a finished evaluation judged, its main metric, and its estimates: of everything, and by length."""
+        if not (self.is_finished and self.kind in ("evaluation", "step evaluation")):
+            return None
+        summary = self.summary
+        assert isinstance(summary, EvaluationSummary | StepSummary), "by the kind of the run"
+        what = f"{summary.model} on {summary.bench}"
+        if isinstance(summary, StepSummary):
+            # Scores without a known zero rank steps only.
+            name = "step_accuracy" if "step_accuracy" in summary.metrics else "auc"
+            return what, name, {"all": summary.metrics, **summary.by_length}
+        return what, summary.main_metric, {"all": summary.metrics.overall, **summary.metrics.by_length}
+
     def __repr__(self) -> str:
-        if self.kind != "evaluation" or not self.is_finished:
+        if (found := self._accuracy()) is None:
             return f"<{self.path}: {self.kind}{'' if self.is_finished else ', not finished'}>"
-        summary = self.evaluation
-        accuracy = summary.metrics.overall.get(summary.main_metric)
+        what, name, parts = found
+        accuracy = parts["all"].get(name)
         value = "undefined" if accuracy is None or accuracy.value is None else f"{100 * accuracy.value:.1f}%"
-        return f"<{self.path}: {summary.model} on {summary.bench}, {summary.main_metric} {value}>"
+        return f"<{self.path}: {what}, {name} {value}>"
 
     def _repr_html_(self) -> str:
         """Main accuracy by length with its 95% interval, as a curve and a table, for a notebook."""
         title = f"<p>{escape(repr(self))}</p>"
-        if self.kind != "evaluation" or not self.is_finished:
+        if (found := self._accuracy()) is None:
             return title
         import pandas as pd
 
-        summary, name = self.evaluation, self.evaluation.main_metric
-        parts = {"all": summary.metrics.overall, **summary.metrics.by_length}
-        rows = [{"tokens": part, **asdict(estimates[name])} for part, estimates in parts.items()]
+        _, name, parts = found
+        curve = Run.draw_curve(self) if self.kind == "evaluation" else ""
+        rows = [
+            {"tokens": part, **asdict(estimates[name])}
+            for part, estimates in parts.items()
+            if name in estimates
+        ]
         table = pd.DataFrame(rows).to_html(index=False, float_format="{:.3f}".format, na_rep="")
-        return f"{title}{Run.draw_curve(self)}{table}"
+        return f"{title}{curve}{table}"
 
 
 def run_folder(out: str | Path | None) -> tuple[Path, TemporaryFolder | None]:

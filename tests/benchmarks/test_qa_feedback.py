@@ -72,6 +72,16 @@ def test_answers_that_cannot_be_rated_are_counted(put, bench, counts):
     }
 
 
+def test_a_missing_answer_is_an_error(put, bench):
+    with pytest.raises(DataError, match=r"line 1, field 'prediction 3'"):
+        bench(f"qa-feedback:{put('r.jsonl', {key: ROW[key] for key in ROW if key != 'prediction 3'})}")
+
+
+def test_feedback_may_be_null(put, bench):
+    pair, *_ = bench(f"qa-feedback:{put('r.jsonl', {**ROW, 'feedback': None})}").comparisons
+    assert pair.metadata["errors"] == []
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [

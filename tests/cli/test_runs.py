@@ -12,7 +12,7 @@ from longrm.cli.commands import cli
 from longrm.cli.runs import listed_runs
 from longrm.data import write
 from longrm.errors import ConfigError, RunError
-from longrm.evaluation.evaluate import Evaluation, run_evaluation
+from longrm.evaluation.evaluate import Evaluation, evaluate, run_evaluation
 from longrm.evaluation.trials import JudgingSettings
 from longrm.runs.folder import RunFolder
 from longrm.runs.judgments import Judgments
@@ -105,6 +105,17 @@ def test_every_run_is_listed_with_the_contents_of_its_files(runs):
     assert a["started"] == json.loads((runs / "a/manifest.json").read_text())["started"]
     assert (found["stopped"]["model"], found["stopped"]["result"]) == ("baseline:last", None)
     assert "not valid JSON" in found["damaged"]["problem"]
+
+
+def test_a_run_of_trajectories_is_listed_with_its_main_metric(tmp_path):
+    rows = [
+        {"prompt": "1 + 1?", "completions": ["One and one.", text], "labels": [True, False]}
+        for text in ("2.", "It is three.")
+    ]
+    run = evaluate("baseline:longest", rows, tmp_path / "steps", {"judging.resamples": 100})
+    found = listed(tmp_path)["steps"]
+    assert (found["kind"], found["metric"]) == ("step evaluation", "auc")
+    assert found["result"]["value"] == run.summary.metrics["auc"].value
 
 
 def test_a_locked_run_is_running(runs):

@@ -41,9 +41,13 @@ class _Feedback(BaseModel):
 
 class _Item(BaseModel):
     question: str = Field(min_length=1)
+    answer_1: str = Field(alias="prediction 1")
+    answer_2: str = Field(alias="prediction 2")
+    answer_3: str = Field(alias="prediction 3")
+    answer_4: str = Field(alias="prediction 4")
     passages: list[Annotated[list[str], Field(min_length=2)]]  # the title, and sentences
     preference: list[Literal[0, 1, 2]] = Field(min_length=len(_PAIRS), max_length=len(_PAIRS))
-    feedback: _Feedback = _Feedback()
+    feedback: _Feedback | None = None
 
 
 _ITEM = TypeAdapter(_Item)
@@ -61,8 +65,9 @@ def load_qa_feedback(request: BenchmarkRequest) -> LoadedBenchmark:
 def _pairs(row: FileRow) -> Iterator[dict[str, Any]]:
     """The six pairs of a question that passages answer, with the preference in each."""
     item: _Item = validated(_ITEM, dict(row))
+    texts = (item.answer_1, item.answer_2, item.answer_3, item.answer_4)
     for pair, preferred in zip(_PAIRS, item.preference, strict=True):
-        answers = {f"prediction {answer}": row.get(f"prediction {answer}") for answer in pair}
+        answers = {f"prediction {answer}": texts[answer - 1] for answer in pair}
         yield {"item": item, "pair": pair, "answers": answers, "preferred": preferred}
 
 
@@ -77,14 +82,18 @@ def _comparison(row: FileRow, number: int, names: Counter[str]) -> Comparison:
     # One published question has no passages; people judged its answers all the same.
     text = f"{_OPENING}{passages}{_BETWEEN}{item.question}" if passages else item.question
     prompt = ({"role": "user", "content": text},)
-    errors = [error.model_dump() for error in item.feedback.errors] if _MARKED in row["pair"] else []
+    marked = item.feedback.errors if item.feedback and _MARKED in row["pair"] else []
     return Comparison(
         id=f"{number}/{'+'.join(map(str, row['pair']))}",
         group=group_of({}, prompt, (), None),
         prompt=prompt,
         responses=rateable_responses(row["answers"], ranks),
         ranks=ranks,
-        metadata={"source": "QA-Feedback", "answers": [*row["pair"]], "errors": errors},
+        metadata={
+            "source": "QA-Feedback",
+            "answers": [*row["pair"]],
+            "errors": [one.model_dump() for one in marked],
+        },
         context=(Span(0, len(_OPENING), len(_OPENING) + len(passages)),) if passages else (),
         question=Span(0, len(text) - len(item.question), len(text)),
     )

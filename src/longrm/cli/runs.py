@@ -97,7 +97,7 @@ def listed_runs(top: Path, *, every: bool = False) -> list[dict[str, Any]]:
 
 def _row(folder: Path) -> dict[str, Any]:
     from longrm.evaluation.read_run import COMMANDS, Run
-    from longrm.evaluation.summary_schema import EvaluationSummary, TrainingSummary
+    from longrm.evaluation.summary_schema import EvaluationSummary, StepSummary, TrainingSummary
     from longrm.reporting.formatting import STATUSES, boundary_estimate
     from longrm.runs.removal import is_running, size_of
 
@@ -119,8 +119,9 @@ def _row(folder: Path) -> dict[str, Any]:
         row["state"] = "finished" if finished else "stopped"
     else:
         row["state"] = "finished" if getattr(summary, "complete", True) else "incomplete"
-    if isinstance(summary, EvaluationSummary):
-        estimate = summary.metrics.overall.get(summary.main_metric)
+    if isinstance(summary, EvaluationSummary | StepSummary):
+        metrics = summary.metrics if isinstance(summary, StepSummary) else summary.metrics.overall
+        estimate = metrics.get(summary.main_metric)
         row |= {"model": summary.model, "bench": summary.bench, "metric": summary.main_metric}
         row["result"] = asdict(estimate) if estimate else None
         if boundary := summary.boundary:

@@ -155,12 +155,11 @@ class Run:
             return None
         summary = self.summary
         assert isinstance(summary, EvaluationSummary | StepSummary), "by the kind of the run"
-        what = f"{summary.model} on {summary.bench}"
         if isinstance(summary, StepSummary):
-            # Scores without a known zero rank steps only.
-            name = "step_accuracy" if "step_accuracy" in summary.metrics else "auc"
-            return what, name, {"all": summary.metrics, **summary.by_length}
-        return what, summary.main_metric, {"all": summary.metrics.overall, **summary.metrics.by_length}
+            overall, by_length = summary.metrics, summary.by_length
+        else:
+            overall, by_length = summary.metrics.overall, summary.metrics.by_length
+        return f"{summary.model} on {summary.bench}", summary.main_metric, {"all": overall, **by_length}
 
     def __repr__(self) -> str:
         if (found := self._accuracy()) is None:

@@ -508,6 +508,11 @@ class StepSummary(SummaryPart):
     boundary: ContextBoundary | None  # where the accuracy of pairs of a right and a wrong step falls to 75%
     success: StepEstimates  # of whole trajectories with a known outcome; empty without one
 
+    @property
+    def main_metric(self) -> str:
+        """The metric that accuracy means in this run: scores without a threshold only rank steps."""
+        return "step_accuracy" if "step_accuracy" in self.metrics else "auc"
+
 
 class CriteriaAgreement(SummaryPart):
     """The agreement of one judge with people."""

@@ -68,7 +68,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="a causal language model")
     parser.add_argument(
-        "--bench", default="qa-feedback:../shared/data/qa-feedback", help="pairs (%(default)s)"
+        "--bench",
+        default="qa-feedback:../shared/data/qa-feedback/dev_feedback.json",
+        help="pairs (%(default)s)",
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--forms", nargs="*", default=list(FORMS), choices=list(FORMS), metavar="FORM")

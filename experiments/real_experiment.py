@@ -83,16 +83,6 @@ ARMS: Mapping[str, Arm] = {
         "likelihood:{}", "likelihood_control", "likelihood-control", same_seed=True
     ),
     "likelihood-long-more": Arm("likelihood:{}", "likelihood_long", "likelihood-long", same_seed=True),
-    **{
-        f"balanced-{kind}": Arm(
-            "likelihood:{}",
-            f"likelihood_{kind}",
-            None if kind == "short" else "balanced-short",
-            settings={"data.world.name": BALANCED_TASKS},
-            probes=("balanced",),
-        )
-        for kind in ("short", "control", "long")
-    },
     "preferences": Arm("{}", "preferences", probes=PREFERENCES),
     **{
         f"preferences-{rate}": Arm(
@@ -125,6 +115,16 @@ ARMS: Mapping[str, Arm] = {
             same_seed=True,
         )
         for kind in ("control", "long")
+    },
+    **{
+        f"balanced-{kind}": Arm(
+            "likelihood:{}",
+            f"likelihood_{kind}",
+            None if kind == "short" else "balanced-short",
+            settings={"data.world.name": BALANCED_TASKS},
+            probes=("balanced",),
+        )
+        for kind in ("short", "control", "long")
     },
 }
 
@@ -202,7 +202,6 @@ def trained(options: argparse.Namespace, name: str, recipe: str, report: Progres
     else:
         # Drawn apart: no two arms and no two seeds read the same contexts.
         arms = [key for key, arm in ARMS.items() if arm.recipe and not key.startswith("preferences")]
-        arms.sort(key=lambda key: key.startswith("balanced"))  # the seeds of the others are as before these
         changes["data.world.seed"] = 100 * options.seed + 10 * arms.index(name) + 10
     settings = TrainingSettings.resolve(file, changes)
     evaluator = evaluator_of(settings.evaluation, report) if settings.evaluation else None

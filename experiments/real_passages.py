@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
+from sklearn.metrics import roc_auc_score
 
 DATA = Path("../shared/data/qa-feedback/dev_feedback.json")
 RESULTS = Path(__file__).parent / "results" / "real_passages.jsonl"
@@ -145,12 +145,8 @@ def score(options: argparse.Namespace) -> None:
         if options.model.startswith("likelihood:"):
             facts["tokens"] = [written(tokenizer, item) for item in held_out]
         record(options, facts)
-        print(
-            options.arm,
-            options.seed,
-            condition,
-            *(f"{100 * one:.1f}" for one in estimate(right(scores, held_out))),
-        )
+        for name, own in judged(facts).items():
+            show(f"{name}: {condition}, seed {options.seed}", estimate(right(own, held_out)))
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
@@ -180,7 +176,7 @@ def marks(options: argparse.Namespace) -> None:
         for row, own in zip(rows, longrm.score(model, rows)["scores"], strict=True)
     }
     record(options, {"arm": options.arm, "seed": options.seed, "condition": "marks", "effects": effects})
-    print(options.arm, "marks", auc(*marked(effects, held_out)))
+    show(f"{options.arm}: AUC of marked sentences", auc(*marked(effects, held_out)))
 
 
 def marked(effects: dict[str, list[float]], items: list[Item]) -> tuple[list[list[bool]], list[list[float]]]:
@@ -204,10 +200,8 @@ def auc(
     """The probability that a marked sentence has a larger effect than another one, with its 95% interval."""
 
     def area(chosen: Iterable[int]) -> float:
-        truth = np.concatenate([labels[at] for at in chosen])
-        ordered = rankdata(np.concatenate([effects[at] for at in chosen]))
-        hits = int(truth.sum())
-        return float((ordered[truth].sum() - hits * (hits + 1) / 2) / (hits * (len(truth) - hits)))
+        truth, found = (np.concatenate([part[at] for at in chosen]) for part in (labels, effects))
+        return float(roc_auc_score(truth, found))
 
     rng = np.random.default_rng(0)
     drawn = [area(rng.integers(len(labels), size=len(labels)).tolist()) for _ in range(resamples)]
@@ -272,7 +266,7 @@ def train_arm(options: argparse.Namespace) -> None:
         "model.path": str(options.start or options.model),
         "model.bf16": True,
         "model.compile": options.compile,
-        **({"model.lora": {"r": 16}} if options.lora else {"model.frozen_layers": options.frozen}),
+        "model.frozen_layers": options.frozen,
         "data.path": str(data),
         "data.per_step": options.per_step,
         "optimizer.learning_rate": options.learning_rate,
@@ -411,7 +405,6 @@ def main() -> None:
     own.add_argument("--start", type=Path, help="the model to continue from, by default the first")
     own.add_argument("--out", type=Path, required=True, help="folder of the runs")
     own.add_argument("--likelihood", action="store_true", help="SimPO in place of a scalar head")
-    own.add_argument("--lora", action="store_true", help="LoRA in place of the upper layers")
     own.add_argument("--frozen", type=int, default=15, help="lower layers that are not trained")
     own.add_argument("--epochs", type=float, default=1)
     own.add_argument("--questions", type=int, default=96, help="of the arms control and long")

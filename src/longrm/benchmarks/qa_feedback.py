@@ -12,6 +12,7 @@ from longrm.benchmarks.benchmark import (
     BenchmarkRequest,
     LoadedBenchmark,
     Unrateable,
+    columns_of,
     load_rows,
     rateable_responses,
 )
@@ -41,10 +42,6 @@ class _Feedback(BaseModel):
 
 class _Item(BaseModel):
     question: str = Field(min_length=1)
-    answer_1: str = Field(alias="prediction 1")
-    answer_2: str = Field(alias="prediction 2")
-    answer_3: str = Field(alias="prediction 3")
-    answer_4: str = Field(alias="prediction 4")
     passages: list[Annotated[list[str], Field(min_length=2)]]  # the title, and sentences
     preference: list[Literal[0, 1, 2]] = Field(min_length=len(_PAIRS), max_length=len(_PAIRS))
     feedback: _Feedback | None = None
@@ -65,9 +62,8 @@ def load_qa_feedback(request: BenchmarkRequest) -> LoadedBenchmark:
 def _pairs(row: FileRow) -> Iterator[dict[str, Any]]:
     """The six pairs of a question that passages answer, with the preference in each."""
     item: _Item = validated(_ITEM, dict(row))
-    texts = (item.answer_1, item.answer_2, item.answer_3, item.answer_4)
     for pair, preferred in zip(_PAIRS, item.preference, strict=True):
-        answers = {f"prediction {answer}": texts[answer - 1] for answer in pair}
+        answers = columns_of(row, *(f"prediction {answer}" for answer in pair))
         yield {"item": item, "pair": pair, "answers": answers, "preferred": preferred}
 
 

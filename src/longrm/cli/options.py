@@ -164,7 +164,7 @@ MODEL_OPTIONS = options(
 )
 """How a model of any kind is loaded, and what it reads: `ModelSettings`, and the form of a published judge."""
 
-_FORMAT_HELP = "Judging format, such as pairwise or pointwise; for trajectories steps."
+_FORMAT_HELP = "Judging format, such as pairwise or pointwise, or steps for trajectories."
 _FORMATS = ["pairwise", "listwise", "pointwise"]
 _VERDICT_HELP = "Pattern of the verdict that your template asks for."
 JUDGE_OPTIONS = options(

@@ -120,8 +120,7 @@ def _row(folder: Path) -> dict[str, Any]:
     else:
         row["state"] = "finished" if getattr(summary, "complete", True) else "incomplete"
     if isinstance(summary, EvaluationSummary | StepSummary):
-        metrics = summary.metrics if isinstance(summary, StepSummary) else summary.metrics.overall
-        estimate = metrics.get(summary.main_metric)
+        estimate = summary.accuracies.get("all")
         row |= {"model": summary.model, "bench": summary.bench, "metric": summary.main_metric}
         row["result"] = asdict(estimate) if estimate else None
         if boundary := summary.boundary:

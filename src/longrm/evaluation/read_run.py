@@ -16,7 +16,7 @@ from longrm.evaluation.table import JudgmentTable
 from longrm.runs.folder import CONFIG, SUMMARY, read_manifest, trained_model
 from longrm.runs.judgments import Judgments
 from longrm.runs.logs import EXAMPLES, STEPS, TRAJECTORIES, Log
-from longrm.runs.records import Estimate, ExampleRecord, StepRecord, TrajectoryRecord
+from longrm.runs.records import ExampleRecord, StepRecord, TrajectoryRecord
 from longrm.runs.scratch import TemporaryFolder
 
 if TYPE_CHECKING:  # pandas takes half a second to import
@@ -149,40 +149,29 @@ class Run:
             words += " " + str(self.settings.get("objective", "bradley_terry")).replace("_", "-")
         return f"{words} --config {shlex.quote(str(self.path / CONFIG))} --out {target}"
 
-    def _accuracy(self) -> tuple[str, str, dict[str, dict[str, Estimate]]] | None:
-        """What a finished evaluation judged, its main metric, and its estimates: of everything, and by length."""
+    def _judged(self) -> EvaluationSummary | StepSummary | None:
+        """The summary of a finished evaluation, of comparisons or of trajectories."""
         if not (self.is_finished and self.kind in ("evaluation", "step evaluation")):
             return None
-        summary = self.summary
-        assert isinstance(summary, EvaluationSummary | StepSummary), "by the kind of the run"
-        if isinstance(summary, StepSummary):
-            overall, by_length = summary.metrics, summary.by_length
-        else:
-            overall, by_length = summary.metrics.overall, summary.metrics.by_length
-        return f"{summary.model} on {summary.bench}", summary.main_metric, {"all": overall, **by_length}
+        assert isinstance(self.summary, EvaluationSummary | StepSummary), "by the kind of the run"
+        return self.summary
 
     def __repr__(self) -> str:
-        if (found := self._accuracy()) is None:
+        if (summary := self._judged()) is None:
             return f"<{self.path}: {self.kind}{'' if self.is_finished else ', not finished'}>"
-        what, name, parts = found
-        accuracy = parts["all"].get(name)
+        accuracy = summary.accuracies.get("all")
         value = "undefined" if accuracy is None or accuracy.value is None else f"{100 * accuracy.value:.1f}%"
-        return f"<{self.path}: {what}, {name} {value}>"
+        return f"<{self.path}: {summary.model} on {summary.bench}, {summary.main_metric} {value}>"
 
     def _repr_html_(self) -> str:
         """Main accuracy by length with its 95% interval, as a curve and a table, for a notebook."""
         title = f"<p>{escape(repr(self))}</p>"
-        if (found := self._accuracy()) is None:
+        if (summary := self._judged()) is None:
             return title
         import pandas as pd
 
-        _, name, parts = found
-        curve = Run.draw_curve(self) if self.kind == "evaluation" else ""
-        rows = [
-            {"tokens": part, **asdict(estimates[name])}
-            for part, estimates in parts.items()
-            if name in estimates
-        ]
+        curve = Run.draw_curve(self) if isinstance(summary, EvaluationSummary) else ""
+        rows = [{"tokens": part, **asdict(estimate)} for part, estimate in summary.accuracies.items()]
         table = pd.DataFrame(rows).to_html(index=False, float_format="{:.3f}".format, na_rep="")
         return f"{title}{curve}{table}"
 

@@ -478,6 +478,12 @@ class EvaluationSummary(SummaryPart):
         """The metric that accuracy means in this run; see the function `main_metric`."""
         return main_metric(self.metrics.overall)
 
+    @property
+    def accuracies(self) -> dict[str, Estimate]:
+        """The main metric: of everything ("all"), and by length."""
+        parts = {"all": self.metrics.overall, **self.metrics.by_length}
+        return {part: found[self.main_metric] for part, found in parts.items() if self.main_metric in found}
+
 
 StepEstimates = dict[str, Estimate]
 
@@ -510,8 +516,14 @@ class StepSummary(SummaryPart):
 
     @property
     def main_metric(self) -> str:
-        """The metric that accuracy means in this run: scores without a threshold only rank steps."""
+        """`step_accuracy`, or `auc` if scores have no threshold and only rank steps."""
         return "step_accuracy" if "step_accuracy" in self.metrics else "auc"
+
+    @property
+    def accuracies(self) -> dict[str, Estimate]:
+        """The main metric: of everything ("all"), and by length of the trajectory."""
+        parts = {"all": self.metrics, **self.by_length}
+        return {part: found[self.main_metric] for part, found in parts.items() if self.main_metric in found}
 
 
 class CriteriaAgreement(SummaryPart):

@@ -90,6 +90,11 @@ def test_an_arm_is_trained_and_scored(script, data, model, tmp_path, call, capsy
         assert own["responses"] == embedded["responses"]
         assert len(own["prompt"]) < len(embedded["prompt"])
         assert own["prompt"].rpartition("\n\n")[2] == embedded["prompt"].rpartition("\n\n")[2]
+        # Every passage of the question is still there.
+        passage = (
+            own["prompt"].removeprefix("Here are passages from Wikipedia.\n\n").partition("\n\nAnswer")[0]
+        )
+        assert passage in embedded["prompt"]
     for name, judged in (("head", out / "head-0" / "model"), ("likelihood", f"likelihood:{model}")):
         more = ["--dtype", "float32", "--conditions", "own", "other", "none", "240"]
         call(script.main, *given, "score", name, "--model", judged, *more)

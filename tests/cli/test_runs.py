@@ -14,6 +14,7 @@ from longrm.data import write
 from longrm.errors import ConfigError, RunError
 from longrm.evaluation.evaluate import Evaluation, evaluate, run_evaluation
 from longrm.evaluation.trials import JudgingSettings
+from longrm.reporting.formatting import FEW
 from longrm.runs.folder import RunFolder
 from longrm.runs.judgments import Judgments
 from longrm.runs.logs import ROLLOUTS, Log
@@ -150,6 +151,8 @@ def test_the_list_is_a_table_that_fits_its_terminal(runs, width):
     assert ("result, %" in head) == (width >= 80)
     assert ("size" in head) == (width == 250)  # control: what has no room is named below the table
     assert any(line.startswith("Not shown") for line in lines) == (width < 250)
+    # The mark of an interval from few groups is explained where it is shown.
+    assert any(line.startswith(FEW) for line in lines) == (FEW in table["a"]) == (width >= 80)
 
 
 def test_removing_asks_for_confirmation(runs):

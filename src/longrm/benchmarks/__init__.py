@@ -35,7 +35,7 @@ from longrm.benchmarks.summhay import load_summhay
 from longrm.benchmarks.tau_bench import load_tau_bench, load_tau_bench_trajectories
 from longrm.benchmarks.who_and_when import load_who_and_when
 from longrm.data.memory import IN_MEMORY
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, nearest
 
 __all__ = [
     "BENCHMARKS",
@@ -127,8 +127,9 @@ def load(
     entry = BENCHMARKS.get(name)
     if entry is None or bool(path) != entry.needs_path:
         usage = [f"{known}:PATH" if one.needs_path else known for known, one in BENCHMARKS.items()]
-        hint = f"write '{bench}:{bench}' or 'file:{bench}'; " if entry and Path(bench).exists() else ""
-        raise ConfigError(f"no file and no benchmark '{bench}'; {hint}known: {', '.join(usage)}")
+        exists = entry is not None and Path(bench).exists()
+        hint = f"write '{bench}:{bench}' or 'file:{bench}'" if exists else nearest(name, usage)
+        raise ConfigError(f"no file and no benchmark '{bench}'; {hint}")
     if source.columns and not entry.own_columns:
         raise ConfigError(f"--columns is only supported with file:PATH; {name} has fixed columns")
     return replace(entry.load(BenchmarkRequest(bench, path, source, probe or Probe(), own)), rule=entry.rule)

@@ -162,7 +162,7 @@ def _selected(runs: list[dict[str, Any]], filters: Sequence[str], sort: str) -> 
 
 def _print_runs(folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:
     """One line per run, with as many columns, the most important first, as fit into the terminal."""
-    from longrm.reporting.formatting import MISSING, shortened
+    from longrm.reporting.formatting import MISSING, few_note, shortened
     from longrm.runs.records import Estimate
 
     table = [["run", "state", "model", "result, %", "boundary", "bench", "kind", "date", "size"]]
@@ -188,6 +188,7 @@ def _print_runs(folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:
         echo("  ".join(padded[:shown]).rstrip())
     if hidden := table[0][shown:]:
         print_lines(f"Not shown: {', '.join(hidden)} (use --json, or a wider terminal)")
+    print_lines(few_note(cell for cells in table for cell in cells[:shown]))
 
 
 # --- show ---

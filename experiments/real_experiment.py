@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 from real_preferences import LONG, SHORT, write_inboxes, write_other_inboxes, write_pairs
-from recording import circumstances
+from recording import circumstances, precision
 
 from longrm.benchmarks import Probe, ProbeCell
 from longrm.cli.terminal import progress
@@ -121,7 +121,7 @@ ARMS: Mapping[str, Arm] = {
             "likelihood:{}",
             f"likelihood_{kind}",
             None if kind == "short" else "balanced-short",
-            settings={"data.world.name": BALANCED_TASKS},
+            settings={"data.world.name": BALANCED_TASKS, "optimizer.learning_rate": 1e-4},
             probes=("balanced",),
         )
         for kind in ("short", "control", "long")
@@ -160,12 +160,6 @@ def probes(contexts: int, seed: int) -> dict[str, Probe]:
         "whole_window": probe(TASKS, TEXTS, (128, 512), (8000,), few),
         "balanced": probe(BALANCED_TASKS, TEXTS, (256, 1024), (2048, 4096), contexts),
     }
-
-
-def precision() -> Literal["bfloat16", "float32"]:
-    """How matrices are multiplied: in bf16 where the CPU has instructions for it; on others it is slower than fp32."""
-    features = torch.cpu.get_capabilities()
-    return "bfloat16" if features.get("amx_bf16") or features.get("avx512_bf16") else "float32"
 
 
 def folder_of(options: argparse.Namespace, arm: str, seed: int) -> Path:

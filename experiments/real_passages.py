@@ -1,7 +1,8 @@
 """Do reward models use the passages that people's preferences are about? QA-Feedback on real models.
 
 A quarter of the questions is held out. `score` records a model's scores of their four answers after the question's own
-passages, those of another question, none, and the own ones among others up to some length. `train` trains an arm:
+passages, those of another question, none, and the own ones among others up to some length; --seen scores answers of
+the other three quarters, which an untrained model may be judged on as well. `train` trains an arm:
 
 - `head`: a scalar head by Bradley-Terry, on questions with their own passages;
 - `likelihood`: the same pairs by SimPO, so that the log-probability of an answer is its score;
@@ -87,9 +88,9 @@ def among_others(item: Item, others: Sequence[Item], length: int, tokenizer: Any
     return prompt(item, texts)
 
 
-def prompts(held_out: list[Item], condition: str, tokenizer: Any) -> Iterator[str]:
-    half = len(held_out) // 2
-    for item, other in zip(held_out, held_out[half:] + held_out[:half], strict=True):
+def prompts(items: list[Item], condition: str, tokenizer: Any) -> Iterator[str]:
+    half = len(items) // 2
+    for item, other in zip(items, items[half:] + items[:half], strict=True):
         match condition:
             case "own":
                 yield prompt(item, passages(item))
@@ -98,14 +99,15 @@ def prompts(held_out: list[Item], condition: str, tokenizer: Any) -> Iterator[st
             case "none":
                 yield prompt(item, ())
             case _:
-                yield among_others(item, held_out, int(condition), tokenizer, -1)
+                yield among_others(item, items, int(condition), tokenizer, -1)
 
 
 def record(options: argparse.Namespace, facts: dict[str, Any]) -> None:
     """Adds a result; one of the same arm, seed and condition is replaced."""
     from recording import circumstances
 
-    key = ("arm", "seed", "condition")
+    facts = {"part": "held-out"} | facts
+    key = ("arm", "seed", "condition", "part")
     lines = options.results.read_text().splitlines() if options.results.exists() else []
     kept = [line for line in lines if any(json.loads(line)[name] != facts[name] for name in key)]
     text = json.dumps(facts | circumstances(options))
@@ -123,30 +125,38 @@ def written(tokenizer: Any, item: Item) -> list[int]:
 
 
 def score(options: argparse.Namespace) -> None:
-    """Records the scores of the held-out answers under some conditions."""
+    """Records the scores of the answers under some conditions."""
     import torch
+    from recording import precision
 
     import longrm
     from longrm.worlds.words_tokenizer import load_tokenizer
 
     torch.set_num_threads(options.threads)
-    _, held_out = questions(options.data)
+    seen, held_out = questions(options.data)
+    part, items = ("seen", seen[: options.seen]) if options.seen else ("held-out", held_out)
     tokenizer = load_tokenizer(options.model.removeprefix("likelihood:"))
-    model = longrm.load(options.model, model_args={"dtype": options.dtype})
+    model = longrm.load(options.model, model_args={"dtype": options.dtype or precision()})
     for condition in options.conditions:
         rows = [
             {"id": str(number), "prompt": text, "responses": answers(item)}
             for number, (text, item) in enumerate(
-                zip(prompts(held_out, condition, tokenizer), held_out, strict=True)
+                zip(prompts(items, condition, tokenizer), items, strict=True)
             )
         ]
         scores = [[round(float(one), 4) for one in own] for own in longrm.score(model, rows)["scores"]]
-        facts = {"arm": options.arm, "seed": options.seed, "condition": condition, "scores": scores}
+        facts = {
+            "arm": options.arm,
+            "seed": options.seed,
+            "condition": condition,
+            "part": part,
+            "scores": scores,
+        }
         if options.model.startswith("likelihood:"):
-            facts["tokens"] = [written(tokenizer, item) for item in held_out]
+            facts["tokens"] = [written(tokenizer, item) for item in items]
         record(options, facts)
         for name, own in judged(facts).items():
-            show(f"{name}: {condition}, seed {options.seed}", estimate(right(own, held_out)))
+            show(f"{name}: {condition}, seed {options.seed}", estimate(right(own, items)))
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
@@ -158,12 +168,14 @@ def sentences(text: str) -> list[tuple[int, int]]:
 def marks(options: argparse.Namespace) -> None:
     """Records, for every sentence of the held-out answers 1, the score without it less the score with it."""
     import torch
+    from recording import precision
 
     import longrm
 
     torch.set_num_threads(options.threads)
     _, held_out = questions(options.data)
-    model = longrm.load(options.model, model_args={"dtype": options.dtype, "likelihood": "mean"})
+    model_args = {"dtype": options.dtype or precision(), "likelihood": "mean"}
+    model = longrm.load(options.model, model_args=model_args)
     rows = []
     for number, item in enumerate(held_out):
         whole = item["prediction 1"]
@@ -223,6 +235,7 @@ def ranks(item: Item) -> list[int]:
 def train_arm(options: argparse.Namespace) -> None:
     """Trains an arm in OUT/ARM-SEED."""
     import torch
+    from recording import precision
 
     from longrm.training.settings import TrainingSettings
     from longrm.training.train import train
@@ -264,7 +277,7 @@ def train_arm(options: argparse.Namespace) -> None:
         "objective": "preference" if likelihood else "bradley_terry",
         **({"loss.loss_type": "simpo"} if likelihood else {}),
         "model.path": str(options.start or options.model),
-        "model.bf16": True,
+        "model.bf16": precision() == "bfloat16",
         "model.compile": options.compile,
         "model.frozen_layers": options.frozen,
         "data.path": str(data),
@@ -336,24 +349,51 @@ def show(name: str, estimated: tuple[float, float, float]) -> None:
 
 def table(options: argparse.Namespace) -> None:
     """Prints accuracy in percent of every arm and condition, and what other passages cost."""
-    _, held_out = questions(options.data)
+    seen, held_out = questions(options.data)
     lines = [json.loads(line) for line in options.results.read_text().splitlines()]
+    scored = {
+        (line["arm"], line["condition"], line["seed"], line["part"]): line
+        for line in lines
+        if "scores" in line
+    }
+    show_part([line for line in scored.values() if line["part"] == "held-out"], held_out)
+    both: dict[int, list[dict[str, Any]]] = {}
+    for (*key, part), line in scored.items():
+        if part == "seen":
+            own = scored[*key, "held-out"]
+            joined = own | {name: own[name] + line[name] for name in ("scores", "tokens") if name in own}
+            both.setdefault(len(joined["scores"]), []).append(joined)
+    for number, joined_lines in both.items():
+        show_part(joined_lines, [*held_out, *seen][:number])
+    for line in lines:
+        if "effects" in line:
+            labels, effects = marked(line["effects"], held_out)
+            texts = [held_out[int(number)]["prediction 1"] for number in line["effects"]]
+            print(f"{sum(map(sum, labels))} of {sum(map(len, labels))} sentences are marked; AUC in percent")
+            show(f"{line['arm']}, seed {line['seed']}", auc(labels, effects))
+            show("later sentences", auc(labels, [[float(at) for at in range(len(own))] for own in labels]))
+            lengths = [[float(end - start) for start, end in sentences(text)] for text in texts]
+            show("longer sentences", auc(labels, lengths))
+
+
+def show_part(lines: list[dict[str, Any]], items: list[Item]) -> None:
+    """Prints the accuracies of recorded lines of some questions."""
     scores: dict[tuple[str, str], dict[int, list[list[float]]]] = {}
     for line in lines:
-        for arm, own in judged(line).items() if "scores" in line else ():
+        for arm, own in judged(line).items():
             scores.setdefault((arm, line["condition"]), {})[line["seed"]] = own
     for arm, condition in [*scores]:
-        if condition == "own" and (arm, "other") in scores:
-            # How much the own passages raise a score over those of another question.
+        if condition in ("other", "none") and (arm, "own") in scores:
+            # How much the own passages raise a score over those of another question, or over none.
             raised = {
-                seed: minus(own, scores[arm, "other"][seed]) for seed, own in scores[arm, "own"].items()
+                seed: minus(own, scores[arm, condition][seed]) for seed, own in scores[arm, "own"].items()
             }
-            scores[f"{arm}, own over other", "own"] = raised
-    baselines = {name: right(own, held_out) for name, own in rules(held_out).items()}
-    print(len(held_out), "questions,", sum(map(len, baselines["overlap"])), "pairs")
+            scores[f"{arm}, own over {condition}", "own"] = raised
+    baselines = {name: right(own, items) for name, own in rules(items).items()}
+    print(len(items), "questions,", sum(map(len, baselines["overlap"])), "pairs")
     pooled: dict[tuple[str, str], list[list[float]]] = {}
     for key, seeds in scores.items():
-        found = [right(own, held_out) for own in seeds.values()]
+        found = [right(own, items) for own in seeds.values()]
         pooled[key] = [
             [float(np.mean(pair)) for pair in zip(*group, strict=True)] for group in zip(*found, strict=True)
         ]
@@ -368,15 +408,9 @@ def table(options: argparse.Namespace) -> None:
         control = (arm.replace("-long", "-control"), condition)
         if control[0] != arm and control in pooled:
             show(f"{arm} - control: {condition}", estimate(minus(groups, pooled[control])))
-    for line in lines:
-        if "effects" in line:
-            labels, effects = marked(line["effects"], held_out)
-            texts = [held_out[int(number)]["prediction 1"] for number in line["effects"]]
-            print(f"{sum(map(sum, labels))} of {sum(map(len, labels))} sentences are marked; AUC in percent")
-            show(f"{line['arm']}, seed {line['seed']}", auc(labels, effects))
-            show("later sentences", auc(labels, [[float(at) for at in range(len(own))] for own in labels]))
-            lengths = [[float(end - start) for start, end in sentences(text)] for text in texts]
-            show("longer sentences", auc(labels, lengths))
+        raised = arm.replace(", sum", "").partition(", own over ")
+        if raised[1] and (raised[0], "own") in pooled:
+            show(f"{arm}: - mean", estimate(minus(groups, pooled[raised[0], "own"])))
 
 
 def main() -> None:
@@ -392,12 +426,13 @@ def main() -> None:
     own.add_argument("arm", help="name of the result")
     own.add_argument("--model", required=True, help="as for longrm evaluate --model")
     own.add_argument("--conditions", nargs="*", default=CHECKS, help="own, other, none, or tokens")
-    own.add_argument("--dtype", default="bfloat16")
+    own.add_argument("--dtype", help="by default bfloat16 where the processor is fast with it, else float32")
+    own.add_argument("--seen", type=int, help="score the first so many of the questions that trainings read")
     own.set_defaults(run=score)
     own = commands.add_parser("marks")
     own.add_argument("arm", help="name of the result")
     own.add_argument("--model", required=True, help="as for longrm evaluate --model")
-    own.add_argument("--dtype", default="bfloat16")
+    own.add_argument("--dtype", help="by default bfloat16 where the processor is fast with it, else float32")
     own.set_defaults(run=marks)
     own = commands.add_parser("train")
     own.add_argument("arm", choices=["head", "likelihood", "control", "long"])

@@ -7,10 +7,16 @@ import platform
 import shlex
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import transformers
+
+
+def precision() -> Literal["bfloat16", "float32"]:
+    """How matrices are multiplied: in bf16 where the CPU has instructions for it; on others it is slower than fp32."""
+    features = torch.cpu.get_capabilities()
+    return "bfloat16" if features.get("amx_bf16") or features.get("avx512_bf16") else "float32"
 
 
 def circumstances(options: argparse.Namespace) -> dict[str, Any]:

@@ -116,16 +116,6 @@ ARMS: Mapping[str, Arm] = {
         )
         for kind in ("control", "long")
     },
-    **{
-        f"balanced-{kind}": Arm(
-            "likelihood:{}",
-            f"likelihood_{kind}",
-            None if kind == "short" else "balanced-short",
-            settings={"data.world.name": BALANCED_TASKS, "optimizer.learning_rate": 1e-4},
-            probes=("balanced",),
-        )
-        for kind in ("short", "control", "long")
-    },
 }
 
 

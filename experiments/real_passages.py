@@ -385,32 +385,39 @@ def show_part(lines: list[dict[str, Any]], items: list[Item]) -> None:
     for arm, condition in [*scores]:
         if condition in ("other", "none") and (arm, "own") in scores:
             # How much the own passages raise a score over those of another question, or over none.
-            raised = {
-                seed: minus(own, scores[arm, condition][seed]) for seed, own in scores[arm, "own"].items()
+            scores[f"{arm}, own over {condition}", "own"] = {
+                seed: minus(scores[arm, "own"][seed], before)
+                for seed, before in scores[arm, condition].items()
             }
-            scores[f"{arm}, own over {condition}", "own"] = raised
-    baselines = {name: right(own, items) for name, own in rules(items).items()}
-    print(len(items), "questions,", sum(map(len, baselines["overlap"])), "pairs")
-    pooled: dict[tuple[str, str], list[list[float]]] = {}
-    for key, seeds in scores.items():
-        found = [right(own, items) for own in seeds.values()]
-        pooled[key] = [
+    correct = {key: {seed: right(own, items) for seed, own in seeds.items()} for key, seeds in scores.items()}
+
+    def pooled(key: tuple[str, str], seeds: Iterable[int]) -> list[list[float]]:
+        """The means over seeds, for every pair."""
+        found = [correct[key][seed] for seed in seeds]
+        return [
             [float(np.mean(pair)) for pair in zip(*group, strict=True)] for group in zip(*found, strict=True)
         ]
+
+    def show_difference(name: str, one: tuple[str, str], other: tuple[str, str]) -> None:
+        """Over the seeds that both have."""
+        if one != other and other in correct and (both := correct[one].keys() & correct[other].keys()):
+            show(name, estimate(minus(pooled(one, both), pooled(other, both))))
+
+    baselines = {name: right(own, items) for name, own in rules(items).items()}
+    print(len(items), "questions,", sum(map(len, baselines["overlap"])), "pairs")
     for name, groups in baselines.items():
         show(name, estimate(groups))
-    for (arm, condition), groups in pooled.items():
-        show(f"{arm}: {condition}, seeds {sorted(scores[arm, condition])}", estimate(groups))
+    for (arm, condition), seeds in correct.items():
+        key, groups = (arm, condition), pooled((arm, condition), seeds)
+        show(f"{arm}: {condition}, seeds {sorted(seeds)}", estimate(groups))
         for name in baselines if condition == "own" else ():
             show(f"{arm}: own - {name}", estimate(minus(groups, baselines[name])))
-        if condition != "own" and (arm, "own") in pooled:
-            show(f"{arm}: own - {condition}", estimate(minus(pooled[arm, "own"], groups)))
-        control = (arm.replace("-long", "-control"), condition)
-        if control[0] != arm and control in pooled:
-            show(f"{arm} - control: {condition}", estimate(minus(groups, pooled[control])))
-        raised = arm.replace(", sum", "").partition(", own over ")
-        if raised[1] and (raised[0], "own") in pooled:
-            show(f"{arm}: - mean", estimate(minus(groups, pooled[raised[0], "own"])))
+        if (arm, "own") in correct:
+            show_difference(f"{arm}: own - {condition}", (arm, "own"), key)
+        show_difference(f"{arm} - control: {condition}", key, (arm.replace("-long", "-control"), condition))
+        mean, is_raised, _ = arm.replace(", sum", "").partition(", own over ")
+        if is_raised:
+            show_difference(f"{arm}: - mean", key, (mean, "own"))
 
 
 def main() -> None:

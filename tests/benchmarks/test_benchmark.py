@@ -38,9 +38,17 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("name", ["probes", "judgebench", "probe:x"])
-def test_an_unknown_name_is_an_error_with_the_known_ones(name, bench):
-    with pytest.raises(ConfigError, match=f"'{name}'.*judgebench:PATH"):
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("probes", "'probe'"),
+        ("judgebench", "'judgebench:PATH'"),
+        ("probe:x", "'probe'"),
+        ("x.csv", "probe, .*"),
+    ],
+)
+def test_an_unknown_name_is_an_error_with_the_nearest_or_all(name, known, bench):
+    with pytest.raises(ConfigError, match=f"'{name}'.*{known}"):
         bench(name)
 
 

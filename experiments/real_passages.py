@@ -106,7 +106,6 @@ def record(options: argparse.Namespace, facts: dict[str, Any]) -> None:
     """Adds a result; one of the same arm, seed and condition is replaced."""
     from recording import circumstances
 
-    facts = {"part": "held-out"} | facts
     key = ("arm", "seed", "condition", "part")
     lines = options.results.read_text().splitlines() if options.results.exists() else []
     kept = [line for line in lines if any(json.loads(line)[name] != facts[name] for name in key)]
@@ -187,7 +186,16 @@ def marks(options: argparse.Namespace) -> None:
         str(row["id"]): [round(float(one - own[0]), 4) for one in own[1:]]
         for row, own in zip(rows, longrm.score(model, rows)["scores"], strict=True)
     }
-    record(options, {"arm": options.arm, "seed": options.seed, "condition": "marks", "effects": effects})
+    record(
+        options,
+        {
+            "arm": options.arm,
+            "seed": options.seed,
+            "condition": "marks",
+            "part": "held-out",
+            "effects": effects,
+        },
+    )
     show(f"{options.arm}: AUC of marked sentences", auc(*marked(effects, held_out)))
 
 

@@ -44,6 +44,7 @@ ROWS = [
         ("probes", "'probe'"),
         ("judgebench", "'judgebench:PATH'"),
         ("probe:x", "'probe'"),
+        ("judgbench:here", "'judgebench:PATH'"),
         ("x.csv", "probe, .*"),
     ],
 )

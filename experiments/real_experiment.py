@@ -75,6 +75,7 @@ ARMS: Mapping[str, Arm] = {
         "likelihood:{}", model_args=ModelSettings(likelihood="mean", cut="middle"), probes=()
     ),
     "token-scores": Arm("tokens:{}", probes=UNTRAINED),
+    "overlap": Arm("baseline:overlap", probes=("trained",)),
     "writing": Arm("{}", judge=JudgeSettings(max_tokens=64, retries=0), probes=UNTRAINED),
     "likelihood-short": Arm("likelihood:{}", "likelihood_short"),
     "likelihood-control": Arm("likelihood:{}", "likelihood_control", "likelihood-short"),
@@ -207,7 +208,9 @@ def judged(options: argparse.Namespace, name: str, report: Progress) -> None:
     """Judges all probes and prints a line for each; it replaces an earlier one in the file of results."""
     arm = ARMS[name]
     model = arm.model.format(model_of(options, name, options.seed))
-    model_args = {**arm.model_args.model_dump(), "dtype": precision()}
+    model_args = arm.model_args.model_dump()
+    if not arm.model.startswith("baseline:"):
+        model_args["dtype"] = precision()
     facts = circumstances(options)
     wanted = arm.probes if options.probes is None else options.probes
     benches: dict[str, dict[str, Any]] = {

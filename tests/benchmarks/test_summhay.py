@@ -1,11 +1,13 @@
 """Labels of criteria: synthetic rows in SummHay's layout, and the published file where it is at hand."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 from scipy.stats import pearsonr
 
+import longrm
 from longrm.benchmarks import load
 from longrm.errors import ConfigError, DataError
 from longrm.evaluation.criteria import correlation
@@ -59,6 +61,11 @@ def test_labels_and_links_by_hand(put, tmp_path):
     summary = evaluated(put("r.jsonl", ROW, other), tmp_path / "run")
     assert (summary.summaries, summary.groups, summary.criteria) == (2, 1, 6)
     assert load_summary(tmp_path / "run") == summary
+    longrm.report([tmp_path / "run"], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    # The judge that agrees most with people is the finding; a page without figures names no folder of figures.
+    assert re.search(r'class="finding">run[^<]*prompted_one agrees most with people', page)
+    assert "SVG and PNG" not in page
     section = criteria(load_report([tmp_path / "run"]))
     assert [row.header for table in section.tables for row in table.rows] == ["prompted_one"]
     (one,) = summary.judges.values()

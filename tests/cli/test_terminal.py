@@ -66,6 +66,16 @@ def test_lines_of_progress_end_with_the_last_report(capsys, monkeypatch):
     assert told[-1].startswith("judging")
 
 
+def test_a_line_without_news_is_not_repeated(capsys, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    with progress() as report:
+        for seconds in range(100):
+            clock[0] += 1
+            report("judging", seconds // 95, 0)
+    assert capsys.readouterr().err.splitlines() == ["judging: 0", "judging: 1, 0.2 per second"]
+
+
 def test_an_error_goes_out_in_one_line_with_escapes(capsys, monkeypatch):
     def fail(**_):
         raise DataError(f"{HOSTILE}\nsecond")

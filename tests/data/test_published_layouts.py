@@ -327,6 +327,11 @@ def test_a_number_is_no_winner_where_no_column_ends_in_it(put):
             "",
             "prompt=input,responses=out1+out2,strength=margin_of",
         ),
+        (  # a label for each pair of answers is no score of an answer; spaces are quoted
+            {"question": WHO, "answer 1": GOOD, "answer 2": BAD, "answer 3": BAD, "labels": [1, 1, 0, 2]},
+            "",
+            "'prompt=question,responses=answer 1+answer 2+answer 3,winner=WINNER'",
+        ),
     ],
 )
 def test_unknown_columns_show_the_nearest_format_and_an_example_for_them(row, nearest, example, put):

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+import longrm
 from longrm.data import read
 from longrm.errors import DataError
 from longrm.scoring.scored_file import ScoreSettings, score_file
@@ -69,6 +70,16 @@ def test_a_model_that_writes_is_announced_and_reports_its_progress_within_a_batc
     assert f"likelihood:{judge}" in caplog.text
     assert done == sorted(done)
     assert {0, 4, 8, 12, 16} <= {*done}, "although all rows are one batch"
+
+
+def test_rows_without_scores_are_named_with_a_model_that_has_them(tmp_path, caplog):
+    row = {"prompt": "Why?", "chosen": "For this.", "rejected": "No."}
+    judge = longrm.load(str(make_model(tmp_path / "judge")), judge={"max_tokens": 2})
+    assert list(longrm.score(judge, [row])["scores"]) == [None]
+    assert 'kind="likelihood"' in caplog.text
+    caplog.clear()
+    assert None not in list(longrm.score("baseline:longest", [row])["scores"])
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])

@@ -43,7 +43,7 @@ _ANNOTATIONS, _PREDICTIONS = TypeAdapter(list[_Annotation]), TypeAdapter(list[_P
 def load_summhay(request: BenchmarkRequest) -> LoadedBenchmark:
     """The labels of people for every criterion of every summary; groups are subtopics, which share their criteria."""
     if request.source.limit is not None:
-        raise ConfigError("--limit does not support summhay: it evaluates recorded labels only")
+        raise ConfigError("summhay does not support --limit: it evaluates recorded labels only")
     files = find_files(Path(request.path))
     labels: dict[CriterionKey, CriterionLabel] = {}
     for raw in raw_rows(files):

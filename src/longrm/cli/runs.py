@@ -221,7 +221,7 @@ def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
         for name in check_files(folder, digests=True):
             echo(f"{folder / name}: unchanged")
         return
-    from longrm.evaluation.read_run import Run
+    from longrm.evaluation.read_run import COMMANDS, Run
     from longrm.reward_models.trials import best
     from longrm.types import text_of
 
@@ -235,7 +235,8 @@ def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
             _show_steps(opened)
         return
     if opened.kind != "evaluation":
-        raise RunError(f"{run} is a run of kind {short(opened.kind)}, not an evaluation")
+        shows = "; longrm report shows it" if opened.kind in COMMANDS else ""
+        raise RunError(f"{run} is a run of kind {short(opened.kind)}, which has no comparisons to show{shows}")
     judgments = opened.judgments
     rows = [row for row, name in enumerate(judgments.ids) if only in (None, name)]
     if not rows:

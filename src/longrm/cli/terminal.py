@@ -132,6 +132,7 @@ class _ProgressLines:
     def __init__(self) -> None:
         self._started: dict[str, tuple[float, int]] = {}  # time, and what was done before
         self._printed: dict[str, float] = {}
+        self._last = ""
         self._repeated: set[str] = set()
         self._pending: dict[str, tuple[int, int, str]] = {}
 
@@ -165,7 +166,10 @@ class _ProgressLines:
                 left = (total - done) / rate
                 unit = f"{left:.0f} s" if left < 100 else f"{left / 60:.0f} min"
                 parts.append(f"{unit if left < 6000 else f'{left / 3600:.1f} h'} left")
-        echo(f"{label}: {', '.join([*parts, *filter(None, [note])])}", err=True)
+        text = f"{label}: {', '.join([*parts, *filter(None, [note])])}"
+        if text != self._last:  # nothing is done yet
+            echo(text, err=True)
+        self._last = text
 
 
 @contextmanager

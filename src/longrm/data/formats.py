@@ -5,6 +5,7 @@
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, replace
 from difflib import SequenceMatcher
@@ -658,7 +659,7 @@ def describe_unknown(row: FileRow) -> str:
     nearest = max(FORMATS, key=similarity) if row else "trl"
     return (
         f"the columns ({cut(', '.join(row))}) match no known format; the nearest is '{nearest}' "
-        f"({FORMATS[nearest].columns}); name yours, as in --columns {_example(row)}"
+        f"({FORMATS[nearest].columns}); name yours with --columns (in Python, columns=), as in {_example(row)}"
     )
 
 
@@ -692,11 +693,13 @@ def _example(row: FileRow) -> str:
             guess("rej|bad|worse|lose", rest, "BAD"),
         )
         return f"prompt={prompt},chosen={chosen},rejected={rejected}"
-    scores = alike(numbers) or [name for name in lists if is_number(row[name][0])][:1]
+    count = len(responses) if len(responses) > 1 else len(row[responses[0]])
+    scored = [name for name in lists if is_number(row[name][0]) and len(row[name]) == count]
+    scores = alike(numbers) or scored[:1]
     others = [name for name in (*rest, *numbers) if name not in responses]
     strength = guess("strength|margin|diff", numbers, "")
     winner = guess("winner|best|better|prefer|label|choice|vote", others, "WINNER")
     gold = (
         f"scores={'+'.join(scores)}" if scores else f"strength={strength}" if strength else f"winner={winner}"
     )
-    return f"prompt={prompt},responses={'+'.join(responses)},{gold}"
+    return shlex.quote(f"prompt={prompt},responses={'+'.join(responses)},{gold}")

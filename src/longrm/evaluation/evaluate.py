@@ -129,8 +129,12 @@ def run_evaluation(
         progress: Called after every batch.
     """
     workers = workers or WorkerGroup()
-    if (settings.model is None) == (settings.recorded is None):
-        raise ConfigError("an evaluation needs either --model or --recorded")
+    if settings.model is not None and settings.recorded is not None:
+        raise ConfigError("--model and --recorded exclude each other")
+    if settings.model is None and settings.recorded is None:
+        raise ConfigError(
+            "an evaluation needs --model, or --recorded for scores or labels that a file already has"
+        )
     if workers.count > 1:
         refuse_server(settings.model, "torchrun")
     bench = bench or load_benchmark(settings, model)
@@ -173,9 +177,9 @@ def _evaluate_steps(
     judging, plain = settings.judging, JudgingSettings()
     for name in ("votes", "context_check", "padding_check"):
         if getattr(judging, name) != getattr(plain, name):
-            raise ConfigError(f"judging.{name} does not support trajectories")
+            raise ConfigError(f"judging.{name} is not supported with trajectories")
     if settings.shard is not None:
-        raise ConfigError("--shard does not support trajectories")
+        raise ConfigError("--shard is not supported with trajectories")
     recorded = None if settings.recorded is None else RecordedSteps(Path(settings.recorded))
     if recorded is not None and not any(one.id in recorded for one in bench.trajectories):
         raise DataError(f"no trajectory of '{bench.name}' is in the record {settings.recorded}")

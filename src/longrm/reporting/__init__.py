@@ -55,7 +55,8 @@ def report(
         terms |= FEW_TERM
     items = browser(data)
     labels = [*(model.label for model in data.models), *(run.label for run in data.trained)]
-    labels += [run.label for group in data.groups for run in group.steps]
+    for group in data.groups:
+        labels += [*(run.label for run in group.steps), *(label for label, _ in group.criteria)]
     labels += map(folder_and_model, data.unjudged)
     title = data.settings.title or ", ".join(labels[:3])
     script = "\n".join(
@@ -76,6 +77,7 @@ def report(
         settings=[(run, to_toml(run.settings)) for run in data.runs],
         repeat="\n".join(run.command("NEW_FOLDER") for run in data.runs),
         figures=folder.name,
+        has_figures=any(section.figures for section in sections.values()),
         script=script,
         # The page's content security policy allows this one script only.
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

@@ -1,14 +1,16 @@
 """The first sentences of a report: what changed between its runs, and by how much."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from longrm.evaluation.metrics import metric_of
 from longrm.evaluation.read_run import Run
-from longrm.evaluation.summary_schema import AttributionSummary, ContextBoundary
+from longrm.evaluation.summary_schema import AttributionSummary, ContextBoundary, CriteriaSummary
 from longrm.reporting.formatting import (
     STATUSES,
     boundary_estimate,
     boundary_interval,
+    decimal,
     difference_text,
     estimate_text,
     headline,
@@ -29,7 +31,8 @@ def finding(data: ReportData) -> str:
         steps = [
             f"{run.label}: {steps_headline(run.summary)}." for group in data.groups for run in group.steps
         ]
-        return " ".join([*steps, *map(_course, data.trained), *map(_explained, data.unjudged)])
+        labels = [_labeled(label, found) for group in data.groups for label, found in group.criteria]
+        return " ".join([*steps, *labels, *map(_course, data.trained), *map(_explained, data.unjudged)])
     if len(models) == 1:
         return f"{models[0].label}: {headline(models[0].summary)}."
     differences = [_difference(group.contrasts[0]) for group in data.full if group.contrasts]
@@ -75,6 +78,16 @@ def _accuracies(models: Sequence[Model]) -> str:
 def _named(found: Sequence[str]) -> str:
     more = [f"{len(found) - _NAMED} more below"] if len(found) > _NAMED else []
     return "; ".join([*found[:_NAMED], *more])
+
+
+def _labeled(label: str, summary: CriteriaSummary) -> str:
+    judge, found = summary.ranked()[0]
+    places = partial(decimal, places=3)
+    correlation = f"{places(found.correlation.value)} {interval(found.correlation, places)}".rstrip()
+    return (
+        f"{label}: of {plural(len(summary.judges), 'judge')}, {judge} agrees most with people, with a correlation of "
+        f"{correlation} over {plural(found.correlation.n, 'label')}."
+    )
 
 
 def _course(training: Training) -> str:

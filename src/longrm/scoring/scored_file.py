@@ -158,8 +158,10 @@ def score(
 
         counts = score_file(resolved, target, model=judge, on_row=note, progress=progress)
     unscored = {} if counts is None else counts.first_unscored
+    # The tokens of a language model, unlike its verdicts, always have scores.
+    advice = '; to score by log-probabilities: longrm.load(model, tokenizer=..., kind="likelihood")'
     for outcome, first in unscored.items():
-        _log.warning("no scores: %s, first %s", outcome, first)
+        _log.warning("no scores: %s, first %s%s", outcome, first, advice if judge.writes else "")
     return pd.DataFrame.from_dict(found, orient="index")
 
 

@@ -16,7 +16,7 @@ from longrm.runs.records import Estimate, JudgmentRecord
 from longrm.types import Outcome
 
 RESULTS = Path(__file__).parent / "results" / "real_exchange.jsonl"
-ARMS = ("short", "control", "long")
+ARMS = ("untrained", "short", "control", "long")
 CONTRASTS = (("long", "control"), ("long", "short"), ("control", "short"))
 
 

@@ -236,7 +236,9 @@ def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
         return
     if opened.kind != "evaluation":
         shows = "; longrm report shows it" if opened.kind in COMMANDS else ""
-        raise RunError(f"{run} is a run of kind {short(opened.kind)}, which has no comparisons to show{shows}")
+        raise RunError(
+            f"{run} is a run of kind {short(opened.kind)}, which has no comparisons to show{shows}"
+        )
     judgments = opened.judgments
     rows = [row for row, name in enumerate(judgments.ids) if only in (None, name)]
     if not rows:

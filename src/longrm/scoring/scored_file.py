@@ -161,7 +161,7 @@ def score(
     # The tokens of a language model, unlike its verdicts, always have scores.
     advice = '; to score by log-probabilities: longrm.load(model, tokenizer=..., kind="likelihood")'
     for outcome, first in unscored.items():
-        _log.warning("no scores: %s, first %s%s", outcome, first, advice if judge.writes else "")
+        _log.warning("no scores: %s, first %s%s", outcome, first, advice if judge and judge.writes else "")
     return pd.DataFrame.from_dict(found, orient="index")
 
 

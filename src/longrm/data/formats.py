@@ -659,7 +659,7 @@ def describe_unknown(row: FileRow) -> str:
     nearest = max(FORMATS, key=similarity) if row else "trl"
     return (
         f"the columns ({cut(', '.join(row))}) match no known format; the nearest is '{nearest}' "
-        f"({FORMATS[nearest].columns}); name yours with --columns (in Python, columns=), as in {_example(row)}"
+        f"({FORMATS[nearest].columns}); name yours, as in --columns {_example(row)} (in Python: columns=...)"
     )
 
 

@@ -1,7 +1,7 @@
 """Does training on longer contexts help where no rule does? SmolLM2 on the world `exchange`, by likelihood.
 
 README.md has the commands that train and judge the arms. `--runs` adds the judgments in RUNS/judged-ARM-SEED* to the
-results; the table is computed from the results alone. Intervals resample the contexts of all seeds.
+results; the table is computed from the results alone. Intervals are those of `longrm evaluate` and `longrm compare`.
 """
 
 import argparse

@@ -74,10 +74,12 @@ def test_a_model_that_writes_is_announced_and_reports_its_progress_within_a_batc
 
 def test_rows_without_scores_are_named_with_a_model_that_has_them(tmp_path, caplog):
     row = {"prompt": "Why?", "chosen": "For this.", "rejected": "No."}
-    judge = longrm.load(str(make_model(tmp_path / "judge")), judge={"max_tokens": 2})
-    assert list(longrm.score(judge, [row])["scores"]) == [None]
-    assert 'kind="likelihood"' in caplog.text
-    caplog.clear()
+    name = str(make_model(tmp_path / "judge"))
+    for judge in (name, longrm.load(name, judge={"max_tokens": 2})):
+        settings = {"judge.max_tokens": 2} if judge == name else {}
+        assert list(longrm.score(judge, [row], settings=settings)["scores"]) == [None]
+        assert 'kind="likelihood"' in caplog.text
+        caplog.clear()
     assert None not in list(longrm.score("baseline:longest", [row])["scores"])
     assert not caplog.text
 

@@ -167,7 +167,7 @@ class _ProgressLines:
                 unit = f"{left:.0f} s" if left < 100 else f"{left / 60:.0f} min"
                 parts.append(f"{unit if left < 6000 else f'{left / 3600:.1f} h'} left")
         text = f"{label}: {', '.join([*parts, *filter(None, [note])])}"
-        if text != self._last:  # nothing is done yet
+        if text != self._last:  # waiting, for example for the first batch, adds no lines
             echo(text, err=True)
         self._last = text
 

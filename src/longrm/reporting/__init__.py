@@ -76,8 +76,7 @@ def report(
         runs=data.runs,
         settings=[(run, to_toml(run.settings)) for run in data.runs],
         repeat="\n".join(run.command("NEW_FOLDER") for run in data.runs),
-        figures=folder.name,
-        has_figures=any(section.figures for section in sections.values()),
+        figures=folder.name if any(section.figures for section in sections.values()) else "",
         script=script,
         # The page's content security policy allows this one script only.
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

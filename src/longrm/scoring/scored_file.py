@@ -24,6 +24,7 @@ from longrm.data.readers import SCORES, ScoredRow, written_columns
 from longrm.errors import ConfigError, DataError
 from longrm.reading import STDIN_COPY, short
 from longrm.reward_models import JudgeSettings, Model, ModelSettings, RewardModel, loaded, name_of
+from longrm.reward_models.kinds import writes_verdicts
 from longrm.reward_models.trials import to_scores
 from longrm.runs.folder import CACHE, RunFolder, claimed_once
 from longrm.runs.progress import Progress, no_progress, progress_bars
@@ -158,10 +159,11 @@ def score(
 
         counts = score_file(resolved, target, model=judge, on_row=note, progress=progress)
     unscored = {} if counts is None else counts.first_unscored
-    # The tokens of a language model, unlike its verdicts, always have scores.
-    advice = '; to score by log-probabilities: longrm.load(model, tokenizer=..., kind="likelihood")'
+    advice = ""
+    if unscored and (judge.writes if judge else writes_verdicts(name_of(model))):
+        advice = '; likelihood:NAME, or longrm.load(model, kind="likelihood"), needs no verdicts'
     for outcome, first in unscored.items():
-        _log.warning("no scores: %s, first %s%s", outcome, first, advice if judge and judge.writes else "")
+        _log.warning("no scores: %s, first %s%s", outcome, first, advice)
     return pd.DataFrame.from_dict(found, orient="index")
 
 

@@ -61,11 +61,6 @@ def test_labels_and_links_by_hand(put, tmp_path):
     summary = evaluated(put("r.jsonl", ROW, other), tmp_path / "run")
     assert (summary.summaries, summary.groups, summary.criteria) == (2, 1, 6)
     assert load_summary(tmp_path / "run") == summary
-    longrm.report([tmp_path / "run"], tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    # The judge that agrees most with people is the finding; a page without figures names no folder of figures.
-    assert re.search(r'class="finding">run[^<]*prompted_one agrees most with people', page)
-    assert "SVG and PNG" not in page
     section = criteria(load_report([tmp_path / "run"]))
     assert [row.header for table in section.tables for row in table.rows] == ["prompted_one"]
     (one,) = summary.judges.values()
@@ -74,6 +69,18 @@ def test_labels_and_links_by_hand(put, tmp_path):
     assert (one.linking.value, one.linking.n) == (0.5, 2)  # several bullets, or none, are no link
     expected = pearsonr([1, 0, 0.5, 0, 1], [1, 0.5, 0.5, 0, 0.5]).statistic
     assert one.correlation.value == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_report_names_the_judge_that_agrees_most_and_no_folder_of_figures(put, tmp_path):
+    opposite = dict(zip(JUDGE, reversed(JUDGE), strict=True))
+    labels = [
+        one | {"coverage": opposite.get(one["coverage"], "?")} for one in ROW["predictions_prompted_one"]
+    ]
+    evaluated(put("r.jsonl", {"predictions_another": labels, **ROW}), tmp_path / "run")
+    longrm.report([tmp_path / "run"], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert re.search(r'class="finding">run[^<]*of 2 judges, prompted_one agrees most with people', page)
+    assert "SVG and PNG" not in page
 
 
 def test_a_record_of_another_file_is_matched_by_summary_and_criterion(put, tmp_path):

@@ -407,9 +407,12 @@ def show_part(lines: list[dict[str, Any]], items: list[Item]) -> None:
         ]
 
     def show_difference(name: str, one: tuple[str, str], other: tuple[str, str]) -> None:
-        """Over the seeds that both have."""
-        if one != other and other in correct and (both := correct[one].keys() & correct[other].keys()):
-            show(name, estimate(minus(pooled(one, both), pooled(other, both))))
+        """Over the seeds that both have, and by seed."""
+        both = sorted(correct[one].keys() & correct.get(other, {}).keys())
+        if one != other and both:
+            for seeds in dict.fromkeys([tuple(both), *((seed,) for seed in both)]):
+                difference = minus(pooled(one, seeds), pooled(other, seeds))
+                show(f"{name}, seeds {[*seeds]}", estimate(difference))
 
     baselines = {name: right(own, items) for name, own in rules(items).items()}
     print(len(items), "questions,", sum(map(len, baselines["overlap"])), "pairs")

@@ -75,6 +75,29 @@ def test_statistics(script):
     assert script.estimate([[1.0, 0.0], [1.0]], 10)[0] == pytest.approx(2 / 3)
 
 
+def test_a_difference_of_arms_is_printed_by_seed(script, data, tmp_path, call, capsys):
+    _, held_out = script.questions(data)
+    good = [[-float(rank) for rank in script.ranks(one)] for one in held_out]
+    bad = [[-score for score in own] for own in good]
+    results = tmp_path / "results.jsonl"
+    arms = [("my-long", 0, good), ("my-control", 0, bad), ("my-long", 1, good), ("my-control", 1, good)]
+    results.write_text(
+        "".join(
+            json.dumps({"arm": arm, "seed": seed, "condition": "4096", "part": "held-out", "scores": scores})
+            + "\n"
+            for arm, seed, scores in arms
+        )
+    )
+    call(script.main, "--data", data, "--results", results, "table")
+    shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    name = "my-long - control: 4096, seeds"
+    assert [line for line in shown if line.startswith(name)] == [
+        f"{name} [0, 1] 50.0 [50.0, 50.0]",
+        f"{name} [0] 100.0 [100.0, 100.0]",
+        f"{name} [1] 0.0 [0.0, 0.0]",
+    ]
+
+
 def test_an_arm_is_trained_and_scored(script, data, model, tmp_path, call, capsys):
     out, results = tmp_path / "out", tmp_path / "results.jsonl"
     given = ["--data", data, "--results", results]

@@ -352,7 +352,7 @@ def minus(one: list[list[float]], other: list[list[float]]) -> list[list[float]]
 
 def show(name: str, estimated: tuple[float, float, float]) -> None:
     value, low, high = (100 * one for one in estimated)
-    print(f"{name:48} {value:6.1f} [{low:.1f}, {high:.1f}]")
+    print(f"{name:59} {value:6.1f} [{low:.1f}, {high:.1f}]")
 
 
 def table(options: argparse.Namespace) -> None:
